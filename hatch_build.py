@@ -23,10 +23,10 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         if self.target_name != "wheel":  # an editable install is a wheel too
             return
         kernels = _loaded(Path(self.root) / "sordino" / "kernels" / "build.py")
-        problems = kernels.build()
+        problems = kernels.build_libraries()
         if problems:
             self.app.display_warning(
-                f"numpy and torch do the work of kernels that are missing\n{kernels.told(problems)}"
+                f"numpy and torch do the work of kernels that are missing\n{kernels.format_problems(problems)}"
             )
         made = [library.path.name for library in kernels.LIBRARIES if library.name not in problems]
         if not made:

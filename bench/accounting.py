@@ -50,7 +50,7 @@ def _alarm(*_: object) -> None:
     raise TooLong
 
 
-def timed(function: Callable[[], float], repeat: int = 5) -> dict[str, Any]:
+def best_time(function: Callable[[], float], repeat: int = 5) -> dict[str, Any]:
     """Returns the best time in milliseconds, and the value."""
     signal.signal(signal.SIGALRM, _alarm)
     signal.alarm(LIMIT)
@@ -140,27 +140,27 @@ def run() -> dict[str, Any]:
         results[name] = {
             "setting": {"q": q, "sigma": sigma, "steps": steps, "delta": delta},
             "certified": [low, high],
-            "sordino PLD": timed(lambda event=event, delta=delta: PLD().epsilon(event, delta), 7),
-            "sordino RDP": timed(lambda event=event, delta=delta: RDP().epsilon(event, delta), 2),
-            "dp_accounting PLD": timed(lambda a=(q, sigma, steps, delta): dp_pld(*a), 3),
-            "opacus PRV": timed(lambda a=(q, sigma, steps, delta): opacus("prv", *a), 3),
-            "opacus RDP": timed(lambda a=(q, sigma, steps, delta): opacus("rdp", *a), 2),
-            "prv_accountant": timed(lambda a=(q, sigma, steps, delta): prv(*a), 2),
+            "sordino PLD": best_time(lambda event=event, delta=delta: PLD().epsilon(event, delta), 7),
+            "sordino RDP": best_time(lambda event=event, delta=delta: RDP().epsilon(event, delta), 2),
+            "dp_accounting PLD": best_time(lambda a=(q, sigma, steps, delta): dp_pld(*a), 3),
+            "opacus PRV": best_time(lambda a=(q, sigma, steps, delta): opacus("prv", *a), 3),
+            "opacus RDP": best_time(lambda a=(q, sigma, steps, delta): opacus("rdp", *a), 2),
+            "prv_accountant": best_time(lambda a=(q, sigma, steps, delta): prv(*a), 2),
         }
     for name, (q, steps) in {"abadi": (0.01, 10_000), "thesis": (1 / 240, 7200)}.items():
         make = lambda s, q=q, steps=steps: Repeat(Poisson(q, Gaussian(s)), steps)  # noqa: E731
         results[f"calibrate sigma, epsilon 1, {name}"] = {
-            "sordino PLD": timed(lambda make=make: calibrate(make, PLD(), 1.0, 1e-5), 3),
-            "dp_accounting PLD": timed(lambda q=q, steps=steps: dp_calibrate(q, steps, 1.0, 1e-5), 1),
+            "sordino PLD": best_time(lambda make=make: calibrate(make, PLD(), 1.0, 1e-5), 3),
+            "dp_accounting PLD": best_time(lambda q=q, steps=steps: dp_calibrate(q, steps, 1.0, 1e-5), 1),
         }
     phases = [(0.005 + 1e-6 * i, 0.9 + 6e-4 * i, 10) for i in range(1000)]
     together = Together(*(Repeat(Poisson(q, Gaussian(s)), n) for q, s, n in phases))
     results["1000 phases"] = {
-        "sordino PLD": timed(lambda: PLD().epsilon(together, 1e-5), 1),
-        "dp_accounting PLD": timed(lambda: dp_phases(phases, 1e-5), 1),
+        "sordino PLD": best_time(lambda: PLD().epsilon(together, 1e-5), 1),
+        "dp_accounting PLD": best_time(lambda: dp_phases(phases, 1e-5), 1),
     }
     two = Together(Repeat(Poisson(0.01, Gaussian(1.0)), 1000), Repeat(Poisson(0.02, Gaussian(2.0)), 2000))
-    results["two phases"] = {"sordino PLD": timed(lambda: PLD().epsilon(two, 1e-5), 5)}
+    results["two phases"] = {"sordino PLD": best_time(lambda: PLD().epsilon(two, 1e-5), 5)}
     meter, start = Meter(Poisson(1 / 240, Gaussian(1.1)), 1e-5), time.process_time()
     for count in range(1, 7201):
         meter.epsilon(count)
@@ -170,7 +170,7 @@ def run() -> dict[str, Any]:
     passes = Repeat(BallsInBins(240, Gaussian(1.1)), 30)
     results["balls in bins, thesis"] = {
         "certified": list(PLD().bounds(passes, 1e-5)),
-        "sordino PLD": timed(lambda: PLD().epsilon(passes, 1e-5), 2),
+        "sordino PLD": best_time(lambda: PLD().epsilon(passes, 1e-5), 2),
     }
     return results
 

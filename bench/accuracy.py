@@ -24,7 +24,7 @@ import tyro
 
 import sordino as sd
 from sordino.app.runs import RECIPES, Recipe, from_table
-from sordino.app.runs.measured import key
+from sordino.app.runs.measured import row_name
 from sordino.app.runs.recipe import MEASURED
 
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
@@ -70,20 +70,20 @@ class Command:
             for recipe in chosen:
                 for seed in self.seeds:
                     measure(recipe, seed)
-        print(table(kept()))  # noqa: T201
+        print(table(read_results()))  # noqa: T201
 
 
-def settings(recipe: Recipe) -> dict[str, Any]:
+def comparable_settings(recipe: Recipe) -> dict[str, Any]:
     """Returns the recipe's fields without measured figures and remarks."""
     return {name: value for name, value in recipe.table().items() if name not in (*MEASURED, "tuned")}
 
 
-def of(recipe: Recipe, row: dict[str, Any]) -> bool:
+def is_measured_with(recipe: Recipe, row: dict[str, Any]) -> bool:
     """Returns whether a row was measured with this recipe; fields that did not exist then had their defaults."""
-    return settings(from_table(row["recipe"])) == settings(recipe)
+    return comparable_settings(from_table(row["recipe"])) == comparable_settings(recipe)
 
 
-def kept() -> dict[str, Any]:
+def read_results() -> dict[str, Any]:
     """Returns what was measured so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
@@ -94,11 +94,11 @@ def measure(recipe: Recipe, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         history = sd.fit(recipe, seed=seed, init_seed=seed, out=Path(folder) / "run")
     if not history.finished:
-        raise SystemExit(f"{key(recipe)}, seed {seed}: the run was stopped; nothing is kept of it")
-    claim, rows = history.claim, kept()  # read only now: another process may have written meanwhile
-    row = rows.get(key(recipe))
-    if row is None or not of(recipe, row):
-        row = {"recipe": settings(recipe), "runs": []}
+        raise SystemExit(f"{row_name(recipe)}, seed {seed}: the run was stopped; nothing is kept of it")
+    claim, rows = history.claim, read_results()  # read only now: another process may have written meanwhile
+    row = rows.get(row_name(recipe))
+    if row is None or not is_measured_with(recipe, row):
+        row = {"recipe": comparable_settings(recipe), "runs": []}
     row["runs"] = [run for run in row["runs"] if run["seed"] != seed]
     run = {
         "seed": seed,
@@ -114,13 +114,13 @@ def measure(recipe: Recipe, seed: int) -> None:
     row["command"] = f"python -m bench.accuracy --recipe {recipe.name}" + (
         "" if recipe.epsilon is None else f" --epsilon {recipe.epsilon:g}"
     )
-    rows[key(recipe)] = row
+    rows[row_name(recipe)] = row
     RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1, ensure_ascii=False) + "\n")
-    said = f"{key(recipe)} seed {seed}: {history.test_accuracy:.2%}, {run['cpu_seconds']} CPU-s"
+    said = f"{row_name(recipe)} seed {seed}: {history.test_accuracy:.2%}, {run['cpu_seconds']} CPU-s"
     print(said, flush=True)  # noqa: T201
 
 
-def figures(row: dict[str, Any]) -> tuple[float, float | None, int, float]:
+def figures_of_row(row: dict[str, Any]) -> tuple[float, float | None, int, float]:
     """Returns a row as `sordino.app.runs.measured` holds it."""
     found = [run["accuracy"] for run in row["runs"]]
     spread = round(statistics.stdev(found), 5) if len(found) > 1 else None

@@ -32,7 +32,7 @@ def batch_of(problem: Problem, b: int) -> tuple[Tensor, Tensor]:
     return problem.inputs(b), problem.targets(b)
 
 
-def taken(x: Tensor, y: Tensor, *, last: bool = False) -> Callable[[], tuple[Tensor, Tensor]]:
+def make_row_taker(x: Tensor, y: Tensor, *, last: bool = False) -> Callable[[], tuple[Tensor, Tensor]]:
     """Returns a function that takes all rows by index, as a step takes its batch from a dataset.
 
     With `last`, images are in NHWC order.
@@ -44,12 +44,12 @@ def taken(x: Tensor, y: Tensor, *, last: bool = False) -> Callable[[], tuple[Ten
     return lambda: (stored.index_select(0, every).permute(0, 3, 1, 2), y.index_select(0, every))
 
 
-def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, last: bool = False) -> Step:
+def make_plain_step(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, last: bool = False) -> Step:
     """Returns a plain step: forward, backward, SGD, in one of the two memory formats."""
     model = copy.deepcopy(model)
     if last:
         model = model.to(memory_format=CHANNELS_LAST)
-    optimizer, take = torch.optim.SGD(model.parameters(), RATE), taken(x, y, last=last)
+    optimizer, take = torch.optim.SGD(model.parameters(), RATE), make_row_taker(x, y, last=last)
 
     def step() -> None:
         a, t = take()
@@ -60,7 +60,7 @@ def non_private(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, las
     return step
 
 
-def ours(
+def make_private_step(
     problem: Problem,
     model: nn.Module,
     x: Tensor,
@@ -83,7 +83,7 @@ def ours(
     lots = private.draws(TensorDataset(x, y), sd.Full(), _FOREVER, expected_batch=b, physical_batch=chunk)
 
     if not tested:
-        private._checks._guard._moments.due = lambda *_: False  # type: ignore[method-assign]
+        private._checks._guard._schedule.is_due = lambda *_: False  # type: ignore[method-assign]
 
     def step() -> None:
         private.backward(next(lots))
@@ -92,11 +92,11 @@ def ours(
     return step
 
 
-def vmap(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
+def make_vmap_step(problem: Problem, model: nn.Module, x: Tensor, y: Tensor) -> Step:
     """Returns a step by torch.func: vmap of grad, with every gradient written out."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), RATE)
-    parameters, take = dict(model.named_parameters()), taken(x, y)
+    parameters, take = dict(model.named_parameters()), make_row_taker(x, y)
     b = len(x)
 
     def loss(values: dict[str, Tensor], a: Tensor, t: Tensor) -> Tensor:
@@ -128,7 +128,9 @@ def _opacus_model(model: nn.Module) -> nn.Module:
     return model
 
 
-def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: str, last: bool = False) -> Step:
+def make_opacus_step(
+    problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: str, last: bool = False
+) -> Step:
     """Returns a step by Opacus, whose own optimizer clips and adds noise.
 
     The mode is hooks, ew (expanded weights), functorch or ghost.
@@ -141,7 +143,7 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
     plain = _opacus_model(model)
     if last:
         plain = plain.to(memory_format=CHANNELS_LAST)
-    b, take = len(x), taken(x, y, last=last)
+    b, take = len(x), make_row_taker(x, y, last=last)
     sgd = torch.optim.SGD(plain.parameters(), RATE)
     settings = {"noise_multiplier": MULTIPLIER, "max_grad_norm": BOUND, "expected_batch_size": b}
     if mode == "ghost":
@@ -178,7 +180,7 @@ def opacus(problem: Problem, model: nn.Module, x: Tensor, y: Tensor, *, mode: st
     return step
 
 
-def automatic(step: Step) -> Step:
+def with_autocast(step: Step) -> Step:
     """Returns the step under bfloat16 autocast."""
 
     def cast() -> object:
@@ -191,23 +193,23 @@ def automatic(step: Step) -> Step:
 MODES = ("hooks", "ghost", "ew", "functorch", "vmap")
 
 
-def engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict[str, Step]:
+def all_engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict[str, Step]:
     """Returns every engine that can run this problem, by name; for the others the reason is printed."""
     torch.manual_seed(0)
     model = problem.model()
     x, y = batch_of(problem, b)
-    makers: dict[str, Callable[[], Step]] = {"non-private": lambda: non_private(problem, model, x, y)}
+    makers: dict[str, Callable[[], Step]] = {"non-private": lambda: make_plain_step(problem, model, x, y)}
     if problem.images:
-        makers["non-private, channels last"] = lambda: non_private(problem, model, x, y, last=True)
-    makers["sordino"] = lambda: ours(problem, model, x, y)
-    makers["sordino without noise"] = lambda: ours(problem, model, x, y, noisy=False)
+        makers["non-private, channels last"] = lambda: make_plain_step(problem, model, x, y, last=True)
+    makers["sordino"] = lambda: make_private_step(problem, model, x, y)
+    makers["sordino without noise"] = lambda: make_private_step(problem, model, x, y, noisy=False)
     for mode in peers:
         if mode == "vmap":
-            makers["torch.func vmap"] = lambda: vmap(problem, model, x, y)
+            makers["torch.func vmap"] = lambda: make_vmap_step(problem, model, x, y)
         else:
-            makers[f"opacus {mode}"] = lambda mode=mode: opacus(problem, model, x, y, mode=mode)  # type: ignore[misc]
+            makers[f"opacus {mode}"] = lambda mode=mode: make_opacus_step(problem, model, x, y, mode=mode)  # type: ignore[misc]
             if problem.small and mode in ("hooks", "ew"):
-                makers[f"opacus {mode}, channels last"] = lambda mode=mode: opacus(  # type: ignore[misc]
+                makers[f"opacus {mode}, channels last"] = lambda mode=mode: make_opacus_step(  # type: ignore[misc]
                     problem, model, x, y, mode=mode, last=True
                 )
     found: dict[str, Step] = {}
@@ -219,7 +221,7 @@ def engines(problem: Problem, b: int, *, peers: tuple[str, ...] = MODES) -> dict
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                step = automatic(make()) if problem.autocast else make()
+                step = with_autocast(make()) if problem.autocast else make()
                 step()
                 if not name.startswith(("opacus", "torch")) or problem.small:
                     step()

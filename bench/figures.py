@@ -22,10 +22,10 @@ from torch.nn import functional
 import sordino as sd
 from sordino.accounting import PLD
 from sordino.accounting import calibrate as met
-from sordino.app.report.svg_figures import DASHES, SERIES, SOFT, figure, png
-from sordino.environment import processor
+from sordino.app.report.svg_figures import DASHES, SERIES, SOFT, open_figure, write_png
+from sordino.kernels.processor import processor_name
 from sordino.events import Gaussian, Poisson, Repeat
-from sordino.ledger.claims import Guarantee, claim
+from sordino.ledger.claims import Guarantee, make_claim
 
 FOLDER = Path(__file__).parents[1] / "docs" / "img"
 RESULTS = Path(__file__).parent / "results"
@@ -38,14 +38,14 @@ GRID = {"rate": 0.05, "steps": 100, "epsilon": 2.0, "train": 10_000, "held_out":
 def epsilon_of_noise() -> None:
     """Draws ε against σ, for three lengths of training."""
     sigmas = np.geomspace(0.6, 8, 25)
-    with figure() as (made, (axes,)):
+    with open_figure() as (made, (axes,)):
         for look, steps in enumerate((100, 1000, 10_000)):
             spent = [PLD().epsilon(Repeat(Poisson(0.01, Gaussian(float(s))), steps), DELTA) for s in sigmas]
             axes.plot(sigmas, spent, color=SERIES[look], linestyle=DASHES[look], label=f"{steps:,} steps")
         axes.set(xlabel="noise multiplier σ", ylabel="ε", xscale="log", yscale="log")
         _plain(axes, (0.6, 1, 2, 4, 8), (0.1, 0.3, 1, 3, 10, 30))
         axes.legend(title="rate 0.01", fontsize=8.5)
-        png(made, FOLDER / "epsilon_of_noise.png")
+        write_png(made, FOLDER / "epsilon_of_noise.png")
 
 
 def noise_of_rate() -> None:
@@ -56,14 +56,14 @@ def noise_of_rate() -> None:
         met(lambda s, q=q: Repeat(Poisson(float(q), Gaussian(s)), max(1, round(epochs / q))), PLD(), epsilon, DELTA)
         for q in rates
     ]
-    with figure(2) as (made, (top, bottom)):
+    with open_figure(2) as (made, (top, bottom)):
         top.plot(rates, sigmas, color=SERIES[0], marker="o", markersize=3.5)
         top.set(ylabel="σ", xscale="log")
         left = [s / (q * RECORDS) for s, q in zip(sigmas, rates, strict=True)]
         bottom.plot(rates, left, color=SERIES[1], marker="o", markersize=3.5)
         bottom.set(ylabel="σ / lot", xlabel=f"rate; {epochs} passes over 60,000 records at ε = 3", yscale="log")
         _plain(bottom, (0.001, 0.003, 0.01, 0.03, 0.1, 0.25), ())
-        png(made, FOLDER / "noise_of_rate.png")
+        write_png(made, FOLDER / "noise_of_rate.png")
 
 
 def samplers() -> None:
@@ -76,19 +76,19 @@ def samplers() -> None:
         "Poisson": sd.Poisson(batch / RECORDS),
         "BallsInBins": sd.BallsInBins(RECORDS // batch),
     }
-    with figure() as (made, (axes,)):
+    with open_figure() as (made, (axes,)):
         for look, (name, sampler) in enumerate(named.items()):
             spent = []
             for count in passes:
                 event = sd.dry_run(query, sampler, dataset_size=RECORDS, steps=count * RECORDS // batch)
-                said = claim(event, DELTA, PLD())
+                said = make_claim(event, DELTA, PLD())
                 assert isinstance(said, Guarantee)
                 spent.append(said.epsilon)
             axes.plot(passes, spent, color=SERIES[look], linestyle=DASHES[look], marker="o", markersize=3.5, label=name)
         axes.set(xlabel="passes over 60,000 records in lots of 600, σ = 1.5", ylabel="ε", xscale="log", yscale="log")
         _plain(axes, passes, (0.5, 1, 2, 5, 10, 20))
         axes.legend(fontsize=8.5)
-        png(made, FOLDER / "samplers.png")
+        write_png(made, FOLDER / "samplers.png")
 
 
 def accuracy_of_epsilon() -> None:
@@ -99,7 +99,7 @@ def accuracy_of_epsilon() -> None:
         if not epsilon:
             continue
         found.setdefault(recipe, {})[float(epsilon)] = [100 * run["accuracy"] for run in row["runs"]]
-    with figure() as (made, (axes,)):
+    with open_figure() as (made, (axes,)):
         shown = [name for name in ("mnist", "fashion-mnist", "cifar10-imagenet") if name in found]
         for look, name in enumerate(shown):
             at = sorted(found[name])
@@ -109,13 +109,13 @@ def accuracy_of_epsilon() -> None:
             axes.fill_between(at, low, high, color=SERIES[look], alpha=0.15, linewidth=0)
         axes.set(xlabel="ε at δ = 1e-5", ylabel="test accuracy, %", xticks=(1, 2, 3))
         axes.legend(fontsize=8.5)
-        png(made, FOLDER / "accuracy_of_epsilon.png")
+        write_png(made, FOLDER / "accuracy_of_epsilon.png")
 
 
 def bounds_and_rates(cells: dict[str, float]) -> None:
     """Draws held-out accuracy over the grid of bounds and learning rates."""
     table = np.array([[cells[f"{bound:g} {rate:g}"] for rate in RATES] for bound in BOUNDS])
-    with figure() as (made, (axes,)):
+    with open_figure() as (made, (axes,)):
         axes.grid(visible=False)
         axes.imshow(table, cmap="viridis", vmin=20, vmax=float(np.nanmax(table)), aspect="auto", origin="lower")
         for i, row in enumerate(table):
@@ -125,7 +125,7 @@ def bounds_and_rates(cells: dict[str, float]) -> None:
         axes.set(xlabel="learning rate  (held-out %, 10,000 images, 1 run a cell)", ylabel="bound C")
         axes.set_xticks(range(len(RATES)), [f"{rate:g}" for rate in RATES])
         axes.set_yticks(range(len(BOUNDS)), [f"{bound:g}" for bound in BOUNDS])
-        png(made, FOLDER / "bounds_and_rates.png")
+        write_png(made, FOLDER / "bounds_and_rates.png")
 
 
 def measure() -> dict[str, Any]:
@@ -155,7 +155,11 @@ def measure() -> dict[str, Any]:
                 optimizer.step()
             right = model(x[n:]).argmax(1) == y[n:]
             cells[f"{bound:g} {rate:g}"] = round(100 * float(right.float().mean()), 2)
-    return {"settings": {**GRID, "delta": DELTA, "sigma": round(sigma, 4)}, "processor": processor(), "cells": cells}
+    return {
+        "settings": {**GRID, "delta": DELTA, "sigma": round(sigma, 4)},
+        "processor": processor_name(),
+        "cells": cells,
+    }
 
 
 def _loss(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

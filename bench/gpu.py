@@ -23,7 +23,7 @@ from bench.scale import LOT, RECORDS, losses, network, records
 from sordino.distributed.process_group import Ranks
 
 
-def trained(device: torch.device, lots: int = 20) -> tuple[torch.Tensor, float]:
+def train_on(device: torch.device, lots: int = 20) -> tuple[torch.Tensor, float]:
     """Returns the parameters after a few lots, and the seconds of one lot."""
     model = network().to(device)
     mesh = None if dist.is_initialized() else Ranks()
@@ -49,7 +49,7 @@ def main() -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group("nccl")
     device = torch.device("cuda", torch.cuda.current_device())
-    there, seconds = trained(device)
+    there, seconds = train_on(device)
     result = {
         "device": torch.cuda.get_device_name(device),
         "torch": torch.__version__,
@@ -57,7 +57,7 @@ def main() -> None:
         "lot_ms": round(1e3 * seconds, 2),
     }
     if not dist.is_initialized():
-        here, slower = trained(torch.device("cpu"))
+        here, slower = train_on(torch.device("cpu"))
         far = float((here - there).norm() / here.norm())
         result |= {"cpu_lot_ms": round(1e3 * slower, 2), "relative_difference": far}
     print(json.dumps(result))  # noqa: T201

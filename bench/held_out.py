@@ -27,7 +27,7 @@ from sordino.app.runs.evaluate import evaluate
 from sordino.app.runs.loss_names import cross_entropy
 from sordino.app.runs.own_data import GivenData
 from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.run_data import RunData, Say, run_data
+from sordino.app.runs.run_data import RunData, Say, load_run_data
 from sordino.optim import Average
 
 RESULTS = Path(__file__).parent / "results" / "held_out.json"
@@ -58,7 +58,7 @@ class Command:
             said = [self.recipe, *([] if self.epsilon is None else [f"ε={self.epsilon:g}"]), *self.change]
             for seed in self.seeds:
                 measure(" ".join(said), recipe, _FIRST_SEED + seed, self.averages)
-        print(table(kept()))  # noqa: T201
+        print(table(read_results()))  # noqa: T201
 
 
 def _value(said: str) -> int | float | str:
@@ -71,9 +71,9 @@ def _value(said: str) -> int | float | str:
     return said
 
 
-def split(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
+def split_held_out(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
     """Returns the recipe's data with the last training images as its test set."""
-    found = run_data(recipe, limit, say, own)
+    found = load_run_data(recipe, limit, say, own)
     x, y = found.prepared.train.tensors
     train, test = TensorDataset(x[:-HELD_OUT], y[:-HELD_OUT]), TensorDataset(x[-HELD_OUT:], y[-HELD_OUT:])
     return replace(
@@ -83,7 +83,7 @@ def split(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData 
     )
 
 
-def kept() -> dict[str, Any]:
+def read_results() -> dict[str, Any]:
     """Returns what was measured so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
@@ -109,7 +109,7 @@ class Averages(Average):
 
 def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -> None:
     """Makes one run and adds it, and those of its averages, to their rows."""
-    job.run_data = split  # type: ignore[attr-defined]
+    job.load_run_data = split_held_out  # type: ignore[attr-defined]
     if averages:
         training_loop.Average, Averages.decays = Averages, averages  # type: ignore[assignment, attr-defined]
         recipe = recipe.but(ema=averages[0])
@@ -119,12 +119,12 @@ def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -
         raise SystemExit(f"{name}, seed {seed}: the run was stopped; nothing is kept of it")
     found = {f"{name} ema=0" if averages else name: history.test_accuracy}
     if averages:
-        prepared = split(recipe, None, lambda _: None).prepared
+        prepared = split_held_out(recipe, None, lambda _: None).prepared
         for decay, average in Averages.last.beside.items():
             with average.swapped():
                 said = evaluate(Averages.last.model, prepared.test, cross_entropy, prepared.classes)
                 found[f"{name} ema={decay:g}"] = said.accuracy
-    rows = kept()  # read only now: another process may have written meanwhile
+    rows = read_results()  # read only now: another process may have written meanwhile
     for variant, accuracy in found.items():
         rows.setdefault(variant, {})[str(seed)] = accuracy
     RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1, ensure_ascii=False) + "\n")

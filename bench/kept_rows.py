@@ -17,18 +17,18 @@ import time
 
 import torch
 
-from bench.engines import Step, batch_of, non_private, ours
+from bench.engines import Step, batch_of, make_plain_step, make_private_step
 from bench.models import PROBLEMS, Problem
 from bench.real_models import REAL
 from bench.step import RESULTS, kind, processor
-from bench.turns import enough, in_a_turn, ratios, timed
+from bench.turns import enough_rounds, ratios, steps_in_a_turn, time_by_turns
 from sordino.per_sample.engine import kept_rows_budget
 
 BOUNDS = {"0": 0, "8 MiB": 1 << 23, "64 MiB": 1 << 26, "none": 1 << 62}
 _MODELS = "MNIST CNN,CIFAR net,ResNet-18,WRN-16-4,GPT-like,MiniLM,GPT-2"
 
 
-def bounded(step: Step, most: int) -> Step:
+def with_bound(step: Step, most: int) -> Step:
     """Returns the step with this bound on the kept rows."""
 
     def run() -> None:
@@ -42,15 +42,15 @@ def measure(problem: Problem, b: int, rounds: int) -> dict[str, object]:
     """Measures one model with every bound, each in a run of its own."""
     torch.manual_seed(0)
     model, (x, y) = problem.model(), batch_of(problem, b)
-    engines = {"non-private": non_private(problem, model, x, y)}
+    engines = {"non-private": make_plain_step(problem, model, x, y)}
     if problem.images:
-        engines["non-private, channels last"] = non_private(problem, model, x, y, last=True)
+        engines["non-private, channels last"] = make_plain_step(problem, model, x, y, last=True)
     plain = list(engines)
-    engines |= {name: bounded(ours(problem, model, x, y), most) for name, most in BOUNDS.items()}
+    engines |= {name: with_bound(make_private_step(problem, model, x, y), most) for name, most in BOUNDS.items()}
     for step in engines.values():
         step()
-    turn = in_a_turn(engines["non-private"])
-    times = timed(engines, enough(engines["non-private"], rounds, turn), time.process_time, turn)
+    turn = steps_in_a_turn(engines["non-private"])
+    times = time_by_turns(engines, enough_rounds(engines["non-private"], rounds, turn), time.process_time, turn)
     best = min(plain, key=lambda name: statistics.median(times[name]))
     found = ratios(times, best)
     return {"model": problem.name, "batch": b, **{name: round(found[name], 3) for name in BOUNDS}}

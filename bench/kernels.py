@@ -21,8 +21,8 @@ from torch import Tensor
 from bench.step import RESULTS, kind
 from sordino.kernels import convolution as direct_rows
 from sordino.kernels import winograd, winograd_rows
-from sordino.kernels.affine import affines
-from sordino.kernels.product import products
+from sordino.kernels.affine import load_affines
+from sordino.kernels.product import load_products
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.gradient_part import square_sum
 
@@ -48,7 +48,7 @@ def fastest(ways: Ways, operations: float) -> dict[str, float]:
 
 def convolution(inputs: int, outputs: int, side: int) -> dict[str, Any]:
     """Measures all passes of one convolution, channels last."""
-    direct, passes, gradients = direct_rows.gradients(), winograd.passes(), winograd_rows.gradients()
+    direct, passes, gradients = direct_rows.load_gradients(), winograd.load_passes(), winograd_rows.load_gradients()
     if direct is None or passes is None or gradients is None:
         raise SystemExit("the kernels are not compiled: python sordino/kernels/build.py")
 
@@ -66,16 +66,16 @@ def convolution(inputs: int, outputs: int, side: int) -> dict[str, Any]:
         },
         "input gradient": {"torch": back, "winograd": lambda: passes.backward(x.shape, g, w, _SAME)},
         "rows": {
-            "direct": lambda: direct.rows(x, g, _SAME, rows),
-            "winograd": lambda: gradients.rows(x, g, _SAME, rows),
+            "direct": lambda: direct.measure_rows(x, g, _SAME, rows),
+            "winograd": lambda: gradients.measure_rows(x, g, _SAME, rows),
         },
         "norms": {
-            "direct": lambda: direct.rows(x, g, _SAME, None),
-            "winograd": lambda: gradients.rows(x, g, _SAME, None),
+            "direct": lambda: direct.measure_rows(x, g, _SAME, None),
+            "winograd": lambda: gradients.measure_rows(x, g, _SAME, None),
         },
         "weighted sum": {
-            "direct": lambda: direct.sum(x, g, _SAME, weights),
-            "winograd": lambda: gradients.sum(x, g, _SAME, weights),
+            "direct": lambda: direct.weighted_sum(x, g, _SAME, weights),
+            "winograd": lambda: gradients.weighted_sum(x, g, _SAME, weights),
         },
     }
     operations = 2.0 * 9 * inputs * outputs * side**2 * _SAMPLES
@@ -84,7 +84,7 @@ def convolution(inputs: int, outputs: int, side: int) -> dict[str, Any]:
 
 def linear(inputs: int, outputs: int) -> dict[str, Any]:
     """Measures both passes and the rows of one linear layer."""
-    maps, made = affines(), products()
+    maps, made = load_affines(), load_products()
     if maps is None or made is None:
         raise SystemExit("the kernels are not compiled, or the processor has no AVX2")
     a, g = torch.randn(8, _POSITIONS, inputs), torch.randn(8, _POSITIONS, outputs)
@@ -95,7 +95,7 @@ def linear(inputs: int, outputs: int) -> dict[str, Any]:
         "input gradient": {"torch": lambda: torch.mm(y, w), "compiled": lambda: maps(y, w)},
         "rows and norms": {
             "torch": lambda: square_sum(torch.bmm(g.transpose(1, 2), a, out=room)),
-            "compiled": lambda: made.rows(g, a, room, 1),
+            "compiled": lambda: made.compute_rows(g, a, room, 1),
         },
     }
     return {name: fastest(ways, 2.0 * x.numel() * outputs) for name, ways in passed.items()}

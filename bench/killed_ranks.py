@@ -24,7 +24,7 @@ from typing import Any
 
 from sordino.app.runs import write_ahead
 from sordino.app.runs.directory import MODEL
-from sordino.environment import processor
+from sordino.kernels.processor import processor_name
 from tests.distributed import divided_run
 from tests.distributed.killed import QUIET, ended, reached, start
 
@@ -56,7 +56,7 @@ REPLICATED = Kind(
     "sordino",
     reached,
     lambda run: (run / MODEL).read_bytes(),
-    lambda run: {"steps_left_out": write_ahead.entered(run).lineage},
+    lambda run: {"steps_left_out": write_ahead.read_entries(run).lineage},
 )
 DIVIDED = Kind(
     "killed_ranks_divided",
@@ -102,7 +102,7 @@ def main() -> None:
         same, facts = kind.came_to(run) == kind.came_to(whole), kind.facts(run)
     result = {
         "what": f"{kind.what}, one rank of 2 or 3 killed {kills} times, ended by {last}",
-        "processor": processor(),
+        "processor": processor_name(),
         "kills": left,
         "same_bits": same,
         **facts,

@@ -20,25 +20,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sordino.app.data.cache import root
-from sordino.environment import processor
+from sordino.app.data.cache import cache_folder
+from sordino.kernels.processor import processor_name
 
 RESULTS = Path(__file__).parent / "results" / "lab_times.json"
 RUNS = {"seconds": ["seconds"], "all, quick": ["--all", "--quick"]}
 
 
-def emptied(folder: Path) -> Path:
+def empty_cache(folder: Path) -> Path:
     """Returns a cache folder without runs; everything else is the user's."""
     folder.mkdir(parents=True)
-    for one in root().iterdir():
+    for one in cache_folder().iterdir():
         if one.name != "lab":
             (folder / one.name).symlink_to(one)
     return folder
 
 
-def timed(words: list[str], folder: Path) -> dict[str, Any]:
+def time_command(words: list[str], folder: Path) -> dict[str, Any]:
     """Runs one command with an empty cache and returns its times."""
-    environment = {**os.environ, "SORDINO_CACHE": str(emptied(folder / "cache")), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "SORDINO_CACHE": str(empty_cache(folder / "cache")), "OMP_NUM_THREADS": "1"}
     before, begun, load = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic(), os.getloadavg()[0]
     command = [
         sys.executable,
@@ -68,9 +68,9 @@ def timed(words: list[str], folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Measures both commands, one after the other."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="sordino-lab-times-"))
-    kept: dict[str, Any] = {"processor": processor(), "cores": os.cpu_count(), "processes": 2}
+    kept: dict[str, Any] = {"processor": processor_name(), "cores": os.cpu_count(), "processes": 2}
     for k, (name, words) in enumerate(RUNS.items()):
-        kept[name] = timed(words, folder / str(k))
+        kept[name] = time_command(words, folder / str(k))
         RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         print(name, {key: value for key, value in kept[name].items() if key != "cpu s of each"}, flush=True)  # noqa: T201
 

@@ -33,18 +33,21 @@ def _last(*shape: int) -> Tensor:
 def recurrent(b: int) -> Iterator[Case]:
     """Returns the kernels of an LSTM layer of `bench.models`: 50 steps, 64 inputs, 128 states."""
     x, zero, w = torch.randn(50, b, 64), torch.zeros(b, 128), torch.randn(512, 192) * 0.1
-    weights, made = lstm.Weights(w[:, :64].contiguous(), w[:, 64:].contiguous(), torch.zeros(512)), lstm.recurrence()
+    weights, made = (
+        lstm.Weights(w[:, :64].contiguous(), w[:, 64:].contiguous(), torch.zeros(512)),
+        lstm.load_recurrence(),
+    )
     assert made is not None, "it was compiled"
     yield f"LSTM forward ({b})", made, lambda k: k.forward(x, zero, zero, weights)
     trace, slopes = made.forward(x, zero, zero, weights)[1], torch.randn(50, b, 128)
     yield f"LSTM backward ({b})", made, lambda k: k.backward(trace, weights, slopes, zero)
     g, a = torch.randn(50, b, 512).transpose(0, 1), torch.randn(50, b, 192).transpose(0, 1)
-    yield f"Gram sums ({b})", gram.grams(), lambda k: k(g, [a[:, :, :64], a[:, :, 64:]])
+    yield f"Gram sums ({b})", gram.load_grams(), lambda k: k(g, [a[:, :, :64], a[:, :, 64:]])
 
 
 def linear() -> Iterator[Case]:
     """Returns the kernels for sums, rows and passes of linear maps."""
-    made, maps = product.products(), affine.affines()
+    made, maps = product.load_products(), affine.load_affines()
     g, a, w, out = torch.randn(64, 256), torch.randn(64, 784), torch.rand(64), torch.empty(256, 784)
     yield "weighted sum 256 × 784", made, lambda k: k.add(g, a, w, out, 0)
     x, y, room = torch.randn(8, 128, 256), torch.randn(8, 128, 1024), torch.empty(8, 1024, 256)
@@ -56,16 +59,16 @@ def linear() -> Iterator[Case]:
 def convolutions() -> Iterator[Case]:
     """Returns the kernels for the MNIST CNN's second layer and for 3×3 convolutions."""
     strided, x, g, w = KernelWindow((4, 4), (2, 2)), _last(64, 16, 13, 13), _last(64, 32, 5, 5), _last(32, 16, 4, 4)
-    yield "strided forward", correlation.correlations(), lambda k: k.forward(x, w, None, strided)
-    yield "strided input gradient", correlation.correlations(), lambda k: k.backward(x.shape, g, w, strided)
-    yield "strided rows", convolution.gradients(), lambda k: k.rows(x, g, strided, torch.empty(64, 32, 16, 16))
+    yield "strided forward", correlation.load_correlations(), lambda k: k.forward(x, w, None, strided)
+    yield "strided input gradient", correlation.load_correlations(), lambda k: k.backward(x.shape, g, w, strided)
+    yield "strided rows", convolution.load_gradients(), lambda k: k.rows(x, g, strided, torch.empty(64, 32, 16, 16))
     same = KernelWindow((3, 3), (1, 1), (1, 1))
     for c in (16, 64):
         a, s, v = _last(32, c, 32, 32), _last(32, 64, 32, 32), _last(64, c, 3, 3)
-        yield f"Winograd forward, {c} channels", winograd.passes(), lambda k, a=a, v=v: k.forward(a, v, None, same)  # type: ignore[misc]
+        yield f"Winograd forward, {c} channels", winograd.load_passes(), lambda k, a=a, v=v: k.forward(a, v, None, same)  # type: ignore[misc]
         yield (
             f"Winograd rows, {c} channels",
-            winograd_rows.gradients(),
+            winograd_rows.load_gradients(),
             lambda k, a=a, s=s, c=c: k.rows(a, s, same, torch.empty(32, 64, 9, c)),  # type: ignore[misc]
         )
 

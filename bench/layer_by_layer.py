@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
 from bench.scale import losses
-from sordino.environment import processor
+from sordino.kernels.processor import processor_name
 from tests.distributed.layered_jobs import Alive
 
 RESULT = Path(__file__).parent / "results" / "layer_by_layer.json"
@@ -35,7 +35,7 @@ LEFT_OUT = 2  # the first lots, in which the engine learns
 ROUNDS = 3
 
 
-def lots(layered: bool, chunk: int) -> tuple[list[float], float]:
+def measure_lots(layered: bool, chunk: int) -> tuple[list[float], float]:
     """Returns the processor seconds of each lot, and the most memory of one in bytes a parameter."""
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
@@ -73,7 +73,7 @@ def _rank(rank: int, size: int, store: str, made: Any) -> None:
         memory: dict[bool, float] = {}
         for _ in range(ROUNDS):  # in turn, so that other work on the machine falls on both
             for layered, seconds in kinds.items():
-                more, memory[layered] = lots(layered, chunk)
+                more, memory[layered] = measure_lots(layered, chunk)
                 seconds += more
         found[f"chunks of {chunk}"] = {
             name: {"cpu_ms": round(1e3 * median(kinds[layered]), 1), "bytes_a_parameter": round(memory[layered], 1)}
@@ -85,7 +85,7 @@ def _rank(rank: int, size: int, store: str, made: Any) -> None:
     dist.destroy_process_group()
 
 
-def measured(size: int) -> dict[str, Any]:
+def measure_processes(size: int) -> dict[str, Any]:
     """Returns what the first of `size` processes measured."""
     context = multiprocessing.get_context("spawn")
     made = context.Queue()
@@ -103,9 +103,9 @@ def measured(size: int) -> dict[str, Any]:
 def main() -> None:
     """Measures and writes the file."""
     result = {
-        "processor": processor(),
+        "processor": processor_name(),
         "what": f"{LAYERS} linear layers of {WIDTH}, each by fully_shard, lots of {LOT}, one thread a rank, two busy cores",
-        **{f"{size} ranks": measured(size) for size in (2, 3)},
+        **{f"{size} ranks": measure_processes(size) for size in (2, 3)},
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))  # noqa: T201

@@ -53,15 +53,15 @@ def peak(name: str, engine: str, b: int) -> int:
     model = problem.model()
     small, whole = engines.batch_of(problem, 4), engines.batch_of(problem, b)
     makers: dict[str, Any] = {
-        "non-private": engines.non_private,
-        "sordino": engines.ours,
-        "sordino, whole lots": lambda *a: engines.ours(*a, chunk=len(a[2])),
-        **{f"opacus {m}": lambda *a, m=m: engines.opacus(*a, mode=m) for m in ("hooks", "ghost", "ew")},
+        "non-private": engines.make_plain_step,
+        "sordino": engines.make_private_step,
+        "sordino, whole lots": lambda *a: engines.make_private_step(*a, chunk=len(a[2])),
+        **{f"opacus {m}": lambda *a, m=m: engines.make_opacus_step(*a, mode=m) for m in ("hooks", "ghost", "ew")},
     }
 
     def made(batch: tuple[Any, ...]) -> engines.Step:
         step: engines.Step = makers[engine](problem, model, *batch)
-        return engines.automatic(step) if problem.autocast else step
+        return engines.with_autocast(step) if problem.autocast else step
 
     if engine != "opacus ew":
         made(small)()  # code and libraries are in memory before the measurement

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 import sordino as sd
-from bench.minilm_kept import directions, kept
+from bench.minilm_kept import directions, load_kept
 from bench.minilm_layer import LastLayer, last_layer
 from bench.minilm_settings import SETTINGS
 from sordino import events
 from sordino.accounting import PLD, calibrate
-from sordino.app.data.labelled_texts import texts
-from sordino.environment import processor
+from sordino.app.data.labelled_texts import load_texts
+from sordino.kernels.processor import processor_name
 from sordino.events.training import training_event
 
 DELTA = 1e-5
@@ -73,10 +73,10 @@ class Part:
 
 def split(task: str, held_out: bool, pooled: bool) -> tuple[Part, Part]:
     """Returns training and test texts; with `held_out`, four fifths and one fifth of the training texts."""
-    found, train = texts(task), kept(task, "train", pooled)
+    found, train = load_texts(task), load_kept(task, "train", pooled)
     labels = torch.tensor(found.train_labels)
     if not held_out:
-        test = kept(task, "test", pooled)
+        test = load_kept(task, "test", pooled)
         others = torch.tensor(found.test_labels)
         return Part(train.columns, train.vectors, labels), Part(test.columns, test.vectors, others)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
@@ -113,7 +113,7 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     torch.manual_seed(a.seed)
     found = directions(a.rank)
     downs = {name: a.scale * found[name] for name in a.adapted.split(",")} if a.mode == "lora" else {}
-    model = LastLayer(last_layer(), len(texts(a.task).classes), downs).eval()
+    model = LastLayer(last_layer(), len(load_texts(a.task).classes), downs).eval()
     words = {
         "pool": a.pool_rate,
         "head": a.with_rate,
@@ -188,7 +188,7 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
     said = private.claim(DELTA)
     result["claimed"] = round(said.epsilon, 4) if isinstance(said, sd.Guarantee) else said.reason
     result["not_covered"] = list(said.not_covered) if isinstance(said, sd.Guarantee) else []
-    return result | {"cpu_seconds": round(time.process_time() - began), "processor": processor(), "threads": 1}
+    return result | {"cpu_seconds": round(time.process_time() - began), "processor": processor_name(), "threads": 1}
 
 
 def _percent(scores: Tensor, labels: Tensor) -> float:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.minilm_layer import LastLayer, last_layer, scaled
+from bench.minilm_layer import LastLayer, last_layer, scale_to_width
 from sordino.app.data import cache, minilm
-from sordino.app.data.labelled_texts import texts
+from sordino.app.data.labelled_texts import load_texts
 
 LENGTH = 128
 ADAPTED = ("query", "value", "mixed", "wider", "narrower")
@@ -32,13 +32,13 @@ class Kept:
 
 
 @cache_in_memory
-def kept(task: str, part: str, pooled: bool) -> Kept:
+def load_kept(task: str, part: str, pooled: bool) -> Kept:
     """Returns the texts of a part of a task; with `pooled`, with the last vectors of all tokens."""
-    given, tokens, mask, whole = encoded(getattr(texts(task), part))
+    given, tokens, mask, whole = encode_texts(getattr(load_texts(task), part))
     frozen = LastLayer(last_layer(), 1, {}).eval()
     with torch.no_grad():
         first = torch.cat([frozen.first(*some) for some in zip(given.split(256), mask.split(256), strict=True)])
-    return Kept((given, mask, -first, tokens) if pooled else (given, mask, whole - first), scaled(whole))
+    return Kept((given, mask, -first, tokens) if pooled else (given, mask, whole - first), scale_to_width(whole))
 
 
 @cache_in_memory
@@ -48,7 +48,7 @@ def directions(rank: int) -> dict[str, Tensor]:
     The directions along which its inputs differ most; for the queries, which are all of one token that is much the same
     in every text, the direction of their mean, and rank 1.
     """
-    path = cache.root() / "features" / "minilm-directions-of-inputs.pt"
+    path = cache.cache_folder() / "features" / "minilm-directions-of-inputs.pt"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(_directions(), path)
@@ -59,10 +59,10 @@ def directions(rank: int) -> dict[str, Tensor]:
 @torch.no_grad()
 def _directions() -> dict[str, Tensor]:
     """Computes the principal directions of the inputs of each adapted layer on random texts."""
-    words = [word for word in minilm.vocabulary() if word.isascii() and word.isalpha() and len(word) > 2]
+    words = [word for word in minilm.read_vocabulary() if word.isascii() and word.isalpha() and len(word) > 2]
     generator = torch.Generator().manual_seed(0)
     order = torch.cat([torch.randperm(len(words), generator=generator) for _ in range(TIMES)]).split(32)
-    given, _, mask, _ = _encode(*minilm.tokens([" ".join(words[i] for i in some) for some in order], 48))
+    given, _, mask, _ = _encode(*minilm.tokenize([" ".join(words[i] for i in some) for some in order], 48))
     layer = LastLayer(last_layer(), 1, {}).eval()
     inputs: dict[str, list[Tensor]] = {name: [] for name in ADAPTED}
     for name in ADAPTED:
@@ -79,14 +79,14 @@ def _directions() -> dict[str, Tensor]:
     return found
 
 
-def encoded(some: list[str]) -> tuple[Tensor, ...]:
+def encode_texts(some: list[str]) -> tuple[Tensor, ...]:
     """Returns what the last layer is given, in half precision, the mask, and means of its outputs over all tokens."""
     name = hashlib.sha256("\n".join(some).encode()).hexdigest()[:24]
     kinds = f"given-{LENGTH}", f"tokens-{LENGTH}", f"mask-{LENGTH}", f"mean-{LENGTH}"
-    paths = [cache.root() / "features" / f"minilm-{kind}-{name}.npy" for kind in kinds]
+    paths = [cache.cache_folder() / "features" / f"minilm-{kind}-{name}.npy" for kind in kinds]
     if not all(path.is_file() for path in paths):
         paths[0].parent.mkdir(parents=True, exist_ok=True)
-        for path, made in zip(paths, _encode(*minilm.tokens(some, LENGTH)), strict=True):
+        for path, made in zip(paths, _encode(*minilm.tokenize(some, LENGTH)), strict=True):
             np.save(path, made.numpy())
     return tuple(torch.from_numpy(np.load(path, mmap_mode="c")) for path in paths)
 
@@ -94,7 +94,7 @@ def encoded(some: list[str]) -> tuple[Tensor, ...]:
 @torch.no_grad()
 def _encode(ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     """Runs the frozen encoder over tokens, grouped by length, and keeps the input of its last layer."""
-    encoder: Any = minilm.classifier(1).encoder.eval()
+    encoder: Any = minilm.build_classifier(1).encoder.eval()
     before: list[Tensor] = []
     encoder.encoder.layer[5].register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))
     given, tokens = (torch.zeros(*ids.shape, minilm.WIDTH, dtype=torch.half) for _ in range(2))

@@ -125,7 +125,7 @@ class LastLayer(nn.Module):
         `frozen` is the frozen mean less the first token's frozen vector; with `tokens`, it is without the mean.
         """
         mean = [self.pool(each.to(self.norm.weight.dtype), mask) for each in tokens]
-        return scaled(sum(mean, frozen + self.first(given, mask)))
+        return scale_to_width(sum(mean, frozen + self.first(given, mask)))
 
     def forward(self, *columns: Tensor) -> Tensor:
         """Returns the scores."""
@@ -133,7 +133,7 @@ class LastLayer(nn.Module):
         return scores
 
 
-def scaled(mean: Tensor) -> Tensor:
+def scale_to_width(mean: Tensor) -> Tensor:
     """Returns vectors scaled to length √width."""
     made: Tensor = nn.functional.normalize(mean, dim=1) * float(minilm.WIDTH) ** 0.5
     return made
@@ -141,5 +141,5 @@ def scaled(mean: Tensor) -> Tensor:
 
 def last_layer() -> Any:
     """Returns MiniLM's sixth layer, without dropout, because the noise is enough."""
-    encoder: Any = minilm.classifier(1).encoder
+    encoder: Any = minilm.build_classifier(1).encoder
     return encoder.encoder.layer[5].eval()

@@ -297,7 +297,7 @@ def _run_tests(folder: Path, tests: list[str]) -> int:
     return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]))
 
 
-def copied() -> Path:
+def copy_repository() -> Path:
     """Returns a folder with a copy of the repository, without its history."""
     folder = Path(tempfile.mkdtemp(prefix="mutations-"))
     for name in ("sordino", "tests", "bench", "tools", "docs", "pyproject.toml", "README.md"):
@@ -352,7 +352,7 @@ def main() -> None:
     if given.again:
         sample = [mutant for mutant in mutants if tried.get(mutant.name, {}).get("status") == "survived"]
     _import_libraries()
-    folder, end = copied(), time.monotonic() + 60 * given.minutes
+    folder, end = copy_repository(), time.monotonic() + 60 * given.minutes
     sound: dict[tuple[str, ...], bool] = {}  # whether tests pass on the package as it is
     try:
         for mutant in sample:

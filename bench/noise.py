@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from sordino.rng import normals
-from sordino.rng.compiled_noise import kernel, status
+from sordino.rng.compiled_noise import describe_status, noise_kernel
 from sordino.rng.keystream import KeyStream
 from sordino.rng.streams import Rng
 
@@ -31,19 +31,19 @@ def methods(n: int) -> dict[str, Callable[[], object]]:
     numbers, stream = total.numpy(), KeyStream(bytes(32), 0)
 
     def by_numpy() -> None:
-        for k, block in enumerate(normals.blocks(stream, n, 1.0)):
+        for k, block in enumerate(normals.normal_blocks(stream, n, 1.0)):
             numbers[k * normals.BLOCK :][: len(block)] += block
 
     def key_stream() -> None:
         for _ in range(0, n, normals.BLOCK):
-            stream.into(buffer)
+            stream.fill(buffer)
 
     found: dict[str, Callable[[], object]] = {
         "numpy, same bits": by_numpy,
         "torch.normal": lambda: total.add_(torch.normal(0.0, 1.0, (n,))),
         "key stream of cryptography": key_stream,
     }
-    if kernel() is not None:
+    if noise_kernel() is not None:
         found["compiled kernel"] = lambda: rng.add_normal_([total], 1.0)
     return found
 
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result: dict[str, object] = {"noise": status(), "torch": torch.__version__, "rounds": options.rounds}
+    result: dict[str, object] = {"noise": describe_status(), "torch": torch.__version__, "rounds": options.rounds}
     for n in map(int, options.values.split(",")):
         times: dict[str, list[float]] = {}
         chosen = methods(n)

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 import sordino as sd
-from sordino.app.audits.one_run_audit import Claimed, one_training
-from sordino.app.runs.job import Job, assemble
-from sordino.app.runs.settings import settle
+from sordino.app.audits.one_run_audit import ClaimedCurves, audit_one_run
+from sordino.app.runs.job import Job, assemble_job
+from sordino.app.runs.settings import make_settings
 from sordino.clipping import clipping_rule
 
 RESULTS = Path(__file__).parent / "results" / "one_run.json"
@@ -36,23 +36,23 @@ CANARIES = 1000
 def job(epsilon: float) -> Job:
     """Returns the run that is audited."""
     given = {"records": 1000, "rate": 0.1, "steps": 60, "epsilon": epsilon, "ema": 0.0}
-    return assemble(settle("mnist-opacus-1", given), lambda _: None)
+    return assemble_job(make_settings("mnist-opacus-1", given), lambda _: None)
 
 
 @contextmanager
 def mistake(name: str) -> Iterator[None]:
     """Makes clipping ten times too long inside, if that mistake is asked for."""
-    right = clipping_rule.bounded_weights
+    right = clipping_rule.bound_weights
 
     def longer(weights: Any, norms: Any, *rest: Any) -> Any:
         return torch.clamp(10 * right(weights, norms, *rest), max=1.0)
 
     if name == "long clip":
-        clipping_rule.bounded_weights = longer  # type: ignore[assignment]
+        clipping_rule.bound_weights = longer  # type: ignore[assignment]
     try:
         yield
     finally:
-        clipping_rule.bounded_weights = right  # type: ignore[assignment]
+        clipping_rule.bound_weights = right  # type: ignore[assignment]
 
 
 def main() -> None:
@@ -67,19 +67,21 @@ def main() -> None:
     runs = found.setdefault("runs", [])
     times = {"right": asked.seeds, "no noise": asked.mistaken, "long clip": asked.mistaken}
     wanted = [(epsilon, name, k) for name, n in times.items() for k in range(n) for epsilon in EPSILONS]
-    made: dict[float, tuple[Job, Claimed]] = {}
+    made: dict[float, tuple[Job, ClaimedCurves]] = {}
     for epsilon, name, number in wanted:
         if any((run["epsilon"], run["name"], run["number"]) == (epsilon, name, number) for run in runs):
             continue
         if epsilon not in made:
             work = job(epsilon)
             event, delta = work.event(), work.settings.recipe.delta
-            made[epsilon] = work, Claimed.of(event, sd.accounting.PLD().epsilon(event, delta), delta)
+            made[epsilon] = work, ClaimedCurves.from_event(event, sd.accounting.PLD().epsilon(event, delta), delta)
         work, claimed = made[epsilon]
         silent = sd.NoisySum(sd.Flat(work.settings.recipe.bound), sd.Gaussian(0.0)) if name == "no noise" else None
         began = time.process_time()
         with mistake(name):
-            audited = one_training(work, CANARIES, ("gradient", "noise"), claimed=claimed, query=silent, looks=10)
+            audited = audit_one_run(
+                work, CANARIES, ("gradient", "noise"), claimed=claimed, query=silent, gradient_evaluations=10
+            )
         runs.append({"epsilon": epsilon, "name": name, "number": number, "multiplier": work.multiplier,
                      "cpu_seconds": round(time.process_time() - began, 2), **audited.table()})  # fmt: skip
         runs[-1]["epsilon"] = epsilon

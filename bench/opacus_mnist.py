@@ -39,18 +39,18 @@ class Command:
         """Measures, keeps and prints the results."""
         for seed in self.seeds:
             begun = time.process_time()
-            accuracy = trained(self.setting, seed)
-            rows = kept()
+            accuracy = train_with_opacus(self.setting, seed)
+            rows = read_results()
             row = rows.setdefault(f"mnist-opacus-{self.setting}", {"opacus": _version(), "runs": {}})
             row["runs"][str(seed)] = {"accuracy": accuracy, "cpu_seconds": round(time.process_time() - begun, 1)}
             RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
-        for name, row in kept().items():
+        for name, row in read_results().items():
             found = [100 * run["accuracy"] for run in row["runs"].values()]
             spread = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
             print(f"{name}: {statistics.mean(found):.2f}{spread} % over {len(found)} seeds")  # noqa: T201
 
 
-def trained(setting: int, seed: int) -> float:
+def train_with_opacus(setting: int, seed: int) -> float:
     """Returns the test accuracy after the setting's epochs."""
     from opacus import PrivacyEngine  # type: ignore[import-not-found, unused-ignore]
 
@@ -84,7 +84,7 @@ def trained(setting: int, seed: int) -> float:
     return float(sum(right)) / len(x)
 
 
-def kept() -> dict[str, Any]:
+def read_results() -> dict[str, Any]:
     """Returns what was measured so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 import sordino as sd
-from bench.engines import batch_of, ours
+from bench.engines import batch_of, make_private_step
 from bench.models import PROBLEMS, Problem
 from bench.step import RESULTS
-from bench.turns import ratios, timed
+from bench.turns import ratios, time_by_turns
 from sordino.per_sample import Vmap
 
 STRENGTH = 0.01
@@ -37,15 +37,15 @@ def measure(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
     model, (x, y) = problem.model(), batch_of(problem, b)
     steps = {
-        "plain": ours(problem, model, x, y),
-        "L2 in the clip": ours(problem, model, x, y, penalty=sd.L2(STRENGTH)),
+        "plain": make_private_step(problem, model, x, y),
+        "L2 in the clip": make_private_step(problem, model, x, y, penalty=sd.L2(STRENGTH)),
     }
     if problem.name in _VMAP:
-        steps["written out"] = ours(problem, model, x, y, penalty=sd.L2(STRENGTH), backend=Vmap())
+        steps["written out"] = make_private_step(problem, model, x, y, penalty=sd.L2(STRENGTH), backend=Vmap())
     for step in steps.values():
         step()
         step()
-    times = timed(steps, rounds, time.process_time)
+    times = time_by_turns(steps, rounds, time.process_time)
     return {
         "model": problem.name,
         "batch": b,

@@ -19,13 +19,13 @@ from sordino_lab.thesis import mnist
 from sordino_lab.trained import train
 from sordino_lab.workbench import Workbench
 
-from sordino.environment import processor
+from sordino.kernels.processor import processor_name
 
 RESULTS = Path(__file__).parent / "results" / "pixels.json"
 SCALES = {"[0, 1]": (0.0, 1.0), "[−1, 1]": (0.5, 0.5), "usual mean and deviation": (0.1307, 0.3081)}
 
 
-def ended(size: ExperimentSize, way: str, rate: float, scale: str) -> dict[str, float]:
+def final_result(size: ExperimentSize, way: str, rate: float, scale: str) -> dict[str, float]:
     """Returns where a run ends."""
     bench = Workbench(size, store.cache_folder())
     centre, deviation = SCALES[scale]
@@ -38,15 +38,15 @@ def main() -> None:
     """Makes the runs that are not kept, and writes all results."""
     torch.set_num_threads(1)
     kept = {
-        "processor": processor(),
+        "processor": processor_name(),
         "DP-SGD, lr 0.01": {
             "published": {"accuracy": 70.37, "loss": 0.93},
-            **{scale: ended(ExperimentSize.FULL, "DP-SGD", 0.01, scale) for scale in SCALES},
+            **{scale: final_result(ExperimentSize.FULL, "DP-SGD", 0.01, scale) for scale in SCALES},
         },
         "lr 1, reduced": {
             "size": "20,000 records, 15 epochs, seed 0",
             **{
-                scale: {way: ended(ExperimentSize.MIDDLE, way, 1.0, scale) for way in ("DP-SGD", "sorted")}
+                scale: {way: final_result(ExperimentSize.MIDDLE, way, 1.0, scale) for way in ("DP-SGD", "sorted")}
                 for scale in list(SCALES)[:2]
             },
         },

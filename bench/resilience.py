@@ -30,7 +30,7 @@ _POLL = 0.002
 _PATIENCE = 600.0
 
 
-def undisturbed(arguments: list[str], folder: Path) -> dict[str, Any]:
+def run_undisturbed(arguments: list[str], folder: Path) -> dict[str, Any]:
     """Makes a run from beginning to end and returns the JSON object it ends with."""
     done = subprocess.run(
         [*COMMAND, "train", *arguments, "--json", "--out", str(folder)], capture_output=True, text=True, check=False
@@ -40,7 +40,7 @@ def undisturbed(arguments: list[str], folder: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def disturbed(
+def run_disturbed(
     arguments: list[str], folder: Path, steps: int, kills: int, seed: int, linger: float = 0.5
 ) -> tuple[dict[str, Any], list[Any]]:
     """Makes a run that is killed `kills` times; returns what it ends with, and what each kill left.
@@ -54,7 +54,7 @@ def disturbed(
     for number in range(kills):
         target = int(0.9 * steps * moments.uniform(number, number + 1) / kills)
         early = number % 5 == 4
-        marks.append(_killed(command, folder, target, moments, early, linger))
+        marks.append(_run_and_kill(command, folder, target, moments, early, linger))
         command = [*COMMAND, "resume", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -62,7 +62,7 @@ def disturbed(
     return dict(json.loads(done.stdout.splitlines()[-1])), marks
 
 
-def _killed(
+def _run_and_kill(
     command: list[str], folder: Path, target: int, moments: random.Random, early: bool, linger: float
 ) -> dict[str, Any]:
     """Starts a process, kills it at a chosen moment, and returns what it left."""
@@ -71,8 +71,8 @@ def _killed(
     if early:
         time.sleep(moments.uniform(0.0, 5.0))
     else:
-        before = reached(folder)
-        while process.poll() is None and reached(folder) < max(target, before + 1):
+        before = last_step_entered(folder)
+        while process.poll() is None and last_step_entered(folder) < max(target, before + 1):
             if time.monotonic() - start > _PATIENCE:
                 raise RuntimeError(f"no step {target} within {_PATIENCE:.0f} s")
             time.sleep(_POLL)
@@ -82,12 +82,12 @@ def _killed(
     _, said = process.communicate()
     if not alive and process.returncode:
         raise RuntimeError(said.decode())
-    found = run_checkpoint.found(folder / "checkpoints")
+    found = run_checkpoint.list_checkpoints(folder / "checkpoints")
     return {
         "early": early,
         "running": alive,
         "checkpoint": int(found[0].name.removeprefix("step-")) if found else None,
-        "may have been released": upto(folder),
+        "may have been released": released_below(folder),
         "half-written": sorted(path.name for path in folder.rglob(".part-*")),
         "seconds": round(time.monotonic() - start, 2),
     }
@@ -100,12 +100,12 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def reached(folder: Path) -> int:
+def last_step_entered(folder: Path) -> int:
     """Returns the last step whose parameters were entered."""
     return max((entry["step"] for entry in entries(folder) if "step" in entry), default=0)
 
 
-def upto(folder: Path) -> int:
+def released_below(folder: Path) -> int:
     """Returns the step below which something may have been released."""
     return next((entry["upto"] for entry in reversed(entries(folder)) if "upto" in entry), 0)
 
@@ -115,9 +115,9 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def same(one: Path, other: Path) -> dict[str, bool]:
+def are_same(one: Path, other: Path) -> dict[str, bool]:
     """Returns whether two runs came to the same result."""
-    last = [run_checkpoint.found(run / "checkpoints")[0] for run in (one, other)]
+    last = [run_checkpoint.list_checkpoints(run / "checkpoints")[0] for run in (one, other)]
     state = [json.loads((path / "state.json").read_text())["state"] for path in last]
     for each in state:
         # How many lots were tested is not compared: a process that goes on tests the first lot it meets once more.
@@ -141,10 +141,10 @@ def main() -> None:
     arguments = [given.recipe, "--steps", str(given.steps), "--seed", str(given.seed), *more]
     folder = Path(tempfile.mkdtemp(prefix="resilience-"))
     try:
-        calm = undisturbed(arguments, folder / "calm")
+        calm = run_undisturbed(arguments, folder / "calm")
         print(f"undisturbed: {calm['seconds']:.1f} s, test accuracy {calm['test_accuracy']:.2%}", flush=True)  # noqa: T201
-        end, marks = disturbed(arguments, folder / "killed", given.steps, given.kills, given.seed)
-        equal = same(folder / "calm", folder / "killed")
+        end, marks = run_disturbed(arguments, folder / "killed", given.steps, given.kills, given.seed)
+        equal = are_same(folder / "calm", folder / "killed")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     result = {

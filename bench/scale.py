@@ -33,7 +33,7 @@ from torch.distributed.fsdp import fully_shard
 import sordino as sd
 from sordino.distributed import agreement, shared_lot
 from sordino.distributed.process_group import Ranks
-from sordino.environment import processor
+from sordino.kernels.processor import processor_name
 
 RESULT = Path(__file__).parent / "results" / "scale.json"
 RECORDS, INPUTS, HIDDEN = 4096, 784, 1100
@@ -103,8 +103,8 @@ def collectives(ranks: Ranks, sizes: tuple[int, ...] = (1 << 10, 1 << 16, 1 << 2
     for size in sizes:
         whole = torch.zeros(size // ranks.size * ranks.size, dtype=torch.int64)
         own = torch.zeros(len(whole) // ranks.size)
-        found["reduce_scatter"].append(_seconds(partial(ranks.own_sums, whole)))
-        found["all_gather"].append(_seconds(partial(ranks.joined, own)))
+        found["reduce_scatter"].append(_seconds(partial(ranks.reduce_scatter, whole)))
+        found["all_gather"].append(_seconds(partial(ranks.all_gather, own)))
     return found
 
 
@@ -135,7 +135,7 @@ def _rank(rank: int, size: int, store: str, made: Any) -> None:
     dist.destroy_process_group()
 
 
-def measured(size: int, folder: Path) -> dict[str, Any]:
+def measure_processes(size: int, folder: Path) -> dict[str, Any]:
     """Returns what `size` processes measured."""
     context = multiprocessing.get_context("spawn")
     made = context.Queue()
@@ -171,12 +171,12 @@ class Counted(Ranks):
     def own_sums(self, values: torch.Tensor) -> torch.Tensor:
         """Counts one reduce-scatter."""
         self.asked.append(("reduce_scatter", values.nbytes))
-        return super().own_sums(values)
+        return super().reduce_scatter(values)
 
     def joined(self, own: torch.Tensor) -> torch.Tensor:
         """Counts one all-gather; absent ranks are taken to say what this one says."""
         self.asked.append(("all_gather", own.nbytes * self.size))
-        whole = super().joined(own)
+        whole = super().all_gather(own)
         return whole if self.size == 1 else whole.view(self.size, -1).copy_(own).view(-1)
 
 
@@ -192,10 +192,12 @@ def fake_group(size: int) -> Iterator[Counted]:
         dist.destroy_process_group()
 
 
-def counted(size: int = MANY, hidden: int = 64, *, divided: bool = False, layered: bool = False) -> dict[str, Any]:
+def count_collectives(
+    size: int = MANY, hidden: int = 64, *, divided: bool = False, layered: bool = False
+) -> dict[str, Any]:
     """Returns the collectives and bytes of one lot on `size` ranks, without their agreement."""
     alone = (
-        patch.object(shared_lot, "_compare", lambda *_: None),
+        patch.object(shared_lot, "_raise_unless_agreed", lambda *_: None),
         patch.object(agreement, "is_unanimous", lambda *_: True),
     )
     with fake_group(size) as ranks, alone[0], alone[1]:
@@ -242,14 +244,14 @@ def main() -> None:
     folder = Path(os.environ.get("TMPDIR", "/tmp"))
     alone = one_process()
     result: dict[str, Any] = {
-        "processor": processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "what": f"linear layers of {INPUTS}-{HIDDEN}-10, Poisson lots of {LOT}, chunks of 32, one thread a rank, gloo",
         "one_process": alone,
-        "measured": [measured(size, folder) for size in (1, 2, 3)],
-        "counted": counted(),
-        "counted_fully_sharded": counted(64, divided=True),
-        "counted_layer_by_layer": counted(64, divided=True, layered=True),
+        "measured": [measure_processes(size, folder) for size in (1, 2, 3)],
+        "counted": count_collectives(),
+        "counted_fully_sharded": count_collectives(64, divided=True),
+        "counted_layer_by_layer": count_collectives(64, divided=True, layered=True),
         "imbalance": {
             f"{ranks} ranks of {each}": imbalance(ranks, each) for ranks, each in ((8, 32), (1024, 8), (4096, 8))
         },

@@ -75,7 +75,7 @@ def memory(training: Training, ranks: int, *, layered: bool) -> float:
     return (16 + 16) * own + (4 + 32) * layer if layered else 16 * own + 32 * training.parameters
 
 
-def predicted(ranks: int, training: Training, machine: Machine, *, layered: bool) -> dict[str, float]:
+def predict_lot(ranks: int, training: Training, machine: Machine, *, layered: bool) -> dict[str, float]:
     """Returns the seconds of a lot on so many devices, and what failures add."""
     each = training.lot / ranks
     fullest = imbalance(ranks, max(1, round(each)))["one_draw"]
@@ -108,7 +108,7 @@ def failures(ranks: int, lot: float, training: Training, machine: Machine) -> di
     }
 
 
-def fitted(measured: list[dict[str, Any]]) -> dict[str, Any]:
+def fit_model(measured: list[dict[str, Any]]) -> dict[str, Any]:
     """Fits gloo's latency and bandwidth and the processor's time, and returns how far three ranks are from that."""
     by_ranks = {each["ranks"]: each for each in measured}
     found: dict[str, Any] = {}
@@ -143,10 +143,10 @@ def main() -> None:
     kinds = {"made whole": False, "layer by layer": True}
     result = {
         "assumed": {"machine": asdict(machine), "training": asdict(training)},
-        "fitted": fitted(json.loads(MEASURED.read_text())["measured"]),
+        "fitted": fit_model(json.loads(MEASURED.read_text())["measured"]),
         "predicted": {
             f"{ranks} devices, {kind}": {
-                **{k: float(f"{v:.4g}") for k, v in predicted(ranks, training, machine, layered=layered).items()},
+                **{k: float(f"{v:.4g}") for k, v in predict_lot(ranks, training, machine, layered=layered).items()},
                 "gigabytes": round(memory(training, ranks, layered=layered) / 1e9, 1),
             }
             for ranks in (8, 64, 512, 4096)

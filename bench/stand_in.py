@@ -21,7 +21,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from bench.held_out import split
+from bench.held_out import split_held_out
 from sordino.app.runs import find, noise_multiplier
 
 RESULTS = Path(__file__).parent / "results" / "stand_in.json"
@@ -72,7 +72,7 @@ class Command:
             pixel_deviation=self.pixel_deviation,
         )
         sigma = noise_multiplier(recipe)
-        data = split(recipe, None, lambda _: None).prepared
+        data = split_held_out(recipe, None, lambda _: None).prepared
         torch.manual_seed(self.seed)
         basis = _directions(data.train.tensors[0].flatten(1), self.pca)
         train, test = (one.tensors[0].flatten(1) @ basis for one in (data.train, data.test))

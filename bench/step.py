@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 
-from bench.engines import MODES, engines, norm_engines
+from bench.engines import MODES, all_engines, norm_engines
 from bench.models import PROBLEMS, Problem
 from bench.real_models import REAL
-from bench.turns import BURST, enough, in_a_turn, ratios, timed
+from bench.turns import BURST, enough_rounds, ratios, steps_in_a_turn, time_by_turns
 
 RESULTS = Path(__file__).parent / "results"
 _NORMS = ("MLP", "MNIST CNN", "CIFAR net")
@@ -55,9 +55,9 @@ def kind() -> str:
 def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...], burst: float = BURST) -> dict[str, Any]:
     """Returns one row of the table."""
     torch.set_num_threads(1)
-    steps = engines(problem, b, peers=peers)
-    turn = in_a_turn(steps["non-private"], burst)
-    cpu = timed(steps, enough(steps["non-private"], rounds, turn), time.process_time, turn)
+    steps = all_engines(problem, b, peers=peers)
+    turn = steps_in_a_turn(steps["non-private"], burst)
+    cpu = time_by_turns(steps, enough_rounds(steps["non-private"], rounds, turn), time.process_time, turn)
     plain = [name for name in cpu if name.startswith("non-private")]
     best = min(plain, key=lambda name: statistics.median(cpu[name]))
     by_cpu = ratios(cpu, best)
@@ -67,7 +67,7 @@ def measure(problem: Problem, b: int, rounds: int, peers: tuple[str, ...], burst
     few = {name: steps[name] for name in (*plain, "sordino", *([peer] if peer else [])) if name in steps}
     for step in few.values():
         step()
-    wall = timed(few, enough(steps["non-private"], max(3, rounds // 2), turn), time.perf_counter, turn)
+    wall = time_by_turns(few, enough_rounds(steps["non-private"], max(3, rounds // 2), turn), time.perf_counter, turn)
     best_wall = min(plain, key=lambda name: statistics.median(wall[name]))
     del steps, few
     gc.collect()
@@ -93,8 +93,8 @@ def measure_norms(problem: Problem, b: int, rounds: int) -> dict[str, Any]:
         step()
         step()
     plain = steps["non-private forward and backward"]
-    turn = in_a_turn(plain)
-    times = timed(steps, enough(plain, rounds, turn), time.process_time, turn)
+    turn = steps_in_a_turn(plain)
+    times = time_by_turns(steps, enough_rounds(plain, rounds, turn), time.process_time, turn)
     return {
         "model": problem.name,
         "batch": b,

@@ -33,7 +33,7 @@ def _result(name: str) -> dict[str, Any]:
     return found
 
 
-def _compared(row: dict[str, Any] | None) -> str:
+def _compare_cells(row: dict[str, Any] | None) -> str:
     """Returns the cells for ours, for the best peer, and for how much faster we are."""
     if row is None:
         return "— | — | —"
@@ -51,7 +51,9 @@ def price() -> str:
     head = "sordino / plain | best Opacus / plain | gain"
     lines = [f"| model (batch) | AVX2: {head} | AVX-512: {head} |", "|---" * 7 + "|"]
     for name, row in (both[0] | both[1]).items():
-        lines.append(f"| {name} ({row['batch']}) | " + " | ".join(_compared(rows.get(name)) for rows in both) + " |")
+        lines.append(
+            f"| {name} ({row['batch']}) | " + " | ".join(_compare_cells(rows.get(name)) for rows in both) + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -76,11 +78,11 @@ def opacus(kind: str) -> str:
     ]
     for row in _result(f"step_{kind}")["steps"]:
         plain = row["cpu ms, one thread"][row["best non-private"]]
-        lines.append(f"| {row['model']} ({row['batch']}) | {plain:.1f} | {_compared(row)} |")
+        lines.append(f"| {row['model']} ({row['batch']}) | {plain:.1f} | {_compare_cells(row)} |")
     return "\n".join(lines) + "\n"
 
 
-def block(name: str) -> str:
+def table_block(name: str) -> str:
     """Returns the table of this name."""
     if name == "price":
         return price()
@@ -93,11 +95,11 @@ def block(name: str) -> str:
     return table(_result(name))
 
 
-def written(page: Path) -> str:
+def page_with_tables(page: Path) -> str:
     """Returns the page with its tables as the results have them."""
-    return _MARKED.sub(lambda found: f"{found[1]}{block(found[2])}{found[4]}", page.read_text())
+    return _MARKED.sub(lambda found: f"{found[1]}{table_block(found[2])}{found[4]}", page.read_text())
 
 
 if __name__ == "__main__":
     for each in PAGES:
-        each.write_text(written(each))
+        each.write_text(page_with_tables(each))

@@ -23,24 +23,24 @@ _LONG = 1.0  # seconds of plain training that are measured at least: short steps
 _MOST = 15  # times as many rounds
 
 
-def took(step: Step) -> float:
+def time_one_step(step: Step) -> float:
     """Returns the CPU seconds of one step, for a first idea."""
     start = time.process_time()
     step()
     return time.process_time() - start
 
 
-def in_a_turn(plain: Step, burst: float = BURST) -> int:
+def steps_in_a_turn(plain: Step, burst: float = BURST) -> int:
     """Returns the number of steps of a turn."""
-    return max(1, round(burst / min(took(plain) for _ in range(3)))) if burst else 1
+    return max(1, round(burst / min(time_one_step(plain) for _ in range(3)))) if burst else 1
 
 
-def enough(plain: Step, rounds: int, steps: int) -> int:
+def enough_rounds(plain: Step, rounds: int, steps: int) -> int:
     """Returns the number of rounds, more of them where a turn is short."""
-    return max(rounds, min(_MOST * rounds, round(_LONG / (steps * took(plain)))))
+    return max(rounds, min(_MOST * rounds, round(_LONG / (steps * time_one_step(plain)))))
 
 
-def timed(
+def time_by_turns(
     engines: Mapping[str, Step], rounds: int, clock: Callable[[], float], steps: int = 1
 ) -> dict[str, list[float]]:
     """Returns seconds per step, one figure for every turn; slow engines sit out later rounds."""

@@ -125,7 +125,7 @@ class Purposes:
         self._since = now
 
     @contextlib.contextmanager
-    def serving(self, purpose: str) -> Iterator[None]:
+    def attribute_to(self, purpose: str) -> Iterator[None]:
         """Attributes time and passes to `purpose` while it is open."""
         self.stop()
         self._stack.append(purpose)
@@ -153,7 +153,7 @@ class Purposes:
 
         @wraps(original)
         def attributed(*args: Any, **keywords: Any) -> Any:
-            with self.serving(purpose):
+            with self.attribute_to(purpose):
                 return original(*args, **keywords)
 
         setattr(owner, name, attributed)
@@ -177,7 +177,7 @@ def attribute_all(purposes: Purposes) -> None:
     purposes.attribute(memory_format, "accepts_last", "first batch: timing formulas")
     purposes.attribute(Stopwatch, "fastest", "first batch: timing formulas")
     for name in ("before_backward", "after_pass", "before_claim"):
-        purposes.attribute(test_runner.Guard, name, "neighbour tests")
+        purposes.attribute(test_runner.NeighbourTestRunner, name, "neighbour tests")
     purposes.attribute(lot_pass.OwnPass, "_remember", "neighbour tests")
 
 
@@ -210,7 +210,7 @@ class PlainTraining:
         self.problem.loss(self.model(x), y).mean().backward()
         self.optimizer.step()
 
-    def timed(self, lots: list[Tensor]) -> None:
+    def train_timed(self, lots: list[Tensor]) -> None:
         """Trains on these lots, on the clock."""
         start = time.process_time()
         for indices in lots:
@@ -265,24 +265,24 @@ def measure(problem: Problem, lots: int, *, with_opacus: bool = False) -> dict[s
         optimizer = torch.optim.SGD(model.parameters(), RATE)
         query = sd.NoisySum(sd.Flat(BOUND), sd.Gaussian(MULTIPLIER))
         private = sd.Private(model, loss, query, seed=0)
-        with purposes.serving("before the first lot, other"):
+        with purposes.attribute_to("before the first lot, other"):
             draws = private.draws(TensorDataset(*columns), sd.Poisson(1 / _POPULATION), steps=lots, expected_batch=b)
     for turn in range(0, lots, _TURN):
         with on_the_clock(purposes):
             for _ in range(min(_TURN, lots - turn)):
                 lot = next(draws)
-                assert private._records is not None, "a lot was drawn"
-                pending.append(torch.from_numpy(private._records))
+                assert private._last_records is not None, "a lot was drawn"
+                pending.append(torch.from_numpy(private._last_records))
                 private.backward(lot)
                 optimizer.step()
         for other in others.values():
             with private.public("plain training beside it"):  # the tripwire sees every optimizer
-                other.timed(pending)
+                other.train_timed(pending)
         pending.clear()
     with on_the_clock(purposes):
         for _ in draws:  # the loop ends, and the last lot may be tested
             raise AssertionError("every lot was drawn")
-        with purposes.serving("claim"):
+        with purposes.attribute_to("claim"):
             claim = private.claim(_DELTA)
             assert isinstance(claim, sd.Guarantee), claim
             str(claim)
@@ -300,7 +300,7 @@ def measure(problem: Problem, lots: int, *, with_opacus: bool = False) -> dict[s
         "share of plain training": {k: round(v / plain, 4) for k, v in purposes.seconds.most_common()},
         "forward passes": dict(purposes.passes),
         "records in them": dict(purposes.records),
-        "lots tested": private._checks.counts().tested,
+        "lots tested": private._checks.count_lots().tested,
     }
 
 

@@ -15,7 +15,7 @@ from sordino.app.runs.methods import DECLARATIONS
 from sordino.registry import Example
 
 FLAT = Path(__file__).with_name("flat.py").read_text()
-EXAMPLES: dict[str, Example] = {one.name: one for declared in DECLARATIONS for one in declared.scripts()}
+EXAMPLES: dict[str, Example] = {one.name: one for declared in DECLARATIONS for one in declared.list_examples()}
 
 
 def source(example: Example) -> str:

@@ -60,7 +60,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Returns a public name of the package, and says what to install where torch is missing."""
     try:
-        return _found(name)
+        return _resolve_name(name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
         ) from error
 
 
-def _found(name: str) -> Any:
+def _resolve_name(name: str) -> Any:
     """Returns the object or module of a public name; raises AttributeError if there is none."""
     if name in _HOMES:
         return getattr(import_module(f"sordino.{_HOMES[name]}"), name)
@@ -81,11 +81,11 @@ def _found(name: str) -> Any:
         return import_module(f"sordino.{name}")  # by a name of 0.2: it works, and warns
     # Clipping rules, samplers and queries declare themselves; finding them imports torch, so this comes late.
     if name[:1].isupper() and name in (
-        found := _nouns()
+        found := _declared_classes()
     ):  # submodules, which Python looks for here too, are lower case
         return found[name]
     if name == "__all__":
-        return sorted([*_HOMES, *_MODULES, *_nouns(), "__version__"])
+        return sorted([*_HOMES, *_MODULES, *_declared_classes(), "__version__"])
     raise AttributeError(f"module 'sordino' has no attribute {name!r}")
 
 
@@ -93,8 +93,8 @@ def __dir__() -> list[str]:
     return list(__getattr__("__all__"))
 
 
-def _nouns() -> dict[str, Any]:
-    from sordino.registry import nouns
+def _declared_classes() -> dict[str, Any]:
+    from sordino.registry import classes_by_name
 
     packages = [import_module(f"sordino.{name}") for name in _DECLARING]
-    return nouns(declaration for package in packages for declaration in package.DECLARATIONS)
+    return classes_by_name(declaration for package in packages for declaration in package.DECLARATIONS)

@@ -14,7 +14,7 @@ from sordino.ledger.ledger import Ledger
 from sordino.runtime_checks import LotChecks
 
 
-class Declares:
+class Declarations:
     """The declarations that a run takes from its user; `Private` inherits them."""
 
     _ledger: Ledger

@@ -28,7 +28,7 @@ from sordino.sampling.record_access import Label
 LENGTHS = "gradient length quantiles of lots"
 CLASSES = "dominant classes of lots"
 SUBSTEPS = "cosines of updates with their first substep, before noise"
-FIVE = (0.0, 0.25, 0.5, 0.75, 1.0)
+BOX_PLOT_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The quantiles of a box plot."""
 
 
@@ -78,11 +78,11 @@ class UpdateCosines:
 
     def __call__(self) -> float | None:
         """Appends and returns the cosine of this update with the one before; returns None the first time."""
-        now = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
-        last, self.last = self.last, now
+        current = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
+        last, self.last = self.last, current
         if last is None:
             return None
-        self.values.append(cosine(last, now))
+        self.values.append(cosine(last, current))
         return self.values[-1]
 
 
@@ -115,7 +115,7 @@ def substep_cosine(private: Private) -> float:
     return cosine(kept["first"].disclose(SUBSTEPS), kept["update"].disclose(SUBSTEPS))
 
 
-def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> tuple[float, ...]:
+def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = BOX_PLOT_QUANTILES) -> tuple[float, ...]:
     """Returns quantiles of a lot's gradient lengths at the current model, nan for an empty lot; the claim names them.
 
     Args:
@@ -140,12 +140,12 @@ def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = FIVE) -> 
 
     """
 
-    def found(lengths: Tensor) -> tuple[float, ...]:
+    def quantiles_of(lengths: Tensor) -> tuple[float, ...]:
         if not len(lengths):
             return (math.nan,) * len(at)
         return tuple(torch.quantile(lengths.double(), torch.tensor(at, dtype=torch.float64)).tolist())
 
-    return found(private.lengths(lot).disclose(LENGTHS))
+    return quantiles_of(private.lengths(lot).disclose(LENGTHS))
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,11 @@ def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Do
 
     """
 
-    def found(labels: Tensor) -> Dominant | None:
+    def most_frequent(labels: Tensor) -> Dominant | None:
         if not len(labels):
             return None
         classes, counts = labels.unique(return_counts=True)
-        most = int(counts.argmax())
-        return Dominant(int(classes[most]), float(counts[most]) / len(labels))
+        largest = int(counts.argmax())
+        return Dominant(int(classes[largest]), float(counts[largest]) / len(labels))
 
-    return found(private.labels(lot, label).disclose(CLASSES))
+    return most_frequent(private.labels(lot, label).disclose(CLASSES))

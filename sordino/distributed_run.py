@@ -32,20 +32,20 @@ from torch import Tensor, nn
 
 from sordino import environment, validate
 from sordino.distributed.agreement import collect_and_agree
-from sordino.distributed.agreement_digest import digest, of_all
+from sordino.distributed.agreement_digest import digest_of, sums_of_words
 from sordino.distributed.claim_facts import ClaimFacts
-from sordino.distributed.fully_sharded import fully_sharded
+from sordino.distributed.fully_sharded import wrap_if_sharded
 from sordino.distributed.layer_by_layer import is_absent
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.distributed.row_shard import is_shard
-from sordino.distributed.shared_lot import Disagreement, RankedLot, in_step, meet_at_the_end
+from sordino.distributed.shared_lot import Disagreement, RankedLot, check_in_step, meet_at_the_end
 from sordino.ledger import claims
 from sordino.ledger.ledger import Ledger
 from sordino.lots import data_digest
-from sordino.lots.chunking import InTurn
-from sordino.lots.data_owners import BySite, Sites, owners
-from sordino.lots.draw_request import Request
-from sordino.lots.loading import Batches, Loader
+from sordino.lots.chunking import CuttingInTurn
+from sordino.lots.data_owners import CuttingBySite, Sites, assign_sites
+from sordino.lots.draw_request import DrawRequest
+from sordino.lots.loading import Loader, LotBatches
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.privacy_units import UnitLoader
@@ -63,18 +63,18 @@ class DistributedRun:
     """Keeps one rank in step with the others; does nothing where there is only one process."""
 
     def __init__(self, mesh: Any, model: nn.Module) -> None:
-        self._model, self.sharded, self._looks = model, fully_sharded(model), 0
+        self._model, self.sharded, self._comparisons = model, wrap_if_sharded(model), 0
         ranks = ranks_of(self.sharded.mesh if mesh is None and self.sharded is not None else mesh)
         self.ranks = ranks
-        self._key = secrets.token_bytes(32)  # of the digests that ranks compare records by
+        self._digest_key = secrets.token_bytes(32)  # of the digests that ranks compare records by
         # All ranks begin with the first rank's parameters, and share a key that only they know.
         if ranks is not None:
-            self._key = bytes(ranks.of_first(self._key))
-            ranks.copy_first(self._tensors())
+            self._digest_key = bytes(ranks.broadcast_from_first(self._digest_key))
+            ranks.copy_first(self._replicated_tensors())
             if self.sharded is not None:
-                self.sharded.join(ranks)
+                self.sharded.check_ranks(ranks)
 
-    def backend(self, given: Backend | None) -> Backend:
+    def choose_backend(self, given: Backend | None) -> Backend:
         """Returns the given backend, or the engine; with several ranks the engine chooses formulas by shapes alone.
 
         A stopwatch could choose another formula on another rank, and formulas round differently.
@@ -88,24 +88,26 @@ class DistributedRun:
             )
         return Captured(PerformanceOptions(measure=False)) if given is None else given
 
-    def root(self, seed: int | None, ledger: Ledger) -> Rng:
+    def create_root_stream(self, seed: int | None, ledger: Ledger) -> Rng:
         """Returns the key of the run, the same on all ranks; the claim names a seed as not covered."""
         if seed is not None:
             ledger.disclose(claims.SEED)
             return Rng.from_seed(validate.count("seed", seed, least=0))
-        return self.fresh()
+        return self.create_stream()
 
-    def fresh(self) -> Rng:
+    def create_stream(self) -> Rng:
         """Returns a random stream that nobody can repeat, the same on all ranks."""
-        return Rng.from_entropy() if self.ranks is None else self.ranks.fresh()
+        return Rng.from_entropy() if self.ranks is None else self.ranks.new_rng()
 
-    def agreed_request(self, make: Callable[[], Request], run: Progress, asked: Mapping[str, Any]) -> Request:
+    def agree_on_request(
+        self, make_request: Callable[[], DrawRequest], run: Progress, settings: Mapping[str, Any]
+    ) -> DrawRequest:
         """Returns what a call of `draws` asks for, once all ranks are found to ask the same of the same records.
 
         Args:
-            make: checks the arguments of the call and makes the request; what it raises here stops the other ranks too.
+            make_request: checks the arguments of the call and makes the request; what it raises here stops the other ranks too.
             run: the run, whose query, random streams and ledger are compared.
-            asked: everything else that the claim depends on, by name.
+            settings: everything else that the claim depends on, by name.
 
         Raises:
             Disagreement: on every rank and before anything is drawn, with the names of what differs.
@@ -113,40 +115,40 @@ class DistributedRun:
         """
         ranks = self.ranks
         if ranks is None or ranks.size == 1:
-            return self._cut(make(), {})
+            return self._divide_among_ranks(make_request(), {})
         seconds = 0.0  # that one record takes to be read
         sites: dict[int, bytes] = {}
 
-        def collect() -> tuple[Request, ClaimFacts]:
+        def collect() -> tuple[DrawRequest, ClaimFacts]:
             """Makes the request on this rank and collects every fact that the claim depends on."""
             nonlocal seconds
-            request, facts = make(), ClaimFacts(b"", ranks.rank)
-            self._add_run(facts, run, asked)
-            _add_request(facts, request)
-            seconds = self._add_data(facts, request, sites)
+            request, facts = make_request(), ClaimFacts(b"", ranks.rank)
+            self._add_run_facts(facts, run, settings)
+            _add_request_facts(facts, request)
+            seconds = self._add_data_facts(facts, request, sites)
             return request, facts
 
         # Compare the facts on all ranks; a difference is refused on each of them before anything is drawn.
         request = collect_and_agree(ranks, collect)
         self._compare_more_records(request, seconds)
-        return self._cut(request, sites)
+        return self._divide_among_ranks(request, sites)
 
-    def _add_run(self, facts: ClaimFacts, run: Progress, asked: Mapping[str, Any]) -> None:
+    def _add_run_facts(self, facts: ClaimFacts, run: Progress, settings: Mapping[str, Any]) -> None:
         """Adds the facts about this process and about the run before the draws that are asked for."""
-        for name, value in _environment().items():
+        for name, value in _rounding_environment().items():
             facts.add(name, value)
         # Keys are compared by digest, so that they never leave a rank.
-        keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        keys = [digest_of(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
         facts.add("random streams (the seed, or a loaded state)", keys)
         facts.add("model", self._model)
         facts.add("query", run.query)
-        for name, value in asked.items():
+        for name, value in settings.items():
             facts.add(name, value)
         facts.add("steps before", run.steps)
-        facts.add("state of the query", digest(run.state))
-        facts.add("ledger", _history(run.ledger))
+        facts.add("state of the query", digest_of(run.state))
+        facts.add("ledger", _guaranteed_history(run.ledger))
 
-    def _add_data(self, facts: ClaimFacts, request: Request, sites: dict[int, bytes]) -> float:
+    def _add_data_facts(self, facts: ClaimFacts, request: DrawRequest, sites: dict[int, bytes]) -> float:
         """Adds digests of the records and returns the seconds that one took to be read; 0 where rows are compared.
 
         Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the
@@ -156,128 +158,136 @@ class DistributedRun:
             facts.add("lengths of the sites", list(request.dataset.lengths))
             for site, held in request.dataset.held.items():
                 facts_of_site = ClaimFacts(b"")
-                data_digest.add_records(facts_of_site, self._key, Loader(held, None), len(held))
+                data_digest.add_records(facts_of_site, self._digest_key, Loader(held, None), len(held))
                 sites[site] = facts_of_site.digest()
             return 0.0
         # Otherwise all ranks must hold the same records, which are compared by digest.
         load = request.load.load if isinstance(request.load, UnitLoader) else request.load
         if not isinstance(load, Loader):
             return 0.0
-        return data_digest.add_records(facts, self._key, load, len(request.dataset))
+        return data_digest.add_records(facts, self._digest_key, load, len(request.dataset))
 
-    def _compare_more_records(self, request: Request, seconds: float) -> None:
+    def _compare_more_records(self, request: DrawRequest, seconds: float) -> None:
         """Compares as many records of a dataset with code of its own as the first rank can read in the given time."""
         assert self.ranks is not None, "one process has nobody to compare with"
         load = request.load.load if isinstance(request.load, UnitLoader) else request.load
         # The first rank decides for all, because another rank may read faster.
-        count = int(self.ranks.of_first(data_digest.reads_in_time(seconds, len(request.dataset)) if seconds else 0))
+        count = int(
+            self.ranks.broadcast_from_first(
+                data_digest.count_reads_in_time(seconds, len(request.dataset)) if seconds else 0
+            )
+        )
         if count <= data_digest.FIRST_READS or not isinstance(load, Loader):
             return
 
         def collect() -> tuple[None, ClaimFacts]:
             """Collects digests of records that all ranks choose alike."""
             facts = ClaimFacts(b"")
-            chosen = data_digest.choose_records(self._key, len(request.dataset), count)
-            facts.add("records of the dataset", b"".join(data_digest.digest_reads(self._key, load, chosen)))
+            chosen = data_digest.choose_records(self._digest_key, len(request.dataset), count)
+            facts.add("records of the dataset", b"".join(data_digest.digest_reads(self._digest_key, load, chosen)))
             return None, facts
 
         collect_and_agree(self.ranks, collect)
 
-    def _cut(self, request: Request, sites: Mapping[int, bytes]) -> Request:
+    def _divide_among_ranks(self, request: DrawRequest, sites: Mapping[int, bytes]) -> DrawRequest:
         """Returns the request with its lots cut among the ranks: in turn, or by where the records are."""
         ranks, data = self.ranks or Ranks(), request.dataset
         if not isinstance(data, Sites):
-            return replace(request, cutting=InTurn(ranks.rank, ranks.size))
+            return replace(request, cutting=CuttingInTurn(ranks.rank, ranks.size))
         # Data owners hold different records. A site that several ranks hold must be the same on all of them.
-        told = ranks.gathered((sites, list(data.held), request.copies))
+        from_ranks = ranks.gather_objects((sites, list(data.held), request.copies))
         for site in range(len(data.lengths)):
-            if len({digests[site] for digests, _, _ in told if site in digests}) > 1:
+            if len({digests[site] for digests, _, _ in from_ranks if site in digests}) > 1:
                 raise Disagreement(
                     f"the ranks do not agree, so nothing was drawn or released. Site {site} is held by several ranks, and "
                     "its records are not the same on all of them.\nGive each site the same records wherever it is held."
                 )
         # Assign each site to one rank; the number of copies of a record is the largest that any rank found.
-        whose = owners([held for _, held, _ in told], len(data.lengths))
-        copies = max(copies for _, _, copies in told)
-        return replace(request, copies=copies, cutting=BySite(data.ends, whose, ranks.rank, ranks.size))
+        owner_of_site = assign_sites([held for _, held, _ in from_ranks], len(data.lengths))
+        copies = max(copies for _, _, copies in from_ranks)
+        return replace(request, copies=copies, cutting=CuttingBySite(data.ends, owner_of_site, ranks.rank, ranks.size))
 
-    def physical_batch(self, gradients: LotGradients, few: Any, expected: float, *, by_shapes: bool = False) -> int:
+    def choose_physical_batch(
+        self, gradients: LotGradients, probe_batch: Any, expected: float, *, by_shapes: bool = False
+    ) -> int:
         """Returns how many records are processed at once. With ranks it is the same for any number of them."""
-        found = gradients.physical_batch(few, expected, by_shapes=by_shapes or self.ranks is not None)
-        return found if self.ranks is None else int(self.ranks.of_first(found))  # at sites records may be longer
+        chosen = gradients.choose_physical_batch(probe_batch, expected, by_shapes=by_shapes or self.ranks is not None)
+        return (
+            chosen if self.ranks is None else int(self.ranks.broadcast_from_first(chosen))
+        )  # at sites records may be longer
 
-    def ranked(
+    def share_lot(
         self, run: Progress, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
     ) -> RankedLot | None:
         """Returns the lot as this rank takes part in it; None where there are no ranks."""
         if self.ranks is None:
             return None
-        if not isinstance(lot.loads, Batches) or records is None:
+        if not isinstance(lot.loads, LotBatches) or records is None:
             raise Refusal("a batch that no sampler drew cannot be divided among ranks; use draws(), or one process")
         if len(records) >= MOST_RECORDS:
             raise Refusal(
                 f"a lot of {MOST_RECORDS} records or more: their sum may not fit into 64 bits; draw smaller ones"
             )
         # The digest covers everything that must be equal on all ranks before their sums are added.
-        shape = (lot.step, lot.expected_batch, lot.most, lot.loads.chunks, records)
+        public_facts = (lot.step, lot.expected_batch, lot.most, lot.loads.chunks, records)
         return RankedLot(
             self.ranks,
             lot.loads.numbers,
             lot.loads.chunks,
             lot.loads.most_chunks,
-            digest(*shape, *self._facts(run)),
+            digest_of(*public_facts, *self._facts_to_compare(run)),
             run.forward.split(),
-            partial(_noticed, gradients, run.ledger),
+            partial(_void_if_written, gradients, run.ledger),
             run.ledger.void,
             None if self.sharded is None else gradients.named,
             None if self.sharded is None or self.sharded.layers is None else self.sharded.layers.rounds,
         )
 
-    def over(self, run: Progress) -> bool:
+    def has_diverged(self, run: Progress) -> bool:
         """Returns whether training is over because a parameter, on some rank, is not finite any more."""
         if self.sharded is not None:
-            self.sharded.rest()
-        return run.over(self._model, self.anywhere)
+            self.sharded.release_full_parameters()
+        return run.has_diverged(self._model, self.find_on_any_rank)
 
-    def ended(self, run: Progress) -> bool:
+    def compare_at_end(self, run: Progress) -> bool:
         """Compares all ranks after the last lot of a call of `draws`; returns whether there are ranks."""
         if self.ranks is not None:
-            facts = (*self._facts(run), _history(run.ledger))
+            facts = (*self._facts_to_compare(run), _guaranteed_history(run.ledger))
             meet_at_the_end(self.ranks, facts, lambda: run.ledger.voided, run.ledger.void)
         return self.ranks is not None
 
-    def _facts(self, run: Progress) -> Sequence[Any]:
+    def _facts_to_compare(self, run: Progress) -> Sequence[Any]:
         """Returns what must be the same on all ranks; of the noise keys it holds digests."""
-        keys = [digest(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        keys = [digest_of(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
         query = ClaimFacts(b"")
         query.add("query", run.query)
-        return run.steps, keys, run.state, run.ledger.length, of_all(self._tensors()), query.digest()
+        return run.steps, keys, run.state, run.ledger.length, sums_of_words(self._replicated_tensors()), query.digest()
 
-    def _tensors(self) -> list[Tensor]:
+    def _replicated_tensors(self) -> list[Tensor]:
         """Returns the parameters and buffers that every rank holds in full; in the passes over a lot that is the whole
         model.
         """
         held = (*self._model.parameters(), *self._model.buffers())
         return [t for t in held if not is_shard(t) and not is_absent(t)]
 
-    def anywhere(self, found: str | None) -> str | None:
+    def find_on_any_rank(self, local_finding: str | None) -> str | None:
         """Returns what any rank found in its part of a sharded model; of another model all ranks find the same."""
         if self.sharded is None or self.ranks is None:
-            return found
-        self._looks += 1
-        if not in_step(self.ranks, "a look at the numbers", self._looks, found is not None):
+            return local_finding
+        self._comparisons += 1
+        if not check_in_step(self.ranks, "a look at the numbers", self._comparisons, local_finding is not None):
             return None
-        return next((str(each) for each in self.ranks.gathered(found) if each is not None), None)
+        return next((str(each) for each in self.ranks.gather_objects(local_finding) if each is not None), None)
 
 
-def _noticed(gradients: LotGradients, ledger: Ledger) -> str | None:
+def _void_if_written(gradients: LotGradients, ledger: Ledger) -> str | None:
     """Returns why there is no guarantee any more, or None as far as this rank knows."""
     if ledger.voided is None and gradients.written is not None:
         ledger.void(str(CouplingFinding(Broken.WRITTEN, gradients.written)))
     return ledger.voided
 
 
-def _add_request(facts: ClaimFacts, request: Request) -> None:
+def _add_request_facts(facts: ClaimFacts, request: DrawRequest) -> None:
     """Adds the facts about the draws that are asked for, except for the records themselves."""
     facts.add("sampler", request.sampler)
     facts.add("steps", request.steps)
@@ -291,7 +301,7 @@ def _add_request(facts: ClaimFacts, request: Request) -> None:
         facts.add("copies of one record", request.copies)
 
 
-def _history(ledger: Ledger) -> dict[str, Any]:
+def _guaranteed_history(ledger: Ledger) -> dict[str, Any]:
     """Returns what was done to the data so far, as far as it has a guarantee.
 
     What voids a claim on one rank is told to the others at the next sum, and what is disclosed is said by each for
@@ -310,13 +320,17 @@ def _history(ledger: Ledger) -> dict[str, Any]:
     return {"entries": entries, "unit": state["unit"], "coordinates": state["coordinates"]}
 
 
-def _environment() -> dict[str, Any]:
+def _rounding_environment() -> dict[str, Any]:
     """Returns what rounding depends on in this process: versions, kernels, threads and switches of torch.
 
     The model of the processor is left out: machines of several kinds may train together if their instructions are the
     same.
     """
-    known = {f"environment: {name}": value for name, value in environment.here().items() if name != "processor"}
+    known = {
+        f"environment: {name}": value
+        for name, value in environment.current_environment().items()
+        if name != "processor"
+    }
     switches = {
         "default dtype": torch.get_default_dtype(),
         "float32 matmul precision": torch.get_float32_matmul_precision(),

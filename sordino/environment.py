@@ -19,29 +19,29 @@ import torch
 
 import sordino
 from sordino.kernels import build
-from sordino.kernels.processor import instructions, name
+from sordino.kernels.processor import instruction_set, processor_name
 
 Environment: TypeAlias = dict[str, str | int]
 
 
-def here(more: Mapping[str, str] | None = None) -> Environment:
-    """Returns the environment of this process, together with `more`."""
+def current_environment(extra: Mapping[str, str] | None = None) -> Environment:
+    """Returns the environment of this process, together with `extra`."""
     return {
-        **(more or {}),
+        **(extra or {}),
         "sordino": sordino.__version__,
-        "code": code(),
-        "kernels": kernels(),
+        "code": digest_source(),
+        "kernels": digest_kernels(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # torch has a class of its own for it, which torch.load refuses
         "numpy": np.__version__,
-        "processor": processor(),
-        "instructions": instructions(),
+        "processor": processor_name(),
+        "instructions": instruction_set(),
         "threads": torch.get_num_threads(),
     }
 
 
 @cache
-def code() -> str:
+def digest_source() -> str:
     """Returns a digest of this package's own source, because an edit may change a result's last bit."""
     digest = hashlib.sha256()
     root = Path(sordino.__file__).parent
@@ -50,7 +50,7 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def kernels() -> str:
+def digest_kernels() -> str:
     """Returns a digest of the compiled libraries, or "off"; their results differ from torch's in rounding."""
     if os.environ.get("SORDINO_KERNELS") == "0":
         return "off"
@@ -60,12 +60,7 @@ def kernels() -> str:
     return digest.hexdigest()[:16]
 
 
-def processor() -> str:
-    """Returns the model of the processor, by which libraries choose their kernels."""
-    return name()
-
-
-def difference(before: Environment, now: Environment) -> str:
+def describe_difference(before: Environment, now: Environment) -> str:
     """Returns in words what is not as it was; empty if a replay gives the same bits."""
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
     return ", ".join(f"{name} was {before.get(name)}, is {now.get(name)}" for name in names)

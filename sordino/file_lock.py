@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Protocol
 
-_FAR = 1 << 40  # the byte that is locked on Windows
-_PAUSE = 0.05  # seconds between two tries there
+_LOCKED_BYTE = 1 << 40  # the byte that is locked on Windows
+_RETRY_SECONDS = 0.05  # seconds between two tries there
 
 
 class File(Protocol):
@@ -27,10 +27,10 @@ class Locked(OSError):
     """Raised where another process holds the lock."""
 
 
-def lock(file: File, *, exclusive: bool = True, wait: bool = True) -> None:
+def lock_file(file: File, *, exclusive: bool = True, wait: bool = True) -> None:
     """Locks a file until it is closed; with `wait=False` raises `Locked` where another process holds it."""
     try:
-        _lock(file, exclusive, wait)
+        _lock_descriptor(file, exclusive, wait)
     except (BlockingIOError, PermissionError) as error:
         raise Locked(*error.args) from None
 
@@ -39,7 +39,7 @@ if sys.platform == "win32":
     import msvcrt
     import os
 
-    def _lock(file: File, exclusive: bool, wait: bool) -> None:
+    def _lock_descriptor(file: File, exclusive: bool, wait: bool) -> None:
         """Locks one byte far past the end of the file, again and again until it is free if `wait`; the position is put
         back.
         """
@@ -48,14 +48,14 @@ if sys.platform == "win32":
         try:
             # Windows has no call that waits for a lock of one byte without a limit, so it is tried again.
             while True:
-                os.lseek(number, _FAR, os.SEEK_SET)
+                os.lseek(number, _LOCKED_BYTE, os.SEEK_SET)
                 try:
                     msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
                     return
                 except OSError:
                     if not wait:
                         raise PermissionError("the file is locked") from None
-                time.sleep(_PAUSE)
+                time.sleep(_RETRY_SECONDS)
         finally:
             os.lseek(number, before, os.SEEK_SET)
 
@@ -65,7 +65,7 @@ else:
     except ImportError:  # neither POSIX nor Windows, such as WebAssembly
         fcntl = None  # type: ignore[assignment]
 
-    def _lock(file: File, exclusive: bool, wait: bool) -> None:
+    def _lock_descriptor(file: File, exclusive: bool, wait: bool) -> None:
         """Locks the file by `flock`, shared or exclusive."""
         if fcntl is None:
             raise NotImplementedError(f"{sys.platform} has no locks on files: run on Linux, macOS or Windows")

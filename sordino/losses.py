@@ -40,7 +40,7 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     >>> classification(model, {"x": torch.zeros(2, 1), "labels": torch.tensor([0, 1])})
     tensor([0.1269, 0.6931])
     """
-    labels = _labels(batch)
+    labels = _require_labels(batch)
     scores = outputs(model, batch)
     if scores.dim() != 2:
         raise Refusal(
@@ -74,7 +74,7 @@ def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         tensor([1.3863])
 
     """
-    labels = _labels(batch)
+    labels = _require_labels(batch)
     return _token_mean(outputs(model, batch), labels)
 
 
@@ -97,7 +97,7 @@ def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         tensor([1.3863])
 
     """
-    labels = _found(batch)
+    labels = _find_labels(batch)
     if labels is None:
         labels = batch["input_ids"]
         mask = batch.get("attention_mask")
@@ -145,10 +145,10 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         tensor([1.3863])
 
     """
-    labels = _labels(batch)
+    labels = _require_labels(batch)
     given = dict(batch)
     if "decoder_input_ids" not in given:
-        shift = _shift(model)
+        shift = _decoder_input_function(model)
         given["decoder_input_ids"] = shift(labels)
     return _token_mean(outputs(model, given), labels)
 
@@ -171,13 +171,13 @@ def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """
     # The labels are withheld, so that the model does not compute its own loss over the batch.
     given = {name: value for name, value in batch.items() if name not in _DROPPED and value is not None}
-    found = model(**given)
-    if isinstance(found, Tensor):
-        return found
-    scores = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", None)
+    result = model(**given)
+    if isinstance(result, Tensor):
+        return result
+    scores = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if not isinstance(scores, Tensor):
         raise Refusal(
-            f"the model returned a {type(found).__name__} without `logits`: need scores to make a loss per record of; "
+            f"the model returned a {type(result).__name__} without `logits`: need scores to make a loss per record of; "
             "write loss_fn(model, batch) yourself, with one loss per record"
         )
     return scores
@@ -190,28 +190,30 @@ def _token_mean(scores: Tensor, labels: Tensor) -> Tensor:
             f"scores with {scores.dim()} dimensions and labels with {labels.dim()}: need a score per token and class and a "
             "label per token; for a class per record there is sd.losses.classification"
         )
-    each = F.cross_entropy(scores.transpose(1, 2), labels.long(), reduction="none", ignore_index=IGNORED)  # (B, T)
-    kept = (labels != IGNORED).sum(dim=1)
-    return each.sum(dim=1) / kept.clamp(min=1)  # a record's own count, of no other
+    token_losses = F.cross_entropy(
+        scores.transpose(1, 2), labels.long(), reduction="none", ignore_index=IGNORED
+    )  # (B, T)
+    labelled = (labels != IGNORED).sum(dim=1)
+    return token_losses.sum(dim=1) / labelled.clamp(min=1)  # a record's own count, of no other
 
 
-def _found(batch: Mapping[str, Any]) -> Tensor | None:
+def _find_labels(batch: Mapping[str, Any]) -> Tensor | None:
     return next((batch[name] for name in LABELS if batch.get(name) is not None), None)
 
 
-def _labels(batch: Mapping[str, Any]) -> Tensor:
-    found = _found(batch)
-    if found is None:
+def _require_labels(batch: Mapping[str, Any]) -> Tensor:
+    labels = _find_labels(batch)
+    if labels is None:
         raise Refusal(f"a batch has the keys {', '.join(batch)}: need labels, under {' or '.join(LABELS)}")
-    return found
+    return labels
 
 
-def _shift(model: nn.Module) -> Callable[[Tensor], Tensor]:
+def _decoder_input_function(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Returns the model's own function from labels to the decoder's input; PEFT's adapters are looked through."""
     base = getattr(model, "get_base_model", lambda: model)()
-    made: Callable[..., Tensor] | None = getattr(base, "prepare_decoder_input_ids_from_labels", None)
-    if made is not None:
-        return lambda labels: made(labels=labels)
+    prepare: Callable[..., Tensor] | None = getattr(base, "prepare_decoder_input_ids_from_labels", None)
+    if prepare is not None:
+        return lambda labels: prepare(labels=labels)
     raise Refusal(
         f"{type(base).__name__} does not say how its decoder's input is made of labels: put "
         "decoder_input_ids into the batch"

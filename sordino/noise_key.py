@@ -57,7 +57,7 @@ class NoiseKey:
 
     @staticmethod
     def from_table(table: Mapping[str, Any]) -> NoiseKey:
-        """Returns the keys that `table()` wrote.
+        """Returns the keys that `to_table()` wrote.
 
         Raises:
             ValueError: if the table is of another format or another cipher.
@@ -74,7 +74,7 @@ class NoiseKey:
             raise ValueError(f"a noise key has three parts of {KEY_BYTES} bytes; this one was cut short")
         return NoiseKey(*keys)
 
-    def table(self) -> dict[str, Any]:
+    def to_table(self) -> dict[str, Any]:
         """Returns the keys as JSON. This is the secret itself."""
         named = zip(_STREAMS, (self.root, self.noise, self.forward), strict=True)
         return {"format": _FORMAT, "cipher": CIPHER, **{name: key.hex() for name, key in named}}
@@ -84,7 +84,7 @@ class NoiseKey:
 
         The nonce is a keyed hash of the content, so no two contents share one, and nothing random is needed.
         """
-        key, content = self._sealing_key(), json.dumps(private).encode()
+        key, content = self._derive_sealing_key(), json.dumps(private).encode()
         # AES-GCM needs a new nonce for every content; equal contents may share one.
         nonce = hashlib.blake2b(content, key=key, digest_size=_NONCE_BYTES).digest()
         sealed = AESGCM(key).encrypt(nonce, content, None)
@@ -99,14 +99,14 @@ class NoiseKey:
         """
         try:
             raw = base64.b85decode(text)
-            found = AESGCM(self._sealing_key()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], None)
+            content = AESGCM(self._derive_sealing_key()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], None)
         except (InvalidTag, ValueError):
             raise WrongKey(
                 "this noise key is not the one that the state was saved under.\n"
                 "With another key a replay would be a new release that nobody charged.\n"
                 "Give the secret file that private.save_secret wrote in the same run, or load the state without replay=."
             ) from None
-        return dict(json.loads(found))
+        return dict(json.loads(content))
 
     def streams_at(self, counters: Mapping[str, int]) -> tuple[Rng, Rng, Rng]:
         """Returns the streams root, noise and forward at saved positions: for a replay alone."""
@@ -116,10 +116,10 @@ class NoiseKey:
         )
         return root, noise, forward
 
-    def _sealing_key(self) -> bytes:
+    def _derive_sealing_key(self) -> bytes:
         """Returns a fourth key, a one-way function of the three, which encrypts what a state holds."""
-        together = self.root + self.noise + self.forward
-        return hashlib.blake2b(together, digest_size=KEY_BYTES, person=b"sordino state").digest()
+        all_keys = self.root + self.noise + self.forward
+        return hashlib.blake2b(all_keys, digest_size=KEY_BYTES, person=b"sordino state").digest()
 
 
 def write_secret(folder: str | Path, table: Mapping[str, Any]) -> Path:
@@ -131,16 +131,16 @@ def write_secret(folder: str | Path, table: Mapping[str, Any]) -> Path:
     place = Path(folder)
     # The name is ignored by git before the file exists.
     add_to_gitignore(place, NAME)
-    path, part = place / NAME, place / f"{NAME}.part"
-    part.unlink(missing_ok=True)
+    path, partial_path = place / NAME, place / f"{NAME}.part"
+    partial_path.unlink(missing_ok=True)
     # Create the file with its final permissions, so that nobody else can read it at any moment.
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(json.dumps(dict(table), indent=1).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     # Renaming is atomic: after a crash there is the whole file or none.
-    os.replace(part, path)
+    os.replace(partial_path, path)
     _flush_folder(place)
     return path
 
@@ -156,12 +156,12 @@ def read_secret(place: str | Path) -> dict[str, Any]:
     path = Path(place)
     path = path / NAME if path.is_dir() else path
     try:
-        found = json.loads(path.read_bytes())
+        table = json.loads(path.read_bytes())
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        table = None
+    if not isinstance(table, dict):
         raise ValueError(f"{path}: is no noise key, or was cut short")
-    return found
+    return table
 
 
 def erase_secret(folder: str | Path) -> bool:
@@ -169,20 +169,20 @@ def erase_secret(folder: str | Path) -> bool:
 
     File systems that keep old blocks, and backups, may hold copies. Nothing in this process can reach those.
     """
-    found = False
+    erased_any = False
     for path in (Path(folder) / NAME, Path(folder) / f"{NAME}.part"):
         if not path.exists():
             continue
-        found = True
+        erased_any = True
         # Overwrite the key before the name is removed, so that it is not left in a free block.
         with open(path, "r+b") as file:
             file.write(bytes(path.stat().st_size))
             file.flush()
             os.fsync(file.fileno())
         path.unlink()
-    if found:
+    if erased_any:
         _flush_folder(Path(folder))
-    return found
+    return erased_any
 
 
 def add_to_gitignore(folder: Path, *names: str) -> None:

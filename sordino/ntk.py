@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sordino.clipping.clipping_rule import Weigher
 from sordino.per_sample.loop_backend import Loop
-from sordino.per_sample.protocol import LossFn, Norms, trainable
+from sordino.per_sample.protocol import LossFn, Norms, trainable_parameters
 from sordino.refusal import Refusal
 
 
@@ -36,14 +36,16 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     >>> found["weight"].tolist(), found["bias"].tolist()
     ([[2.0, 3.0], [3.0, 5.0]], [[1.0, 1.0], [1.0, 1.0]])
     """
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
     for i in range(len(x)):
-        said = model(x[i : i + 1])
-        if said.numel() != 1:
-            raise Refusal(f"the model says {said.numel()} numbers about a record: need one; give a model of one output")
-        found = torch.autograd.grad(said.sum(), list(parameters.values()), allow_unused=True)
-        for (name, p), gradient in zip(parameters.items(), found, strict=True):
+        output = model(x[i : i + 1])
+        if output.numel() != 1:
+            raise Refusal(
+                f"the model says {output.numel()} numbers about a record: need one; give a model of one output"
+            )
+        gradients = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
+        for (name, p), gradient in zip(parameters.items(), gradients, strict=True):
             rows[name].append((torch.zeros_like(p) if gradient is None else gradient).detach().flatten().double())
     return {name: (j := torch.stack(each)) @ j.T for name, each in rows.items()}
 
@@ -74,11 +76,11 @@ def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weig
 
     """
     norms = Loop().per_sample(model, loss_fn, (x, y)).norms()
-    look: Callable[[], Norms] = lambda: norms  # noqa: E731 (typed)
-    weights = weigher.rule(weigher.init(), look).weights(norms).double()  # (n, 1) or (n, P)
-    found = kernels(model, x)
-    by_tensor = weights.expand(-1, len(found)).T  # (P, n)
-    return torch.stack([kernel * w for kernel, w in zip(found.values(), by_tensor, strict=True)]).sum(0)
+    lot_norms: Callable[[], Norms] = lambda: norms  # noqa: E731 (typed)
+    weights = weigher.rule(weigher.init(), lot_norms).weights(norms).double()  # (n, 1) or (n, P)
+    by_parameter = kernels(model, x)
+    by_tensor = weights.expand(-1, len(by_parameter)).T  # (P, n)
+    return torch.stack([kernel * w for kernel, w in zip(by_parameter.values(), by_tensor, strict=True)]).sum(0)
 
 
 def least_eigenvalue(kernel: Tensor) -> float:
@@ -87,5 +89,5 @@ def least_eigenvalue(kernel: Tensor) -> float:
     >>> round(least_eigenvalue(torch.tensor([[2.0, 3.0], [3.0, 5.0]])), 3)
     0.146
     """
-    both = kernel.double()
-    return float(torch.linalg.eigvalsh((both + both.T) / 2)[0])
+    matrix = kernel.double()
+    return float(torch.linalg.eigvalsh((matrix + matrix.T) / 2)[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 
-def rounded_up_to(digits: int, value: float) -> str:
+def round_up_to(digits: int, value: float) -> str:
     """Returns a number as text with `digits` significant digits, rounded up.
 
     >>> rounded_up_to(4, 1.23401), rounded_up_to(4, float("inf"))

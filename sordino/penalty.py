@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sordino import validate
 from sordino.per_sample import penalised
 from sordino.per_sample.penalised import Shifted
-from sordino.per_sample.protocol import Backend, PerSample, trainable
+from sordino.per_sample.protocol import Backend, PerSample, trainable_parameters
 
 
 @dataclass(frozen=True, init=False)
@@ -48,7 +48,7 @@ class L2:
             checked = (("", validate.non_negative("strength", strength)),)
         object.__setattr__(self, "strength", checked)
 
-    def of(self, names: list[str]) -> dict[str, float]:
+    def strengths_for(self, names: list[str]) -> dict[str, float]:
         """Returns λ by parameter name, where it is not 0."""
         # A prefix that matches nothing is probably misspelt, so it is refused.
         for prefix, _ in self.strength:
@@ -57,26 +57,26 @@ class L2:
                     f"strength[{prefix!r}]: no trainable parameter begins so; there are {', '.join(names)}"
                 )
         # Each parameter may fall under one prefix only.
-        found = {}
+        strengths = {}
         for name in names:
-            under = [(prefix, strength) for prefix, strength in self.strength if name.startswith(prefix)]
-            if len(under) > 1:
-                raise ValueError(f"parameter {name!r} begins with {len(under)} of the keys of `strength`: need one")
-            if under and under[0][1]:
-                found[name] = under[0][1]
-        return found
+            matching = [(prefix, strength) for prefix, strength in self.strength if name.startswith(prefix)]
+            if len(matching) > 1:
+                raise ValueError(f"parameter {name!r} begins with {len(matching)} of the keys of `strength`: need one")
+            if matching and matching[0][1]:
+                strengths[name] = matching[0][1]
+        return strengths
 
-    def shifted(self, grads: PerSample, parameters: Mapping[str, Tensor]) -> PerSample:
+    def add_to(self, grads: PerSample, parameters: Mapping[str, Tensor]) -> PerSample:
         """Returns the gradients with the penalty's gradient λθ added to each."""
-        factors = self.of(list(parameters))
+        factors = self.strengths_for(list(parameters))
         return Shifted(grads, parameters, factors) if factors else grads
 
 
-def prepared(backend: Backend, penalty: L2 | None, model: nn.Module) -> Backend:
+def prepare_backend(backend: Backend, penalty: L2 | None, model: nn.Module) -> Backend:
     """Returns the backend that also measures what the penalty needs; names that the model does not have are refused."""
     if penalty is None:
         return backend
     if not isinstance(penalty, L2):
         raise TypeError(f"penalty={penalty!r}: must be a penalty, such as L2(0.01)")
-    penalty.of(list(trainable(model)))
-    return penalised.prepared(backend)
+    penalty.strengths_for(list(trainable_parameters(model)))
+    return penalised.prepare_backend(backend)

@@ -38,7 +38,7 @@ class RunNumbers:
     records: int
     tensors: int
     """Trainable tensors of the model."""
-    numbers: int
+    trainable_numbers: int
     """Trainable numbers in them."""
     learning_rate: Schedule
     names: tuple[str, ...] = ()
@@ -97,10 +97,10 @@ class Method:
     example: str = ""
     """The class as it is written in a script; empty where a script would show nothing new."""
 
-    def parts(self) -> dict[str, str]:
+    def words_by_part(self) -> dict[str, str]:
         """Returns the words that the method stands for, by part."""
-        own = {part: self.word or self.name for part in PARTS if getattr(self, part) is not None}
-        return {**own, **self.words}
+        given = {part: self.word or self.name for part in PARTS if getattr(self, part) is not None}
+        return {**given, **self.words}
 
 
 @dataclass(frozen=True)
@@ -128,21 +128,21 @@ class Example:
 class Declaration:
     """All that the rest of the library needs to know of the file of a clipping rule, a sampler or a query."""
 
-    nouns: tuple[type[Any], ...]
+    classes: tuple[type[Any], ...]
     """Classes that `sordino` and the package offer by name."""
     methods: tuple[Method, ...] = ()
     samplers: tuple[NamedSampler, ...] = ()
     examples: tuple[Example, ...] = ()
     """Examples besides those of its methods and samplers."""
 
-    def scripts(self) -> list[Example]:
+    def list_examples(self) -> list[Example]:
         """Returns the examples of all that is declared."""
-        found = [_script(method) for method in self.methods if method.example]
-        found += [Example(one.name, one.about, sampler=one.example) for one in self.samplers]
-        return [*found, *self.examples]
+        examples = [_example_of(method) for method in self.methods if method.example]
+        examples += [Example(one.name, one.about, sampler=one.example) for one in self.samplers]
+        return [*examples, *self.examples]
 
 
-def _script(method: Method) -> Example:
+def _example_of(method: Method) -> Example:
     if method.sampler is not None:
         return Example(method.name, method.about, sampler=method.example)
     if method.query is not None:
@@ -150,12 +150,12 @@ def _script(method: Method) -> Example:
     return Example(method.name, method.about, query=f"sd.NoisySum({method.example}, sd.Gaussian(multiplier=1.1))")
 
 
-def declarations(package: str, path: Iterable[str]) -> tuple[Declaration, ...]:
+def find_declarations(package: str, path: Iterable[str]) -> tuple[Declaration, ...]:
     """Returns what the files of a package declare, in the order of their names."""
     modules = (import_module(f"{package}.{found.name}") for found in iter_modules(path))
     return tuple(vars(module)["DECLARED"] for module in modules if "DECLARED" in vars(module))
 
 
-def nouns(found: Iterable[Declaration]) -> dict[str, type[Any]]:
+def classes_by_name(declarations: Iterable[Declaration]) -> dict[str, type[Any]]:
     """Returns the classes that were declared, by name."""
-    return {noun.__name__: noun for one in found for noun in one.nouns}
+    return {noun.__name__: noun for one in declarations for noun in one.classes}

@@ -25,22 +25,22 @@ from sordino.queries.noisy_sum import Query
 from sordino.replay import Replay
 from sordino.runtime_checks import LotChecks
 
-SINCE = "nothing of the lots drawn after the loaded state was saved has left the process that drew them"
+NOTHING_LEFT_SINCE = "nothing of the lots drawn after the loaded state was saved has left the process that drew them"
 """The user's word for what no saved state can know."""
 
 
-class Saved:
+class StatesAndCopies:
     """The methods of a run that save, load and copy it; `Private` inherits them."""
 
     _model: nn.Module
     _loss_fn: LossFn
     _query: Query
-    _together: DistributedRun
+    _distributed: DistributedRun
     _backend: Backend
-    _passes: LotGradients
+    _lot_gradients: LotGradients
     _accountant: Accountant
     _ledger: Ledger
-    _run: Progress
+    _progress: Progress
     _checks: LotChecks
     _isolate: bool
 
@@ -50,7 +50,7 @@ class Saved:
         It can go wherever the model goes: everything in it is public, or released, or encrypted under the run's key. Of
         several `draws` in turn, the last can be gone on with.
         """
-        return {**self._run.state_dict(), **self._checks.state_dict()}
+        return {**self._progress.state_dict(), **self._checks.state_dict()}
 
     def secret_state(self) -> dict[str, Any]:
         """Returns the run's noise key as JSON. Whoever reads it can subtract the noise: it is as secret as the data.
@@ -58,7 +58,7 @@ class Saved:
         It is needed for a `Replay` and for nothing else. States that are saved from here on can be replayed, because
         from here on nothing is measured: formulas and batch sizes are chosen by shapes alone, which a replay repeats.
         """
-        return self._run.secret_state()
+        return self._progress.secret_state()
 
     def save_secret(self, folder: str | Path) -> Path:
         """Writes the run's noise key to `SECRET-noise-key-do-not-share.json` in a folder, and returns the file's path.
@@ -78,14 +78,14 @@ class Saved:
         that it rests on nothing of them having left. With a `Replay` the key is that of its `secret`, and the run goes
         on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
         """
-        self._load(state, replay)
-        if replay is None and self._run.steps:
-            self._ledger.declare(SINCE)
+        self._load_state(state, replay)
+        if replay is None and self._progress.steps:
+            self._ledger.declare(NOTHING_LEFT_SINCE)
 
-    def _load(self, state: Mapping[str, Any], replay: Replay | None) -> None:
+    def _load_state(self, state: Mapping[str, Any], replay: Replay | None) -> None:
         """Loads a state where it is known what was drawn since: nothing, or what a write-ahead ledger says."""
-        self._run.load_state_dict(state, replay)
-        self._checks.resumed(state, self._run.root.child("standing test"), replayed=replay is not None)
+        self._progress.load_state_dict(state, replay)
+        self._checks.resume_from(state, self._progress.root.child("standing test"), replayed=replay is not None)
 
     def renew(self, *, draws: bool) -> None:
         """Replaces the noise by noise that was never used before, for a run that goes on otherwise than it did.
@@ -93,28 +93,28 @@ class Saved:
         With `draws` the lots to come are new too. Without it they are the ones that the loaded state would have drawn,
         so that the rest of a pass over the data still belongs to that pass.
         """
-        self._run.renew(draws=draws)
+        self._progress.renew_key(draws=draws)
 
     def __copy__(self) -> Self:
         """Returns another run on the same model, in the same ledger, with noise of its own."""
-        return self._twin(self._model)
+        return self._create_twin(self._model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Returns another run on a copy of the model; it writes in the same ledger, and its noise is its own."""
-        return self._twin(copy.deepcopy(self._model, memo))
+        return self._create_twin(copy.deepcopy(self._model, memo))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Private cannot be pickled, its noise must not be in two places: save its state_dict()")
 
-    def _twin(self, model: nn.Module) -> Self:
+    def _create_twin(self, model: nn.Module) -> Self:
         """Returns a second run on `model` that shares the ledger and continues this run's position with a new key."""
-        ask, penalty = self._query, self._passes.penalty
-        shared, by, mesh = self._ledger, self._backend, self._together.ranks
-        made: Any = type(self)
-        more: dict[str, Any] = {"ledger": shared, "mesh": mesh, "isolate": self._isolate}
-        twin: Self = made(model, self._loss_fn, ask, penalty=penalty, backend=by, **more)
+        query, penalty = self._query, self._lot_gradients.penalty
+        ledger, backend, mesh = self._ledger, self._backend, self._distributed.ranks
+        create: Any = type(self)
+        options: dict[str, Any] = {"ledger": ledger, "mesh": mesh, "isolate": self._isolate}
+        twin: Self = create(model, self._loss_fn, query, penalty=penalty, backend=backend, **options)
         twin._accountant = self._accountant
         # The twin takes a ledger section of its own, and its query state must not be shared.
         state = self.state_dict()
-        twin._load({**state, "page": None, "state": copy.deepcopy(state["state"])}, None)
+        twin._load_state({**state, "page": None, "state": copy.deepcopy(state["state"])}, None)
         return twin

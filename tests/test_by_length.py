@@ -9,12 +9,12 @@ import torch
 import sordino as sd
 from sordino.accounting import PLD
 from sordino.events import Exponential, Gaussian, NonPrivate, Poisson, Repeat, Together
-from sordino.ledger.claims import claim
-from sordino.release.release import Steps, choose, tapped
+from sordino.ledger.claims import make_claim
+from sordino.release.release import Steps, choose, tap_releases
 from sordino.release.sealed import Sealed
 from sordino.rng.streams import Rng
 from sordino.sampling import Band
-from sordino.sampling.sampler import drawn
+from sordino.sampling.sampler import draw_lots
 from tests.problems import linear, private
 from tests.test_sorted import Asked, lots
 
@@ -28,7 +28,7 @@ def test_the_setting_of_source_001(times, epsilon):
     sampler = sd.Threshold(1.0, low=0.5 / 240, high=times / 240, refresh=240)
     event = sd.dry_run(DPSGD, sampler, dataset_size=100, steps=240)  # the number of records does not enter
     assert event == Repeat(Poisson(times / 240, Gaussian(1.1)), 240)
-    said = claim(Repeat(event, STEPS // 240), DELTA, PLD())
+    said = make_claim(Repeat(event, STEPS // 240), DELTA, PLD())
     assert said.epsilon == pytest.approx(epsilon, abs=0.005)
 
 
@@ -61,13 +61,13 @@ def test_a_rate_above_the_promised_one_is_cut_and_one_that_is_no_number_is_nothi
 
 def test_lengths_are_taken_every_so_many_lots_and_are_stale_in_between():
     records = Asked([0.0] * 50 + [5.0] * 50)
-    draws = drawn(sd.Threshold(1.0, low=0.0, high=1.0, refresh=2), records, Rng.from_seed(0), 0)
+    draws = draw_lots(sd.Threshold(1.0, low=0.0, high=1.0, refresh=2), records, Rng.from_seed(0), 0)
     assert next(draws).indices.tolist() == list(range(50, 100))
     records.values = records.values[::-1].copy()
     assert next(draws).indices.tolist() == list(range(50, 100))
     assert next(draws).indices.tolist() == list(range(50))
     assert records.asked == [100, 100]
-    assert not records.looked
+    assert not records.has_looked
 
 
 def test_every_released_threshold_is_charged_on_the_whole_data():
@@ -154,6 +154,6 @@ def test_a_quantile_enters_a_ledger():
 
 
 def test_a_choice_while_the_door_is_tapped_has_no_guarantee():
-    with tapped(lambda *_: None):
+    with tap_releases(lambda *_: None):
         _, event = choose(Sealed(torch.zeros(3)), 1.0, 1.0, Rng.from_seed(0))
     assert isinstance(event, NonPrivate)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import sordino as sd
 from sordino.events import FixedSize, Gaussian, Laplace, NonPrivate, Poisson, Relation, Repeat, Shuffle, Together
-from sordino.ledger.claims import claim, describe, rounded_up
+from sordino.ledger.claims import describe_event, make_claim, round_up
 
 PLD = sd.accounting.PLD()
 N, BATCH, SIGMA, STEPS, DELTA = 60_000, 250, 1.1, 7200, 1e-5
@@ -16,7 +16,7 @@ N, BATCH, SIGMA, STEPS, DELTA = 60_000, 250, 1.1, 7200, 1e-5
 
 def planned(sampler) -> sd.Claim:
     query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(SIGMA))
-    return claim(sd.dry_run(query, sampler, dataset_size=N, steps=STEPS), DELTA, PLD)
+    return make_claim(sd.dry_run(query, sampler, dataset_size=N, steps=STEPS), DELTA, PLD)
 
 
 def test_poisson_at_the_thesis_setting():
@@ -50,34 +50,34 @@ def test_fixed_size_batches_at_the_thesis_setting_are_about_replacement():
 
 def test_fixed_size_sampling_counts_twice_the_bound():
     """20.987 by RDP with sensitivity 2C; 3.576 would be with C (reference value wor_n1000_m10_s1_T1000_replace)."""
-    said = claim(Repeat(FixedSize(10, 1000, Gaussian(1.0)), 1000), DELTA, PLD)
+    said = make_claim(Repeat(FixedSize(10, 1000, Gaussian(1.0)), 1000), DELTA, PLD)
     assert 10 < said.epsilon <= 20.988
 
 
 def test_a_pass_cut_short_is_a_pass():
     short = sd.dry_run(sd.NoisySum(sd.Flat(1.0), sd.Gaussian(SIGMA)), sd.Shuffle(250), N, steps=241)
-    assert claim(short, DELTA, PLD).epsilon == pytest.approx(
-        claim(Repeat(Gaussian(SIGMA), 2), DELTA, PLD).epsilon, rel=1e-6
+    assert make_claim(short, DELTA, PLD).epsilon == pytest.approx(
+        make_claim(Repeat(Gaussian(SIGMA), 2), DELTA, PLD).epsilon, rel=1e-6
     )
 
 
 def test_releases_on_one_draw_are_composed_before_they_are_amplified():
     """Two Gaussians on one draw are one of multiplier (σ₁⁻² + σ₂⁻²)^(−½): 3.37 against 2.35 on fresh draws."""
-    one = claim(Repeat(Poisson(1 / 240, Repeat(Gaussian(1.1), 2)), STEPS), DELTA, PLD)
-    two = claim(Repeat(Poisson(1 / 240, Gaussian(1.1)), 2 * STEPS), DELTA, PLD)
+    one = make_claim(Repeat(Poisson(1 / 240, Repeat(Gaussian(1.1), 2)), STEPS), DELTA, PLD)
+    two = make_claim(Repeat(Poisson(1 / 240, Gaussian(1.1)), 2 * STEPS), DELTA, PLD)
     assert one.epsilon == pytest.approx(3.37, abs=0.01)
     assert two.epsilon == pytest.approx(2.35, abs=0.01)
 
 
 def test_laplace_is_pure():
-    assert claim(Laplace(2.0), 1e-12, PLD).epsilon == pytest.approx(0.5, rel=1e-3)
-    assert claim(Repeat(Laplace(2.0), 3), 1e-12, PLD).epsilon == pytest.approx(1.5, rel=1e-3)
+    assert make_claim(Laplace(2.0), 1e-12, PLD).epsilon == pytest.approx(0.5, rel=1e-3)
+    assert make_claim(Repeat(Laplace(2.0), 3), 1e-12, PLD).epsilon == pytest.approx(1.5, rel=1e-3)
 
 
 @given(st.floats(1e-6, 1e3))
 def test_printed_epsilon_is_never_below_its_value(epsilon):
-    assert float(rounded_up(epsilon)) >= epsilon
-    assert float(rounded_up(epsilon)) <= epsilon + 1.001e-3
+    assert float(round_up(epsilon)) >= epsilon
+    assert float(round_up(epsilon)) <= epsilon + 1.001e-3
 
 
 def test_a_claim_prints_what_it_says():
@@ -96,7 +96,7 @@ def test_a_claim_prints_what_it_says():
 
 def test_a_run_of_many_phases_prints_on_one_short_line():
     many = Together(*(Gaussian(1.0 + k) for k in range(1000)))
-    text = describe(many)
+    text = describe_event(many)
     assert text.startswith("(Gaussian(1) + Gaussian(2) + ")
     assert text.endswith("… 994 more)")
     assert len(text) < 120
@@ -108,7 +108,7 @@ def test_no_guarantee_has_no_epsilon_to_read():
 
 
 def test_claims_cannot_be_changed():
-    said = claim(Gaussian(1.0), DELTA, PLD)
+    said = make_claim(Gaussian(1.0), DELTA, PLD)
     with pytest.raises(dataclasses.FrozenInstanceError):
         said.epsilon = 0.1
 
@@ -123,10 +123,10 @@ def test_claims_cannot_be_changed():
     ],
 )
 def test_nothing_private_survives_a_non_private_part(event):
-    assert claim(event, DELTA, PLD) == sd.NoGuarantee("why")
+    assert make_claim(event, DELTA, PLD) == sd.NoGuarantee("why")
 
 
 def test_no_delta_is_too_small_for_an_honest_answer():
-    assert claim(Repeat(Poisson(0.01, Gaussian(0.3)), 3), 0.0, PLD) == sd.NoGuarantee(
+    assert make_claim(Repeat(Poisson(0.01, Gaussian(0.3)), 3), 0.0, PLD) == sd.NoGuarantee(
         "δ=0 is below what the noise supports: its values end, and over this event that costs δ=2.7e-08; ask at a larger δ"
     )

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino.app.cli.dataclass_flags import field_docs
+from sordino.app.cli.dataclass_flags import read_field_docs
 from sordino.app.cli.train import Command
 from sordino.app.runs import Recipe
 from sordino.app.runs.recipe import MEASURED
 from sordino.app.runs.settings import Options
-from sordino.rng.compiled_noise import status
+from sordino.rng.compiled_noise import describe_status
 
 COMMAND = [sys.executable, "-m", "sordino.app.cli.main"]
 SMALL = ("train", "spiral", "--steps", "20", "--records", "500", "--evaluate-every", "10")
@@ -59,13 +59,13 @@ def test_every_field_has_its_flag():
     there = {field.name for field in (*fields(Recipe), *fields(Options))}
     others = {"seeds", "budget"}  # flags of the command itself: a number of runs, and a file
     assert there - {field.name for field in fields(Command)} == {*MEASURED, "budget"} - others
-    said = field_docs(Recipe) | field_docs(Options)
+    said = read_field_docs(Recipe) | read_field_docs(Options)
     assert all(said.get(field.name) for field in (*fields(Recipe), *fields(Options)) if field.name not in MEASURED)
 
 
 def test_help_and_version():
     assert "train" in run("--help").stdout
-    assert run("--version").stdout == f"sordino {sordino.__version__} (noise: {status()})\n"
+    assert run("--version").stdout == f"sordino {sordino.__version__} (noise: {describe_status()})\n"
     assert run().returncode == 2
 
 

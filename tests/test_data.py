@@ -74,7 +74,7 @@ def toy(tmp_path, monkeypatch):
     handler.func.log_message = lambda *_: None
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    arrays = formats.idx_files(tmp_path / "mirror")
+    arrays = formats.decode_idx_files(tmp_path / "mirror")
     files = tuple(path.name for path in (tmp_path / "mirror").iterdir())
     entry = data_catalogue.DataSetEntry(
         "toy",
@@ -82,9 +82,9 @@ def toy(tmp_path, monkeypatch):
         ("a", "b"),
         (1, 28, 28),
         (10, 2),
-        formats.idx_files,
+        formats.decode_idx_files,
         (download_sources.Mirror(f"http://127.0.0.1:{server.server_port}", files),),
-        {part: cache.digest(array) for part, array in arrays.items()},
+        {part: cache.array_digest(array) for part, array in arrays.items()},
     )
     monkeypatch.setitem(data_catalogue.ENTRIES, "toy", entry)
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
@@ -157,7 +157,7 @@ def test_the_official_cifar_binaries_are_read_too(tmp_path):
     for i, name in enumerate([*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]):
         rows = [bytes([i]) + images[i, j].tobytes() for j in range(2)]
         (tmp_path / name).write_bytes(b"".join(rows))
-    arrays = formats.cifar_files(tmp_path)
+    arrays = formats.decode_cifar_files(tmp_path)
     assert np.array_equal(arrays["train_images"], images[:5].reshape(10, 3, 32, 32))
     assert arrays["test_labels"].tolist() == [5, 5]
 
@@ -165,7 +165,7 @@ def test_the_official_cifar_binaries_are_read_too(tmp_path):
 def test_cached_images_are_mapped_not_read(toy):
     """So sixty thousand images open at once, whatever the disk."""
     data.load("toy")
-    arrays = cache.find(data_catalogue.entry("toy"))
+    arrays = cache.find_arrays(data_catalogue.find_entry("toy"))
     assert all(isinstance(array, np.memmap) for array in arrays.values())
 
 

@@ -9,12 +9,12 @@ import pytest
 
 import sordino as sd
 from sordino.app.runs.methods import DECLARATIONS, METHODS
-from sordino.registry import declarations
+from sordino.registry import find_declarations
 from tests.contracts.variants import VARIANTS
 from tools import public_names
 
 ROOT = Path(__file__).parents[1]
-NOUNS = {noun.__name__: noun for declared in DECLARATIONS for noun in declared.nouns}
+NOUNS = {noun.__name__: noun for declared in DECLARATIONS for noun in declared.classes}
 PARTS = {"Band", "EqualShare", "LeastNoise", "PrivateQuantile"}
 """Nouns that are a part of another one, in whose row they are tested."""
 LINES = [line for line in (ROOT / "docs" / "claims.md").read_text().splitlines() if line.startswith("| ")]
@@ -43,7 +43,7 @@ def test_a_part_of_a_noun_is_in_the_rows_of_another(name):
 def test_no_name_is_declared_twice():
     methods = [method.name for declared in DECLARATIONS for method in declared.methods]
     samplers = [one.name for declared in DECLARATIONS for one in declared.samplers]
-    scripts = [one.name for declared in DECLARATIONS for one in declared.scripts()]
+    scripts = [one.name for declared in DECLARATIONS for one in declared.list_examples()]
     assert len(methods) == len(set(methods)) == len(METHODS)
     assert len(samplers) == len(set(samplers))
     assert len(scripts) == len(set(scripts))
@@ -59,13 +59,15 @@ def test_a_file_put_into_a_package_is_found(tmp_path, monkeypatch):
         "DECLARED = Declaration((Toy,), methods=(Method('toy', 'a toy'),))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    (found,) = declarations("room", [str(tmp_path / "room")])
-    assert [noun.__name__ for noun in found.nouns] == ["Toy"]
+    (found,) = find_declarations("room", [str(tmp_path / "room")])
+    assert [noun.__name__ for noun in found.classes] == ["Toy"]
     assert [method.name for method in found.methods] == ["toy"]
 
 
 def test_the_stubs_for_type_checkers_are_what_is_declared():
-    stale = [path.name for path, text in public_names.stubs().items() if not path.exists() or path.read_text() != text]
+    stale = [
+        path.name for path, text in public_names.render_stubs().items() if not path.exists() or path.read_text() != text
+    ]
     assert not stale, "run `make names`"
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import sordino as sd
 from sordino.per_sample import JL, Captured, Loop, Vmap
-from sordino.per_sample.batch_structure import losses
+from sordino.per_sample.batch_structure import call_loss
 
 N = 60
 
@@ -84,8 +84,8 @@ def test_names_that_do_not_match_are_refused_with_both_lists():
 
 
 def test_a_loss_of_one_argument_gets_the_dict_whatever_the_argument_is_called():
-    assert losses(lambda model, inputs: sorted(inputs), None, {"b": 1, "a": 2}) == ["a", "b"]
-    assert losses(lambda model, *parts: len(parts), None, {"b": 1, "a": 2}) == 1
+    assert call_loss(lambda model, inputs: sorted(inputs), None, {"b": 1, "a": 2}) == ["a", "b"]
+    assert call_loss(lambda model, *parts: len(parts), None, {"b": 1, "a": 2}) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_pages_show_the_measured_tables():
     for page in tables.PAGES:
         text = page.read_text()
         assert "<!-- table: " in text
-        assert tables.written(page) == text, "run `python -m bench.tables`"
+        assert tables.page_with_tables(page) == text, "run `python -m bench.tables`"
 
 
 def test_the_chart_of_speed_shows_the_measured_times():

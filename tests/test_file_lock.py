@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.file_lock import Locked, lock
+from sordino.file_lock import Locked, lock_file
 
 TRY = """
 import sys
@@ -32,7 +32,7 @@ def test_a_lock_holds_against_another_process_until_the_file_is_closed(tmp_path)
     path = tmp_path / "ledger"
     path.touch()
     with open(path, "r+") as file:
-        lock(file, wait=False)
+        lock_file(file, wait=False)
         assert elsewhere(path, "exclusive") == elsewhere(path, "shared") == "locked"
     assert elsewhere(path, "exclusive") == "free"
 
@@ -42,7 +42,7 @@ def test_readers_share(tmp_path):
     path = tmp_path / "budget"
     path.touch()
     with open(path) as file:
-        lock(file, exclusive=False)
+        lock_file(file, exclusive=False)
         assert elsewhere(path, "shared") == "free"
         assert elsewhere(path, "exclusive") == "locked"
 
@@ -51,7 +51,7 @@ def test_locked_is_told_from_other_errors(tmp_path):
     file = open(tmp_path / "closed", "w")  # noqa: SIM115
     file.close()
     with pytest.raises(ValueError, match="closed file"):
-        lock(file)
+        lock_file(file)
     assert issubclass(Locked, OSError)
 
 

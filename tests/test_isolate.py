@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import sordino as sd
 from sordino.lots.frozen_state import FrozenState
-from sordino.lots.one_record import one_record
+from sordino.lots.one_record import dataset_of_one_record
 from tests.honesty.data import Listed, cross_entropy, network, vectors
 
 QUERY = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
@@ -73,14 +73,14 @@ class Mean(Dataset):
 )
 def test_a_dataset_of_one_record_holds_that_record_and_no_other(dataset):
     for i in range(5):
-        own = one_record(dataset, i)
+        own = dataset_of_one_record(dataset, i)
         assert len(own) == 1
         assert str(own[0]) == str(dataset[i])
 
 
 def test_a_statistic_over_the_rows_is_one_of_the_record_itself():
     data = Mean(torch.randn(20, 3), torch.zeros(20))
-    assert float(one_record(data, 7)[0][0].norm()) == 0
+    assert float(dataset_of_one_record(data, 7)[0][0].norm()) == 0
 
 
 def test_rows_in_a_closure_or_nowhere_cannot_be_taken_away_and_the_claim_says_so():
@@ -93,7 +93,7 @@ def test_rows_in_a_closure_or_nowhere_cannot_be_taken_away_and_the_claim_says_so
         def __getitem__(self, i):
             return rows[i], i % 3
 
-    assert one_record(Numbered(), 3) is None
+    assert dataset_of_one_record(Numbered(), 3) is None
     said = train(network(), cross_entropy, Numbered())
     assert any("your word that each record is read" in what for what in said.rests_on)
 

@@ -265,10 +265,10 @@ def test_draws_used_in_turn_draw_what_each_would_have_drawn():
         lots = [p.draws(linear(), sd.Shuffle(16), steps=4) for _ in range(2)]
         found = ([], [])
         for lot in lots:  # begun in this order
-            found[lots.index(lot)].append(next(lot) and p._records.tolist())
+            found[lots.index(lot)].append(next(lot) and p._last_records.tolist())
         for which in order:
             next(lots[which])
-            found[which].append(p._records.tolist())
+            found[which].append(p._last_records.tolist())
         return found
 
     assert indices([0, 1, 0, 1, 0, 1]) == indices([0, 0, 0, 1, 1, 1])

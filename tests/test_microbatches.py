@@ -30,11 +30,11 @@ def test_the_sum_is_that_of_the_clipped_means_of_the_groups():
 
 def test_a_records_group_does_not_depend_on_who_else_is_there():
     coins = sd.ByCoin(5)
-    everyone = coins.groups(np.arange(100), Rng.from_seed(1).child("groups", 0))
-    some = coins.groups(np.array([7, 3, 50]), Rng.from_seed(1).child("groups", 0))
+    everyone = coins.assign_groups(np.arange(100), Rng.from_seed(1).child("groups", 0))
+    some = coins.assign_groups(np.array([7, 3, 50]), Rng.from_seed(1).child("groups", 0))
     assert some.tolist() == everyone[[7, 3, 50]].tolist()
     assert set(everyone) == set(range(5))
-    assert coins.groups(np.arange(100), Rng.from_seed(1).child("groups", 1)).tolist() != everyone.tolist()
+    assert coins.assign_groups(np.arange(100), Rng.from_seed(1).child("groups", 1)).tolist() != everyone.tolist()
 
 
 def test_noise_of_sigma_c_is_charged_at_half_sigma_and_is_what_is_added():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bench.minilm_layer import PLACES, LastLayer, scaled
+from bench.minilm_layer import PLACES, LastLayer, scale_to_width
 from sordino.app.data.minilm import WIDTH
 
 RANK = 2
@@ -68,8 +68,8 @@ def test_before_training_a_texts_vector_is_the_mean_of_its_tokens(layer, texts, 
     tokens, mask = _whole(layer, *texts), texts[1]
     mean = torch.stack([row[on].mean(0) for row, on in zip(tokens, mask, strict=True)])
     model = LastLayer(layer, 5, downs).double()
-    assert_close(model.vectors(*texts, mean - tokens[:, 0]), scaled(mean))
-    assert_close(model.vectors(*texts, -tokens[:, 0], tokens), scaled(mean))
+    assert_close(model.vectors(*texts, mean - tokens[:, 0]), scale_to_width(mean))
+    assert_close(model.vectors(*texts, -tokens[:, 0], tokens), scale_to_width(mean))
 
 
 @torch.no_grad()

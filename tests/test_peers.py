@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.release.release import tapped
+from sordino.release.release import tap_releases
 from sordino.schedules import Linear
 from tests.contracts.broken import BROKEN
 from tests.contracts.hunter import SLACK, hunt
@@ -238,7 +238,7 @@ def test_row_20_noise_and_norms_are_float32_in_a_bfloat16_model():
     def tap(value, sensitivity, noise):
         seen.extend(tensor.dtype for tensor in value.values())
 
-    with tapped(tap):
+    with tap_releases(tap):
         run(p, steps=1)
     assert set(seen) == {torch.float32}
 

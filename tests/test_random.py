@@ -41,7 +41,7 @@ def test_the_two_values_of_a_pair_and_neighbouring_blocks_are_uncorrelated():
 def test_single_and_double_tails_end_at_nine_and_a_half_deviations():
     """The smallest u is half of 2⁻⁶³, so the largest radius √(2·64·ln 2) = 9.42; 31 bits alone would stop at 6.66."""
     cosine, sine = np.empty((2, 1), dtype=np.float32)
-    u = np.array([normals.refined(0, 0)])
+    u = np.array([normals.refine_uniform(0, 0)])
     normals.box_muller(u, np.zeros(1, dtype=np.uint32), 1.0, cosine, sine)
     assert cosine[0] == pytest.approx(math.sqrt(2 * 64 * math.log(2)), rel=1e-6)
     assert sine[0] == 0
@@ -50,14 +50,16 @@ def test_single_and_double_tails_end_at_nine_and_a_half_deviations():
         def into(self, buffer):
             buffer[:] = bytes(len(buffer))
 
-    assert next(normals.double_blocks(Zeros(), 2, 1.0))[0] == pytest.approx(math.sqrt(2 * 64 * math.log(2)), rel=1e-6)
+    assert next(normals.double_normal_blocks(Zeros(), 2, 1.0))[0] == pytest.approx(
+        math.sqrt(2 * 64 * math.log(2)), rel=1e-6
+    )
 
 
 def test_rare_radius_words_become_uniform_values_without_gaps():
     """Every word that takes more bits, once: the mass beyond 4.7 deviations is spread as it should be."""
     words = np.arange(normals.RARE, dtype=np.uint32)
     stream = KeyStream(bytes(32), 1)
-    u = normals.uniforms(words, stream, 0).astype(np.float64) * 2.0**-31
+    u = normals.scaled_uniforms(words, stream, 0).astype(np.float64) * 2.0**-31
     assert (u > 0).all()
     few = words < 2**10  # beyond these float32 itself has fewer than 14 further bits
     assert stats.kstest((u * 2.0**31 - words)[few], "uniform").pvalue > ALPHA
@@ -127,7 +129,7 @@ def test_entropy_is_not_a_seed():
 def test_the_key_stream_is_aes_256():
     """FIPS 197, appendix C.3: the key 00..1f and the block 00112233445566778899aabbccddeeff."""
     stream = KeyStream(bytes(range(32)), 0x0011223344556677)
-    word = stream.word(4 * 0x8899AABBCCDDEEFF)
+    word = stream.word_at(4 * 0x8899AABBCCDDEEFF)
     assert word.to_bytes(4, "little").hex() == "8ea2b7ca"
 
 

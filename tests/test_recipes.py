@@ -12,7 +12,7 @@ from sordino import events
 from sordino.app import data
 from sordino.app import runs as recipes
 from sordino.app.runs import RECIPES, find, from_table
-from sordino.app.runs.measured import FIGURES, key
+from sordino.app.runs.measured import FIGURES, row_name
 from sordino.ledger.ledger import Ledger
 from sordino.rng.streams import Rng
 from sordino.statistics import Normalise, Normaliser
@@ -120,9 +120,11 @@ def test_no_record_moves_the_moments_by_more_than_the_bound():
 
 
 def test_what_a_recipe_says_was_measured_is_what_the_bench_holds():
-    rows = accuracy.kept()
-    assert {name: accuracy.figures(row) for name, row in rows.items()} == FIGURES
-    known = {key(recipe): recipe for recipe in RECIPES}
+    rows = accuracy.read_results()
+    assert {name: accuracy.figures_of_row(row) for name, row in rows.items()} == FIGURES
+    known = {row_name(recipe): recipe for recipe in RECIPES}
     for name, row in rows.items():
-        assert accuracy.of(known[name], row), f"{name} was changed after it was measured: run its command again"
+        assert accuracy.is_measured_with(known[name], row), (
+            f"{name} was changed after it was measured: run its command again"
+        )
         assert all(run["epsilon"] <= (row["recipe"].get("epsilon") or math.inf) for run in row["runs"])

@@ -19,8 +19,10 @@ TARGETS = {
     for page in (ROOT / "docs" / "reference").rglob("*.md")
     for target in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)
 }
-NOUNS = [noun for package, *_ in reference_pages.NOUNS.values() for noun, _ in reference_pages.nouns(package)]
-NAMES = {name.public: name.value() for name in reference_pages.everything()}
+NOUNS = [
+    noun for package, *_ in reference_pages.NOUNS.values() for noun, _ in reference_pages.declared_classes(package)
+]
+NAMES = {name.public: name.value() for name in reference_pages.all_public_names()}
 SHOWN = {name: value for name, value in NAMES.items() if inspect.isclass(value) or inspect.isfunction(value)}
 ROADS = "sordino.integrations."
 EXTRAS = pytest.importorskip("lightning", reason="the roads' libraries are in the extras")
@@ -156,7 +158,7 @@ def test_there_is_one_import_path():
 
 def test_an_example_without_a_heading_is_shown_under_one():
     pytest.importorskip("griffe", reason="griffe is in the extra [docs]")
-    from tools.doctests import headed
+    from tools.doctests import with_examples_heading
 
-    assert headed("Twice x.\n\n>>> 2 * 2\n4") == "Twice x.\n\nExamples:\n    >>> 2 * 2\n    4"
-    assert headed("Args:\n    x: it.") == "Args:\n    x: it."
+    assert with_examples_heading("Twice x.\n\n>>> 2 * 2\n4") == "Twice x.\n\nExamples:\n    >>> 2 * 2\n    4"
+    assert with_examples_heading("Args:\n    x: it.") == "Args:\n    x: it."

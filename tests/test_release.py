@@ -18,7 +18,7 @@ from sordino.rng.streams import Rng
 
 def on_grid(values):
     total = OnGridAccumulator(Grid.of(1.0), Ranks())
-    total.take({"a": values})
+    total.add_chunk({"a": values})
     return total.total
 
 

@@ -6,7 +6,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import sordino as sd
 from sordino.events import Gaussian, Group, Poisson, Repeat
-from sordino.lots.repeated_records import most_copies
+from sordino.lots.repeated_records import count_most_copies
 from sordino.statistics import Count
 from tests.problems import Rows, linear, private
 
@@ -60,7 +60,7 @@ CASES = {
 
 @pytest.mark.parametrize(("dataset", "copies"), CASES.values(), ids=CASES)
 def test_copies_are_counted_and_charged(dataset, copies):
-    assert most_copies(dataset, len(dataset)) == copies
+    assert count_most_copies(dataset, len(dataset)) == copies
     run = private()
     for lot in run.draws(dataset, sd.Poisson(0.2), steps=2):
         run.backward(lot)
@@ -122,4 +122,4 @@ def tables():
 
 def test_rows_of_tables_are_counted():
     for table, copies in tables():
-        assert most_copies(table, len(table)) == copies
+        assert count_most_copies(table, len(table)) == copies

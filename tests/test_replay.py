@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.ledger.claims import REPLAYED
 from sordino.rng.streams import Rng
-from sordino.saved import SINCE
+from sordino.saved import NOTHING_LEFT_SINCE
 from tests.problems import linear, network, private
 
 NOBODY = TensorDataset(torch.zeros(1, 6), torch.zeros(1).long())
@@ -181,10 +181,10 @@ def test_the_claim_of_a_resumed_run_says_what_it_takes_on_the_users_word():
     noise(run)
     other.load_state_dict(run.state_dict())
     noise(other)
-    assert SINCE in other.claim(1e-5).rests_on
-    assert SINCE not in run.claim(1e-5).rests_on
-    assert SINCE not in copy.deepcopy(run).claim(1e-5).rests_on
-    assert SINCE in other.state_dict()["ledger"]["declared"]  # and those who go on from there say it too
+    assert NOTHING_LEFT_SINCE in other.claim(1e-5).rests_on
+    assert NOTHING_LEFT_SINCE not in run.claim(1e-5).rests_on
+    assert NOTHING_LEFT_SINCE not in copy.deepcopy(run).claim(1e-5).rests_on
+    assert NOTHING_LEFT_SINCE in other.state_dict()["ledger"]["declared"]  # and those who go on from there say it too
 
 
 @pytest.mark.parametrize("because", ["", "  ", None])

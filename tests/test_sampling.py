@@ -103,14 +103,14 @@ def test_two_runs_without_a_seed_draw_different_lots(sampler):
     found = []
     for _ in range(2):
         run = private(seed=None)
-        found += [run._records.copy() for _ in run.draws(linear(200), sampler, 1, expected_batch=40)]
+        found += [run._last_records.copy() for _ in run.draws(linear(200), sampler, 1, expected_batch=40)]
     assert not np.array_equal(*found)
 
 
 def test_two_calls_of_draws_do_not_draw_the_same_lots():
     run, found = private(), []
     for _ in range(2):
-        found += [run._records.copy() for _ in run.draws(linear(200), sd.Poisson(0.2), 1, expected_batch=40)]
+        found += [run._last_records.copy() for _ in run.draws(linear(200), sd.Poisson(0.2), 1, expected_batch=40)]
     assert not np.array_equal(*found)
 
 
@@ -130,7 +130,7 @@ def test_a_run_draws_at_the_rate_it_is_charged():
     """Through `Private`, whose ledger names the rate: of 400,000 coins 80,000 heads, give or take 0.3 %."""
     n, rate, steps = 20_000, 0.2, 20
     run = private(seed=3)
-    sizes = [len(run._records) for _ in run.draws(linear(n), sd.Poisson(rate), steps, expected_batch=n * rate)]
+    sizes = [len(run._last_records) for _ in run.draws(linear(n), sd.Poisson(rate), steps, expected_batch=n * rate)]
     assert f"rate={rate}," in repr(run.event)
     deviation = np.sqrt(steps * n * rate * (1 - rate))
     assert abs(sum(sizes) - steps * n * rate) < stats.norm.isf(ALPHA / 2) * deviation

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sordino.nn import scattering
-from sordino.nn.scattering import ANGLES, CHANNELS, Scattering, morlet
+from sordino.nn.scattering import ANGLES, CHANNELS, Scattering, make_morlet
 
 
 def reflected(i, n):
@@ -34,11 +34,11 @@ def slow(x, paths):
     """The channels of some paths (angles by scale, None where a scale is not met), from the definition."""
 
     def low_pass(maps, step):
-        line = scattering.gaussian(1.6 / step, 6 // step).numpy()
+        line = scattering.make_gaussian(1.6 / step, 6 // step).numpy()
         return convolved(maps, np.outer(line, line), 4 // step).real
 
     def modulus(maps, scale, angle):
-        return np.abs(convolved(maps, morlet(scale, math.pi * angle / ANGLES).numpy(), 1 + scale))
+        return np.abs(convolved(maps, make_morlet(scale, math.pi * angle / ANGLES).numpy(), 1 + scale))
 
     result = []
     for fine, coarse in paths:
@@ -66,7 +66,7 @@ def test_shapes_of_digits_and_photographs():
 
 @pytest.mark.parametrize("scale", [0, 1])
 def test_a_wavelet_has_no_mean_and_one_frequency(scale):
-    wavelet = morlet(scale, 0.0)
+    wavelet = make_morlet(scale, 0.0)
     assert wavelet.sum().abs() < 1e-12
     spectrum = torch.fft.fft2(wavelet, s=(128, 128)).abs()
     peak = divmod(int(spectrum.argmax()), 128)
@@ -83,11 +83,11 @@ def test_a_constant_image_has_only_order_zero():
 def test_features_are_not_further_apart_than_images():
     """Littlewood–Paley: |φ̂|² + ½Σ(|ψ̂(ω)|² + |ψ̂(−ω)|²) ≤ 1 + a few percent, so the cascade does not expand (Mallat 2012)."""
     size = 64
-    line = scattering.gaussian(1.6, 6)
+    line = scattering.make_gaussian(1.6, 6)
     total = torch.fft.fft2(torch.outer(line, line), s=(size, size)).abs().square()
     for scale in (0, 1):
         for k in range(ANGLES):
-            power = torch.fft.fft2(morlet(scale, math.pi * k / ANGLES), s=(size, size)).abs().square()
+            power = torch.fft.fft2(make_morlet(scale, math.pi * k / ANGLES), s=(size, size)).abs().square()
             total += (power + power.flip(0, 1).roll((1, 1), (0, 1))) / 2
     largest = float(total.max())
     assert largest < 1.1
@@ -121,7 +121,7 @@ def test_folded_features_do_not_tell_an_image_from_its_mirror_image():
     mirrored = torch.zeros_like(image)
     mirrored[..., 8:24, 16:29] = image[..., 8:24, 16:29].flip(3)
     whole, other = Scattering()(image), Scattering()(mirrored)
-    here, there = scattering.folded(whole), scattering.folded(other)
+    here, there = scattering.fold_mirror(whole), scattering.fold_mirror(other)
     assert here.shape == (2, 162, 8, 6)
     assert torch.allclose(here, there, atol=1e-6)
     assert (whole - other).abs().max() > 0.1
@@ -130,10 +130,10 @@ def test_folded_features_do_not_tell_an_image_from_its_mirror_image():
 def test_a_linear_model_on_folded_features_is_one_without_left_and_right():
     generator = torch.Generator().manual_seed(0)
     whole = torch.randn(3, 81, 7, 7, generator=generator)
-    here = scattering.folded(whole)
+    here = scattering.fold_mirror(whole)
     assert here.shape == (3, 81, 7, 4)
     channel = 1 + 16 + 8 * 2 + 7  # angles 2 and 7; mirrored 6 and 1
     other = 1 + 16 + 8 * 6 + 1
     assert torch.allclose(here[:, channel, :, 1], (whole[:, channel, :, 1] + whole[:, other, :, 5]) / 2)
     with pytest.raises(ValueError, match="need"):
-        scattering.folded(torch.zeros(2, 80, 7, 7))
+        scattering.fold_mirror(torch.zeros(2, 80, 7, 7))

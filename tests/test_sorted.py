@@ -12,7 +12,7 @@ from sordino.events import Poisson
 from sordino.per_sample import Loop
 from sordino.rng.streams import Rng
 from sordino.sampling import Draw, Records
-from sordino.sampling.sampler import LOOKED, drawn
+from sordino.sampling.sampler import RANKED_BEFORE_DRAWING, draw_lots
 from sordino.sampling.sorted import Longest, LongestOfEachClass, Neighbours, UpperQuantile
 from tests.problems import cross_entropy, linear, network, private
 
@@ -41,7 +41,7 @@ class Asked(Records):
 
 def lots(sampler, records, count, seed=0):
     """The first lots of a sampler."""
-    draws = drawn(sampler, records, Rng.from_seed(seed), 0)
+    draws = draw_lots(sampler, records, Rng.from_seed(seed), 0)
     return [next(draws).indices for _ in range(count)]
 
 
@@ -66,7 +66,7 @@ def test_the_lots_are_those_of_sorting_everyone_left_by_the_gradients_of_a_plain
 @pytest.mark.parametrize("way", WAYS)
 def test_every_record_is_in_one_lot_of_a_pass(way, cheaper):
     lengths = np.random.default_rng(0).exponential(size=50)
-    draws = drawn(WAYS[way](**cheaper), Asked(lengths, np.arange(50) % 3), Rng.from_seed(1), 0)
+    draws = draw_lots(WAYS[way](**cheaper), Asked(lengths, np.arange(50) % 3), Rng.from_seed(1), 0)
     for _ in range(3):
         seen = []
         while len(seen) < 50:
@@ -136,7 +136,7 @@ def test_refresh_asks_for_lengths_only_every_so_many_lots_and_pool_only_for_so_m
 
 def test_with_refresh_the_lots_in_between_are_the_next_longest_by_the_old_lengths():
     records = Asked(np.arange(50.0))
-    draws = drawn(sd.Sorted.top_k(5, refresh=2), records, Rng.from_seed(0), 0)
+    draws = draw_lots(sd.Sorted.top_k(5, refresh=2), records, Rng.from_seed(0), 0)
     next(draws)
     records.values = records.values[::-1].copy()
     assert next(draws).indices.tolist() == [40, 41, 42, 43, 44]
@@ -148,7 +148,7 @@ def test_there_is_no_epsilon_however_much_noise_is_added(way):
     run = private(query=sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1e6)))
     for lot in run.draws(linear(), WAYS[way](), steps=2):
         run.backward(lot)
-    assert run.claim(1e-5) == sd.NoGuarantee(LOOKED)
+    assert run.claim(1e-5) == sd.NoGuarantee(RANKED_BEFORE_DRAWING)
 
 
 class SaysItIsPoisson:
@@ -156,7 +156,7 @@ class SaysItIsPoisson:
 
     size_is_public = False
 
-    def expected(self, n):
+    def expected_size(self, n):
         return 4.0
 
     def draws(self, n, rng, start):
@@ -172,7 +172,7 @@ def test_a_sampler_that_looked_has_no_guarantee_whatever_it_says():
     run = private()
     for lot in run.draws(linear(), SaysItIsPoisson(), steps=2):
         run.backward(lot)
-    assert run.claim(1e-5) == sd.NoGuarantee(LOOKED)
+    assert run.claim(1e-5) == sd.NoGuarantee(RANKED_BEFORE_DRAWING)
     assert sd.dry_run(sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), SaysItIsPoisson(), 64, 2) == run.event
 
 
@@ -239,7 +239,7 @@ def test_a_sorted_run_resumed_anywhere_draws_what_it_would_have_drawn(cheaper, s
 )
 def test_a_draw_that_depends_on_those_before_it_is_refused_without_them(sampler):
     with pytest.raises(sd.Refusal, match="resume from a checkpoint"):
-        next(drawn(sampler, Asked(np.ones(20)), Rng.from_seed(0), 3))
+        next(draw_lots(sampler, Asked(np.ones(20)), Rng.from_seed(0), 3))
 
 
 def test_a_sampler_cannot_forget_to_charge_what_it_released():

@@ -14,10 +14,10 @@ _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_float, *[ctyp
 @pytest.fixture(params=["torch's", "a pool"])
 def team(request, monkeypatch):
     if request.param == "a pool":
-        monkeypatch.setattr(threads, "_team", lambda: None)
+        monkeypatch.setattr(threads, "_load_team", lambda: None)
     else:
         torch.randn(1 << 16).sum()  # its runtime is loaded by now
-        if threads._team() is None:
+        if threads._load_team() is None:
             pytest.skip("torch has no OpenMP runtime that is known here, or nothing was compiled")
 
 
@@ -33,7 +33,7 @@ def test_every_part_is_done_once(team, count, begin, end, multiple):
         return 0
 
     held = ctypes.create_string_buffer(8)
-    threads.in_parts(_KERNEL(run), (held, 0.5), (1 << 40, 0.25), end, count, multiple, begin=begin)
+    threads.run_in_parts(_KERNEL(run), (held, 0.5), (1 << 40, 0.25), end, count, multiple, begin=begin)
     assert sorted(seen) == list(range(begin, end))
     assert all((first - begin) % multiple == 0 for first in by)
     assert begin == end or (by[begin] == get_ident() and others == {(ctypes.addressof(held), 0.5, 1 << 40, 0.25)})
@@ -42,7 +42,7 @@ def test_every_part_is_done_once(team, count, begin, end, multiple):
 def test_what_a_function_takes_for_a_float_may_be_a_whole_number(team):
     seen = set()
     function = _KERNEL(lambda held, scale, first, last, number, factor: seen.add((scale, factor)) or 0)
-    threads.in_parts(function, (None, 2), (0, 3), 10, 2)
+    threads.run_in_parts(function, (None, 2), (0, 3), 10, 2)
     assert seen == {(2.0, 3.0)}
 
 
@@ -52,8 +52,8 @@ def test_a_problem_of_any_part_is_told_and_the_next_call_works(team, bad):
         return int(first == bad)
 
     with pytest.raises(MemoryError, match="no memory for a row"):
-        threads.in_parts(_KERNEL(run), (None, 0.0), (0, 0.0), 10, 2, short="a row")
+        threads.run_in_parts(_KERNEL(run), (None, 0.0), (0, 0.0), 10, 2, short="a row")
     done = []
     kernel = _KERNEL(lambda held, scale, first, last, number, factor: done.append((first, last)) or 0)
-    threads.in_parts(kernel, (None, 0.0), (0, 0.0), 10, 2, short="a row")
+    threads.run_in_parts(kernel, (None, 0.0), (0, 0.0), 10, 2, short="a row")
     assert sorted(done) == [(0, 5), (5, 10)]

@@ -6,7 +6,7 @@ import pytest
 
 import sordino as sd
 from sordino.ledger.claims import BY_THE_BATCH, BY_THE_RATE
-from sordino.sampling.size_disclosure import told_size
+from sordino.sampling.size_disclosure import numbers_telling_size
 from sordino.statistics import Mean
 from tests.problems import linear, private
 
@@ -17,22 +17,22 @@ N = 60_037
 @pytest.mark.parametrize("n", [61, 999, N, 1_281_167])
 def test_a_rate_computed_from_the_size_is_noticed(batch, n):
     if batch < n:
-        assert told_size(sd.Poisson(batch / n), n, None) == [BY_THE_RATE]
+        assert numbers_telling_size(sd.Poisson(batch / n), n, None) == [BY_THE_RATE]
 
 
 def test_so_is_one_over_the_root_of_the_size():
-    assert told_size(sd.Poisson(1 / math.sqrt(N)), N, None) == [BY_THE_RATE]
+    assert numbers_telling_size(sd.Poisson(1 / math.sqrt(N)), N, None) == [BY_THE_RATE]
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.25, 0.01, 0.0164, 0.004, 0.1234])
 @pytest.mark.parametrize("n", [10_000, 50_000, 60_000, N])
 def test_a_round_rate_is_taken_to_be_chosen(rate, n):
-    assert told_size(sd.Poisson(rate), n, None) == []
+    assert numbers_telling_size(sd.Poisson(rate), n, None) == []
 
 
 def test_rates_chosen_without_the_size_are_hardly_ever_taken_for_others():
     """Of 2,000 rates, each within 1e-11 of a whole number with a chance below 1e-7."""
-    assert not any(told_size(sd.Poisson(math.exp(-1 - k / 300)), N, None) for k in range(2000))
+    assert not any(numbers_telling_size(sd.Poisson(math.exp(-1 - k / 300)), N, None) for k in range(2000))
 
 
 def test_the_claim_says_may():
@@ -52,11 +52,11 @@ def test_a_divisor_computed_from_the_size_is_noticed(expected, told):
 
 @pytest.mark.parametrize("sampler", [sd.Shuffle(16), sd.FixedSize(16)], ids=str)
 def test_where_the_size_is_public_nothing_is_said(sampler):
-    assert told_size(sampler, N, 16.0) == []
+    assert numbers_telling_size(sampler, N, 16.0) == []
 
 
 def test_other_samplers_have_rates_too():
-    assert told_size(sd.Threshold(1.0, 16 / N, 0.01), N, None) == [BY_THE_RATE]
+    assert numbers_telling_size(sd.Threshold(1.0, 16 / N, 0.01), N, None) == [BY_THE_RATE]
 
 
 def test_a_statistic_divided_by_the_size():

@@ -40,9 +40,9 @@ def files_of_one_lot(monkeypatch) -> list[str]:
         private.backward(next(lots))
         optimizer.step()
     # A lot that has the standing test goes the engine's way before it is summed.
-    monkeypatch.setattr(CheckSchedule, "due", lambda *_: False)
-    monkeypatch.setattr(CheckSchedule, "before_claim", lambda *_, **__: False)
-    monkeypatch.setattr(CheckSchedule, "at_the_end", lambda *_: False)
+    monkeypatch.setattr(CheckSchedule, "is_due", lambda *_: False)
+    monkeypatch.setattr(CheckSchedule, "is_due_before_claim", lambda *_, **__: False)
+    monkeypatch.setattr(CheckSchedule, "is_due_at_the_end", lambda *_: False)
     sys.setprofile(called)
     try:
         private.backward(next(lots))

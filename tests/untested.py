@@ -2,9 +2,9 @@
 
 from unittest import mock
 
-from sordino.runtime_checks.neighbour_test import StandingTest
+from sordino.runtime_checks.neighbour_test import NeighbourTest
 
 
 def untested():
     """A context in which the standing test asks nothing."""
-    return mock.patch.object(StandingTest, "__call__", autospec=True, return_value=None)
+    return mock.patch.object(NeighbourTest, "__call__", autospec=True, return_value=None)

@@ -12,21 +12,21 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "audit.md"
 
 
-def mutations(found: dict[str, Any]) -> str:
+def mutation_table(found: dict[str, Any]) -> str:
     """Returns the table that shows which level notices which mistake."""
     rows = [
         "| mistake | noticed by | checks of the selftest | what a replay says, where it was made |",
         "|---|---|---|---|",
     ]
-    for name, said in found.items():
-        checks = ", ".join(said["checks"]) if said["level"] != "refused" else said["checks"][0].split(":")[0]
-        replay = re.sub(r"[\[\]'\"]|step \d+: ", "", str(said["replay"])) if said["replay"] else "–"
+    for name, outcome in found.items():
+        checks = ", ".join(outcome["checks"]) if outcome["level"] != "refused" else outcome["checks"][0].split(":")[0]
+        replay = re.sub(r"[\[\]'\"]|step \d+: ", "", str(outcome["replay"])) if outcome["replay"] else "–"
         quiet = name == "none"
-        rows.append(f"| {name} | {said['level'] or 'nothing'} | {checks} | {'nothing found' if quiet else replay} |")
+        rows.append(f"| {name} | {outcome['level'] or 'nothing'} | {checks} | {'nothing found' if quiet else replay} |")
     return "\n".join(rows)
 
 
-def one_run(found: dict[str, Any]) -> str:
+def one_run_table(found: dict[str, Any]) -> str:
     """Returns the table of lower bounds beside claims."""
     bound = "lower bound, own curve: median (least … most)"
     head = f"| run | claimed ε | canaries | runs | {bound} | of the claim | by (ε, δ) | contradicted |"
@@ -36,13 +36,13 @@ def one_run(found: dict[str, Any]) -> str:
     for run in found["runs"]:
         for one in run["measured"]:
             groups.setdefault((run["name"], run["epsilon"], one["kind"], one["access"]), []).append(one)
-    for (name, epsilon, kind, access), some in groups.items():
-        own = sorted(one["lower_own"] for one in some)
-        middle, plain = statistics.median(own), statistics.median(one["lower"] for one in some)
-        against = sum(one["chance"] <= 0.05 for one in some)
+    for (name, epsilon, kind, access), measurements in groups.items():
+        lower_bounds = sorted(one["lower_own"] for one in measurements)
+        middle, plain = statistics.median(lower_bounds), statistics.median(one["lower"] for one in measurements)
+        against = sum(one["chance"] <= 0.05 for one in measurements)
         rows.append(
-            f"| {name} | {epsilon:g} | {kind}, {access} | {len(some)} | {middle:.2f} ({own[0]:.2f} … {own[-1]:.2f}) | "
-            f"{middle / epsilon:.0%} | {plain:.2f} | {against} of {len(some)} |"
+            f"| {name} | {epsilon:g} | {kind}, {access} | {len(measurements)} | {middle:.2f} ({lower_bounds[0]:.2f} … {lower_bounds[-1]:.2f}) | "
+            f"{middle / epsilon:.0%} | {plain:.2f} | {against} of {len(measurements)} |"
         )
     return "\n".join(rows)
 
@@ -50,7 +50,7 @@ def one_run(found: dict[str, Any]) -> str:
 def main() -> None:
     """Writes both tables into the page, after their marks."""
     text = PAGE.read_text()
-    for mark, name, make in (("mutations", "mutations", mutations), ("one run", "one_run", one_run)):
+    for mark, name, make in (("mutations", "mutations", mutation_table), ("one run", "one_run", one_run_table)):
         table = make(json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()))
         text = re.sub(rf"<!-- {mark} -->\n(\n?\|[^\n]*\n)*(\n\|[^\n]*)*", f"<!-- {mark} -->\n\n{table}\n", text)
     PAGE.write_text(text)

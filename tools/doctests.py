@@ -19,13 +19,13 @@ class Doctests(griffe.Extension):
     def on_object(self, *, obj: Any, **_: Any) -> None:
         """Adds the heading to the docstring of every module, class, function and attribute."""
         if obj.docstring is not None:
-            obj.docstring.value = headed(obj.docstring.value)
+            obj.docstring.value = with_examples_heading(obj.docstring.value)
 
 
-def headed(text: str) -> str:
+def with_examples_heading(text: str) -> str:
     """Returns the docstring with its example in a section of its own."""
-    found = _FIRST.search(text)
-    if found is None:
+    example_start = _FIRST.search(text)
+    if example_start is None:
         return text
-    lines = text[found.start() :].rstrip().split("\n")
-    return text[: found.start()] + "\n".join(["Examples:", *(f"    {line}" if line else "" for line in lines)])
+    lines = text[example_start.start() :].rstrip().split("\n")
+    return text[: example_start.start()] + "\n".join(["Examples:", *(f"    {line}" if line else "" for line in lines)])

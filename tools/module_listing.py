@@ -44,7 +44,7 @@ def folders_of(layer: str) -> Iterator[Path]:
             yield folder
 
 
-def page() -> str:
+def render_page() -> str:
     """Returns the whole page as Markdown."""
     lines = [HEAD]
     for title, layer, about in LAYERS:
@@ -62,7 +62,7 @@ def page() -> str:
 
 def main(arguments: list[str]) -> int:
     """Writes or checks the page."""
-    text = page()
+    text = render_page()
     stale = not PAGE.exists() or PAGE.read_text() != text
     if stale and "--check" not in arguments:
         PAGE.write_text(text)

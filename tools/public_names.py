@@ -19,27 +19,27 @@ ROOT = Path(__file__).parents[1]
 HEAD = "# Written by `make names`: change the declarations, not this file.\n"
 
 
-def stubs() -> dict[Path, str]:
+def render_stubs() -> dict[Path, str]:
     """Returns the content of every stub, by its path."""
     packages = [import_module(f"sordino.{name}") for name in sordino._DECLARING]
-    found = {_path(package): HEAD + _package(package) for package in packages}
-    return {_path(sordino): HEAD + _top(packages), **found}
+    found = {_stub_path(package): HEAD + _package_stub(package) for package in packages}
+    return {_stub_path(sordino): HEAD + _top_stub(packages), **found}
 
 
-def _path(package: ModuleType) -> Path:
+def _stub_path(package: ModuleType) -> Path:
     return Path(str(package.__file__)).with_suffix(".pyi")
 
 
-def _package(package: ModuleType) -> str:
+def _package_stub(package: ModuleType) -> str:
     """Returns the stub of a package of building blocks."""
-    there = {name: vars(package)[name] for name in package.__all__}
-    classes = {name: value for name, value in there.items() if isclass(value)}
+    public_values = {name: vars(package)[name] for name in package.__all__}
+    classes = {name: value for name, value in public_values.items() if isclass(value)}
     lines = {f"from {value.__module__} import {name} as {name}" for name, value in classes.items()}
     lines |= {f"from {Declaration.__module__} import Declaration as Declaration"}
     return "\n".join([*sorted(lines), "", "DECLARATIONS: tuple[Declaration, ...]", ""])
 
 
-def _top(packages: list[ModuleType]) -> str:
+def _top_stub(packages: list[ModuleType]) -> str:
     """Returns the stub of `sordino` itself."""
     nouns = {noun for package in packages for one in package.DECLARATIONS for noun in one.nouns}
     lines = [f"from {noun.__module__} import {noun.__name__} as {noun.__name__}" for noun in nouns]
@@ -53,7 +53,7 @@ def _top(packages: list[ModuleType]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Writes or checks the stubs; returns 1 if `--check` finds one that is out of date."""
-    stale = {path: text for path, text in stubs().items() if not path.exists() or path.read_text() != text}
+    stale = {path: text for path, text in render_stubs().items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():
         if "--check" not in arguments:
             path.write_text(text)

@@ -97,16 +97,16 @@ class Name:
         return getattr(import_module(module), name)
 
 
-def nouns(package: str) -> list[tuple[type[Any], Declaration]]:
+def declared_classes(package: str) -> list[tuple[type[Any], Declaration]]:
     """Returns the building blocks that the files of a package declare."""
     found: tuple[Declaration, ...] = import_module(f"sordino.{package}").DECLARATIONS
-    return [(noun, one) for one in found for noun in one.nouns]
+    return [(noun, one) for one in found for noun in one.classes]
 
 
-def public(module: str) -> list[Name]:
+def public_names(module: str) -> list[Name]:
     """Returns the public names of a module, except building blocks, which have pages of their own."""
     loaded = import_module(module)
-    declared = {noun for package, *_ in NOUNS.values() for noun, _ in nouns(package)}
+    declared = {noun for package, *_ in NOUNS.values() for noun, _ in declared_classes(package)}
     # A package lists its names itself; of a plain module, all public classes and functions count.
     listed = list(getattr(loaded, "__all__", ())) or [
         name
@@ -118,15 +118,15 @@ def public(module: str) -> list[Name]:
     ]
     if module == "sordino":
         listed = [*_FIRST, *sorted(set(sordino._HOMES) - set(_FIRST))]
-    kept = [name for name in listed if name not in _NOT and not _one_of(getattr(loaded, name), declared)]
-    return [Name(f"{module}.{name}", _home(loaded, name)) for name in kept]
+    kept = [name for name in listed if name not in _NOT and not _is_declared(getattr(loaded, name), declared)]
+    return [Name(f"{module}.{name}", _home_of(loaded, name)) for name in kept]
 
 
-def _one_of(value: Any, declared: set[type[Any]]) -> bool:
+def _is_declared(value: Any, declared: set[type[Any]]) -> bool:
     return isclass(value) and value in declared
 
 
-def _home(module: ModuleType, name: str) -> str:
+def _home_of(module: ModuleType, name: str) -> str:
     """Returns the module that defines a name: the class's own, else what the package imports it from."""
     value = getattr(module, name)
     if isclass(value) or isfunction(value):
@@ -139,23 +139,23 @@ def _home(module: ModuleType, name: str) -> str:
     return f"{module.__name__}.{name}"
 
 
-def everything() -> list[Name]:
+def all_public_names() -> list[Name]:
     """Returns every public name except building blocks, once, where it is first met."""
-    met: dict[str, Name] = {}
+    names_by_home: dict[str, Name] = {}
     for _, _, modules in SUBJECTS.values():
         for module in modules:
-            for name in public(module):
-                met.setdefault(name.home, name)
-    return list(met.values())
+            for name in public_names(module):
+                names_by_home.setdefault(name.home, name)
+    return list(names_by_home.values())
 
 
 def first_line(value: Any, home: str = "") -> str:
     """Returns the first paragraph of a docstring for a table; for a constant, the string under it."""
-    text = getdoc(value) if isclass(value) or isfunction(value) else _under(home)
+    text = getdoc(value) if isclass(value) or isfunction(value) else _docstring_of_constant(home)
     return (text or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
 
-def _under(home: str) -> str:
+def _docstring_of_constant(home: str) -> str:
     """Returns the string after the line that defines a constant."""
     module, _, name = home.rpartition(".")
     body = ast.parse(Path(str(import_module(module).__file__)).read_text()).body
@@ -168,7 +168,7 @@ def _under(home: str) -> str:
     return ""
 
 
-def subject(title: str, about: str, names: list[Name]) -> str:
+def subject_page(title: str, about: str, names: list[Name]) -> str:
     """Returns a page with a table of its names, then each name."""
     lines = [f"# {title}", "", about, "", "| name | |", "|---|---|"]
     lines += [f"| [`{name.last}`][{name.home}] | {first_line(name.value(), name.home)} |" for name in names]
@@ -185,30 +185,30 @@ def noun_page(noun: type[Any], declared: Declaration) -> str:
     lines = [f"# {name}", "", f"::: {noun.__module__}", "    options:", "      show_root_heading: false"]
     lines += ["      show_root_toc_entry: false", f"      members: [{name}]", "      heading_level: 1"]
     lines += [f"      filters: ['!^_', {_INSIDE}]", ""]
-    proof = _claims(name)
+    proof = _rows_of_claims(name)
     if proof:
         lines += ["## What is claimed", "", *proof, ""]
     words = [f"`--method {method.name}`: {method.about}" for method in declared.methods]
     words += [f"`--sampler {one.name}`: {one.about}" for one in declared.samplers]
     if words:
         lines += ["## On the command line", "", *(f"- {word}" for word in words), ""]
-    scripts = [one for one in declared.scripts() if re.search(rf"\b{name}\b", one.query + one.sampler)]
+    scripts = [one for one in declared.list_examples() if re.search(rf"\b{name}\b", one.query + one.sampler)]
     if scripts:
         lines += ["## In a script", "", "```py", script(scripts[0]).rstrip(), "```", ""]
     return "\n".join(lines)
 
 
-def _claims(name: str) -> list[str]:
+def _rows_of_claims(name: str) -> list[str]:
     """Returns the rows of docs/claims.md about a name, with the head of their table."""
     text = (ROOT / "docs" / "claims.md").read_text().split("\n")
-    found: list[str] = []
+    rows: list[str] = []
     for number, line in enumerate(text):
         if line.startswith("| `") and re.search(rf"\b{name}\b", line.split("|")[1]):
             head = number
             while not text[head].startswith("|---"):
                 head -= 1
-            found += ([] if text[head] in found else ["", text[head - 1], text[head]]) + [line]
-    return found[1:]
+            rows += ([] if text[head] in rows else ["", text[head - 1], text[head]]) + [line]
+    return rows[1:]
 
 
 def script(example: Example) -> str:
@@ -220,29 +220,29 @@ def script(example: Example) -> str:
     return text
 
 
-def pages() -> dict[Path, str]:
+def render_pages() -> dict[Path, str]:
     """Returns all pages and mkdocs.yml, by path."""
-    found: dict[Path, str] = {}
-    once = {name.home: name for name in everything()}
+    page_texts: dict[Path, str] = {}
+    once = {name.home: name for name in all_public_names()}
     nav = [_BEGIN]
     for file, (title, about, modules) in SUBJECTS.items():
-        names = [name for module in modules for name in public(module) if once[name.home] == name]
-        found[FOLDER / f"{file}.md"] = subject(title, about, names)
+        names = [name for module in modules for name in public_names(module) if once[name.home] == name]
+        page_texts[FOLDER / f"{file}.md"] = subject_page(title, about, names)
         nav.append(f"      - {title}: reference/{file}.md\n")
         if file == "training":
-            nav += _nouns(found)
+            nav += _add_declared_pages(page_texts)
     text = NAV.read_text()
     start, end = text.index(_BEGIN), text.index(_END)
-    return {**found, NAV: text[:start] + "".join(nav) + text[end:]}
+    return {**page_texts, NAV: text[:start] + "".join(nav) + text[end:]}
 
 
-def _nouns(found: dict[Path, str]) -> list[str]:
+def _add_declared_pages(found: dict[Path, str]) -> list[str]:
     """Adds a page for each building block and one for each kind; returns their lines in the menu."""
     nav = []
     for folder, (package, title, about) in NOUNS.items():
         nav += [f"      - {title}:\n", f"          - All: reference/{folder}/index.md\n"]
         lines = [f"# {title}", "", about, "", "| name | |", "|---|---|"]
-        for noun, declared in nouns(package):
+        for noun, declared in declared_classes(package):
             file = f"{noun.__name__.lower()}.md"
             found[FOLDER / folder / file] = noun_page(noun, declared)
             lines.append(f"| [`{noun.__name__}`]({file}) | {first_line(noun)} |")
@@ -253,15 +253,15 @@ def _nouns(found: dict[Path, str]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Writes or checks the pages; returns 1 if `--check` finds one that is out of date."""
-    wanted = pages()
+    wanted = render_pages()
     stale = {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}
-    left = {path for path in FOLDER.rglob("*.md") if path not in wanted}
-    for path in sorted(stale | left):
+    outdated_files = {path for path in FOLDER.rglob("*.md") if path not in wanted}
+    for path in sorted(stale | outdated_files):
         if "--check" not in arguments:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(wanted[path]) if path in wanted else path.unlink()
         print(path.relative_to(ROOT))
-    return int(bool(stale | left) and "--check" in arguments)
+    return int(bool(stale | outdated_files) and "--check" in arguments)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from sordino.app.runs import find
 from sordino.app.runs.recipe import Recipe
-from sordino.app.runs.settings import Settings, settle
+from sordino.app.runs.settings import Settings, make_settings
 from sordino_lab.size import ExperimentSize
 
 _EVALUATIONS = 10
@@ -91,7 +91,7 @@ class CurvePlan:
         checkpoint_every = (
             max(1, steps // _CHECKPOINTS) if size in (ExperimentSize.MIDDLE, ExperimentSize.FULL) else steps
         )
-        return settle(base, {**given, "checkpoint_every": checkpoint_every}, dict(self.parameters))
+        return make_settings(base, {**given, "checkpoint_every": checkpoint_every}, dict(self.parameters))
 
     def command(self, size: ExperimentSize, seed: int = 0) -> str:
         """Returns the command that repeats the training of one seed, with the same evaluations."""

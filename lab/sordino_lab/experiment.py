@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sordino.app.report.panels import Panel, panel
+from sordino.app.report.panels import Panel, panel_from_table
 
 if TYPE_CHECKING:
     from sordino_lab.curve_plan import CurvePlan
@@ -106,7 +106,7 @@ class Outcome:
 def outcome(table: Mapping[str, Any]) -> Outcome:
     """An outcome from its table."""
     return Outcome(
-        [panel(one) for one in table["panels"]],
+        [panel_from_table(one) for one in table["panels"]],
         [Compared(**one) for one in table["compared"]],
         [Finding(**one) for one in table["findings"]],
         list(table["notes"]),

@@ -105,5 +105,5 @@ def write(folder: Path) -> None:
     text = page.read_text("utf-8")
     for begin, made, end in ((BEGIN, index(), END), (CAME, came_out(), OUT)):
         text = text[: text.index(begin)] + made + text[text.index(end) + len(end) :]
-    atomic_files.write(page, text)
-    atomic_files.write(folder / "called_private.md", called_private())
+    atomic_files.write_file(page, text)
+    atomic_files.write_file(folder / "called_private.md", called_private())

@@ -9,8 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sordino.app.report.panel_figures import inline
-from sordino.app.report.templates import environment
+from sordino.app.report.panel_figures import inline_svg
+from sordino.app.report.templates import template_environment
 from sordino.app.runs import atomic_files
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
@@ -45,7 +45,7 @@ def write(folder: Path, path: Path) -> Path:
         "missing": [one for name, one in experiments().items() if name not in results],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_files.write(path, environment().get_template("lab.html.jinja").render(values))
+    atomic_files.write_file(path, template_environment().get_template("lab.html.jinja").render(values))
     return path
 
 
@@ -89,7 +89,7 @@ def _entry(result: dict[str, Any]) -> dict[str, Any]:
         "note": result["note"],
         "seconds": f"{result['seconds']:.0f}" if result["seconds"] >= 10 else f"{result['seconds']:.2g}",
         "processor": result["processor"],
-        "figures": [Markup(inline(panel, f"{name}-{k}", result["note"])) for k, panel in enumerate(found.panels)],
+        "figures": [Markup(inline_svg(panel, f"{name}-{k}", result["note"])) for k, panel in enumerate(found.panels)],
         "compared": [_row(one) for one in found.compared],
         "findings": found.findings,
         "verdicts": " ".join(sorted({_CLASSES[one.verdict] for one in found.findings})) or "drawing",

@@ -194,7 +194,7 @@ class Queue:
 
     def _write_state(self, running: Iterable[str], jobs: Mapping[str, QueuedJob], *, paused: bool) -> None:
         state = {"pid": os.getpid(), "paused": paused, "running": [jobs[name].about for name in running]}
-        atomic_files.write(self.state_file, json.dumps(state) + "\n")
+        atomic_files.write_file(self.state_file, json.dumps(state) + "\n")
 
 
 def all_jobs() -> list[QueuedJob]:

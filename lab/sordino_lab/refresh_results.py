@@ -92,7 +92,7 @@ def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[s
 def _write(path: Path, result: dict[str, Any]) -> None:
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if not path.is_file() or path.read_text("utf-8") != text:
-        atomic_files.write(path, text)
+        atomic_files.write_file(path, text)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app.report import panel_figures
-from sordino.app.report.panels import panel
+from sordino.app.report.panels import panel_from_table
 from sordino.app.runs import atomic_files
-from sordino.environment import processor
+from sordino.kernels.processor import processor_name
 from sordino.version import __version__
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Experiment, Outcome
@@ -58,7 +58,7 @@ def table(one: Experiment, found: Outcome, size: ExperimentSize, seconds: float)
         "size": size.value,
         "version": __version__,
         "seconds": round(seconds, 1),
-        "processor": processor(),
+        "processor": processor_name(),
         "note": note(size, one),
     }
     return {**one.facts(), **head, **found.table()}
@@ -68,9 +68,9 @@ def write(folder: Path, result: Mapping[str, Any]) -> list[Path]:
     """ID.json, ID.png and ID.svg."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['id']}.json"
-    atomic_files.write(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    panels = [panel(one) for one in result["panels"]]
-    return [path, *panel_figures.save(panels, folder, result["id"], result["note"], result["title"])]
+    atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    panels = [panel_from_table(one) for one in result["panels"]]
+    return [path, *panel_figures.save_figure(panels, folder, result["id"], result["note"], result["title"])]
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:

@@ -105,7 +105,7 @@ def unfinished_folder(settings: Settings, cache: Path) -> Path:
 def _train_or_resume(settings: Settings, folder: Path) -> Kept:
     """Carries out a training in `folder`, from its checkpoint if there is one, and returns what it came to."""
     from sordino.app.runs.directory import Run
-    from sordino.app.runs.fit import Failed, carry_out, resume
+    from sordino.app.runs.fit import RunFailed, carry_out_run, resume
     from sordino.app.runs.progress_view import Silent
     from sordino.app.runs.training_loop import TrainingNotFinite
 
@@ -116,8 +116,8 @@ def _train_or_resume(settings: Settings, folder: Path) -> Kept:
             history = resume(run_folder, Silent())
         else:
             shutil.rmtree(folder, ignore_errors=True)
-            history = carry_out(settings, run_folder, Silent())
-    except Failed as error:
+            history = carry_out_run(settings, run_folder, Silent())
+    except RunFailed as error:
         # A training that diverged is a result. One that failed otherwise, for want of disk or memory, is none.
         if not isinstance(error.__cause__, TrainingNotFinite):
             raise
@@ -126,7 +126,7 @@ def _train_or_resume(settings: Settings, folder: Path) -> Kept:
         if not history.finished:
             spent.add(time.process_time() - begun)
             raise KeyboardInterrupt("a training was asked to stop; its checkpoint is kept")
-    rows = [asdict(row) for row in Run.open(run_folder).rows()]
+    rows = [asdict(row) for row in Run.open(run_folder).read_rows()]
     said = json.loads((run_folder / "privacy.json").read_text("utf-8"))["claim"]
     seconds = spent.read() + time.process_time() - begun
     return Kept(rows, said.get("epsilon"), str(said.get("reason") or ""), diverged, seconds, _measured(run_folder))
@@ -139,15 +139,15 @@ def _can_resume(run_folder: Path) -> bool:
     it. Such a training starts anew; its records are public, so nothing is charged for it.
     """
     from sordino.app.runs.directory import CONFIG, FAILED, PRIVACY
-    from sordino.app.runs.write_ahead import Ahead
-    from sordino.environment import difference, here
+    from sordino.app.runs.write_ahead import WriteAheadLedger
+    from sordino.environment import current_environment, describe_difference
 
     try:
         if not (run_folder / CONFIG).is_file():
             return False
         if json.loads((run_folder / PRIVACY).read_text("utf-8")).get("status") == FAILED:
             return False
-        with Ahead(run_folder) as ahead:
+        with WriteAheadLedger(run_folder) as ahead:
             before = ahead.environment
     except FileNotFoundError:
         return False
@@ -156,8 +156,8 @@ def _can_resume(run_folder: Path) -> bool:
             raise
         return False
     # Threads are set to what they were by the resumed run itself.
-    now = {**here(), "threads": before.get("threads", 0)}
-    return bool(before) and not difference(before, now)
+    now = {**current_environment(), "threads": before.get("threads", 0)}
+    return bool(before) and not describe_difference(before, now)
 
 
 class _SpentSeconds:

@@ -27,7 +27,7 @@ from typing import Any
 from sordino.app.runs import atomic_files
 from sordino.app.runs.recipe import MEASURED, Recipe
 from sordino.app.runs.settings import Options, Settings
-from sordino.environment import processor
+from sordino.kernels.processor import processor_name
 from sordino.version import __version__
 
 TRAININGS = Path(__file__).parent / "trainings"
@@ -103,13 +103,13 @@ def keep(settings: Settings, kept: Kept, folder: Path) -> Path:
         "settings": _jsonable(settings.table()),
         "version": __version__,
         "commit": commit(),
-        "processor": processor(),
+        "processor": processor_name(),
         **{name: value for name, value in asdict(kept).items() if name != "rows"},
         "seconds": round(kept.seconds, 1),
         "rows": {name: column for name, column in columns.items() if any(value is not None for value in column)},
     }
     path = folder / f"{digest(settings)}.json"
-    atomic_files.write(path, json.dumps(table, allow_nan=False, ensure_ascii=False) + "\n")
+    atomic_files.write_file(path, json.dumps(table, allow_nan=False, ensure_ascii=False) + "\n")
     return path
 
 

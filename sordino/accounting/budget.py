@@ -23,7 +23,7 @@ from sordino import validate
 from sordino.accounting.accountant import Accountant
 from sordino.accounting.accountants.pld import PLD
 from sordino.events import Event, compose, from_json, to_json
-from sordino.file_lock import lock
+from sordino.file_lock import lock_file
 
 _VERSION = 1
 
@@ -143,7 +143,7 @@ class Budget:
         except FileNotFoundError:
             raise ValueError(f"{self.path}: no such budget; create it first") from None
         with file:
-            lock(file, exclusive=exclusive)
+            lock_file(file, exclusive=exclusive)
             yield file
 
 

@@ -36,7 +36,7 @@ def exposure(secret: float, candidates: Sequence[float] | Tensor) -> float:
 
 
 @torch.no_grad()
-def losses(model: nn.Module, loss_fn: LossFn, *columns: Tensor) -> Tensor:
+def losses_of_candidates(model: nn.Module, loss_fn: LossFn, *columns: Tensor) -> Tensor:
     """Returns the loss of each candidate, row by row, in evaluation mode."""
     training = model.training
     model.eval()

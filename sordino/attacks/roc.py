@@ -38,18 +38,18 @@ class Roc:
         ties = np.searchsorted(order, self.members, side="right") - below
         return float((below + ties / 2).mean() / len(order))
 
-    def at(self, rate: float) -> float:
+    def true_positives_at(self, rate: float) -> float:
         """Returns the share of members found where at most this share of the others is accused."""
-        return self._hits(rate) / len(self.members)
+        return self._count_hits(rate) / len(self.members)
 
-    def at_least(self, rate: float, error: float = 0.05) -> float:
-        """Returns a lower confidence bound on `at`, for the threshold as it is.
+    def true_positives_lower_bound(self, rate: float, error: float = 0.05) -> float:
+        """Returns a lower confidence bound on `true_positives_at`, for the threshold as it is.
 
         Choosing the threshold on these scores flatters it a little.
         """
-        return binomial.lower(self._hits(rate), len(self.members), error)
+        return binomial.lower_bound(self._count_hits(rate), len(self.members), error)
 
-    def _hits(self, rate: float) -> int:
+    def _count_hits(self, rate: float) -> int:
         allowed = int(rate * len(self.others) + 1e-9)
         threshold = np.sort(self.others)[::-1][allowed] if allowed < len(self.others) else -np.inf
         return int((self.members > threshold).sum())

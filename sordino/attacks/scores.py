@@ -22,29 +22,29 @@ _OFFLINE = 0.3
 """RMIA: how much more the records in a model are sure of than those outside; the authors' a for offline attacks."""
 
 
-def confidence(logits: Values, labels: NDArray[np.int64]) -> Values:
+def logit_of_label(logits: Values, labels: NDArray[np.int64]) -> Values:
     """Returns φ of each row: the label's logit less the log-sum of the others, without computing 1 − p.
 
     >>> confidence(np.array([[2.0, 0.0]]), np.array([0]))
     array([2.])
     """
     rows = np.arange(len(labels))
-    own = logits[..., rows, labels]
+    label_logits = logits[..., rows, labels]
     others = logits.copy()
     others[..., rows, labels] = -np.inf
     top = others.max(axis=-1, keepdims=True)
-    rest = np.log(np.exp(others - top).sum(axis=-1)) + top[..., 0]
-    found: Values = own - rest
-    return found
+    log_sum_of_others = np.log(np.exp(others - top).sum(axis=-1)) + top[..., 0]
+    phi: Values = label_logits - log_sum_of_others
+    return phi
 
 
-def probability(phi: Values) -> Values:
+def probability_of_label(phi: Values) -> Values:
     """Returns p_y of φ."""
     found: Values = 1 / (1 + np.exp(-np.clip(phi, -700, 700)))
     return found
 
 
-def loss(phi: Values) -> Values:
+def loss_score(phi: Values) -> Values:
     """Returns the score of the loss threshold, which is φ itself.
 
     −ℓ = ln p_y rises with φ, and ln p_y of what a network is sure of is 0.
@@ -52,20 +52,20 @@ def loss(phi: Values) -> Values:
     return phi
 
 
-def aligned(phi: Values, shadows: Values) -> Values:
+def align_with_shadows(phi: Values, shadows: Values) -> Values:
     """Returns φ of the target in the shadows' units: a network that was trained longer is surer of everything."""
     center, spread = float(shadows.mean(axis=1).mean()), float(shadows.std(axis=1).mean())
     found: Values = (phi - phi.mean()) / max(float(phi.std()), 1e-12) * spread + center
     return found
 
 
-def lira(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Values:
+def lira_score(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Values:
     """Returns the LiRA score of each record.
 
     `phi` (N,) is of the target, `shadows` (S, N) of the shadow models, `inside` (S, N) says who had which record.
     """
-    center_in, center_out = _mean(shadows, inside), _mean(shadows, ~inside)
-    spread_in, spread_out = _spread(shadows, inside, center_in), _spread(shadows, ~inside, center_out)
+    center_in, center_out = _mean_where(shadows, inside), _mean_where(shadows, ~inside)
+    spread_in, spread_out = _deviation_where(shadows, inside, center_in), _deviation_where(shadows, ~inside, center_out)
 
     def log_density(center: Values, spread: Values) -> Values:
         found: Values = -np.square((phi - center) / spread) / 2 - np.log(spread)
@@ -74,31 +74,31 @@ def lira(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Values:
     return log_density(center_in, spread_in) - log_density(center_out, spread_out)
 
 
-def rmia(phi: Values, shadows: Values, inside: NDArray[np.bool_], population: NDArray[np.int64]) -> Values:
+def rmia_score(phi: Values, shadows: Values, inside: NDArray[np.bool_], population: NDArray[np.int64]) -> Values:
     """Returns the score of offline RMIA: a record's likelihood ratio beside those of `population`.
 
     `population` holds the places of records that are no members.
     """
-    out = _mean(probability(shadows), ~inside)
+    out = _mean_where(probability_of_label(shadows), ~inside)
     average = 0.5 * ((1 + _OFFLINE) * out + (1 - _OFFLINE))
-    ratio = probability(phi) / np.maximum(average, 1e-12)
+    ratio = probability_of_label(phi) / np.maximum(average, 1e-12)
     known = np.sort(ratio[population])
     found: Values = np.searchsorted(known, ratio, side="right") / len(known)
     return found
 
 
-def _mean(values: Values, where: NDArray[np.bool_]) -> Values:
+def _mean_where(values: Values, where: NDArray[np.bool_]) -> Values:
     count = np.maximum(where.sum(axis=0), 1)
     found: Values = np.where(where, values, 0.0).sum(axis=0) / count
     return found
 
 
-def _spread(values: Values, where: NDArray[np.bool_], center: Values) -> Values:
+def _deviation_where(values: Values, where: NDArray[np.bool_], center: Values) -> Values:
     """Returns each record's standard deviation where `where` holds; one for all if there are few shadows."""
     squares = np.where(where, np.square(values - center), 0.0).sum(axis=0)
     count = where.sum(axis=0)
     if count.min() < _FEW:
-        whole = np.sqrt(squares.sum() / max(1, count.sum()))
-        return np.full_like(center, max(float(whole), 1e-6))
+        common_deviation = np.sqrt(squares.sum() / max(1, count.sum()))
+        return np.full_like(center, max(float(common_deviation), 1e-6))
     found: Values = np.maximum(np.sqrt(squares / count), 1e-6)
     return found

@@ -26,7 +26,7 @@ class Shadows:
     inside: NDArray[np.bool_]  # (S, N)
 
 
-def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
+def collect_head_inputs(model: nn.Module, x: Tensor) -> Tensor:
     """Returns what the last linear layer of a model sees of each record: its frozen features."""
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
@@ -42,10 +42,10 @@ def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
     return torch.cat(seen).flatten(1)
 
 
-def shadow_heads(features: Tensor, labels: Tensor, classes: int, shadows: int, seed: int) -> Shadows:
+def train_shadow_heads(features: Tensor, labels: Tensor, classes: int, shadows: int, seed: int) -> Shadows:
     """Trains `shadows` heads, each on a random half of the records."""
     generator = torch.Generator().manual_seed(seed)
-    x = _compact(features)
+    x = _compress_features(features)
     n, d = x.shape
     # Each head's half is a row of coins; the mask gives every head the mean over its own half.
     inside = torch.rand(shadows, n, generator=generator) < 0.5
@@ -64,7 +64,7 @@ def shadow_heads(features: Tensor, labels: Tensor, classes: int, shadows: int, s
     return Shadows(logits.double().numpy(), inside.numpy())
 
 
-def _compact(features: Tensor) -> Tensor:
+def _compress_features(features: Tensor) -> Tensor:
     """Returns centred features on their first principal directions, of unit size on average, with a constant."""
     x = features - features.mean(dim=0)
     if x.shape[1] > _MOST_FEATURES:

@@ -31,7 +31,7 @@ LENGTH = 1e3
 """The length of a gradient canary, before it is clipped."""
 
 
-class Beside(nn.Module):
+class ModelWithCanaryNumbers(nn.Module):
     """A model with a number beside it for every gradient canary; the last, for everybody else, is never used."""
 
     def __init__(self, model: nn.Module, canaries: int) -> None:
@@ -46,14 +46,14 @@ class Beside(nn.Module):
         return out
 
 
-def beside_loss(loss_fn: LossFn) -> LossFn:
+def make_canary_loss(loss_fn: LossFn) -> LossFn:
     """Returns the loss of a record, or of a gradient canary, whose own number comes third."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor, number: Tensor) -> Tensor:
-        assert isinstance(model, Beside)
+        assert isinstance(model, ModelWithCanaryNumbers)
         everybody: Tensor = loss_fn(model.model, x, y)
-        own: Tensor = model.numbers(number).reshape(-1)
-        return torch.where(number == model.nobody, everybody, LENGTH * own)
+        own_number: Tensor = model.numbers(number).reshape(-1)
+        return torch.where(number == model.nobody, everybody, LENGTH * own_number)
 
     return loss
 
@@ -69,7 +69,7 @@ class Canaries:
     inside: NDArray[np.bool_]
     each: int
 
-    def dataset(self, train: TensorDataset) -> TensorDataset:
+    def add_to_dataset(self, train: TensorDataset) -> TensorDataset:
         """Returns the training set, with nobody's number on every record, and the canaries whose coin came up heads."""
         x, y = train.tensors
         chosen = torch.from_numpy(np.flatnonzero(self.inside))
@@ -80,21 +80,21 @@ class Canaries:
             torch.cat([nobody, self.number[chosen]]),
         )
 
-    def of(self, kind: Kind) -> NDArray[np.int64]:
+    def places_of(self, kind: Kind) -> NDArray[np.int64]:
         """Returns the places of one kind."""
         return np.flatnonzero(np.array(self.kind) == kind)
 
 
-def canaries(kinds: tuple[Kind, ...], each: int, test: TensorDataset, classes: int, rng: Rng) -> Canaries:
+def make_canaries(kinds: tuple[Kind, ...], each: int, test: TensorDataset, classes: int, rng: Rng) -> Canaries:
     """Returns `each` canaries of every kind, made from public records and coins alone."""
     pool, labels = test.tensors
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for kind in kinds:
         # Public records are the material; each kind changes another part of them.
-        some = (
+        chosen = (
             torch.from_numpy(rng.permutation(len(pool))[:each]) if len(pool) >= each else torch.arange(each) % len(pool)
         )
-        x, y = pool[some].float(), labels[some].clone()
+        x, y = pool[chosen].float(), labels[chosen].clone()
         number = torch.full((each,), each, dtype=torch.long)
         if kind == "gradient":
             number = torch.arange(each)

@@ -30,57 +30,57 @@ CORRELATIONS = (0.01, 0.03, 0.1, 0.3, 0.7, 0.99, 0.999999)
 _KAPPA = 0.1
 
 
-def of_normal_scale(z: Values) -> float:
+def log_e_of_normal_scale(z: Values) -> float:
     """Returns the log e-value against independent N(0, 1) values, for noise of any other scale.
 
     >>> of_normal_scale(np.zeros(10)) > 20
     True
     """
     squares = float(np.square(z).sum())
-    return _mixed([-len(z) * math.log(s) + squares / 2 * (1 - s**-2) for s in SCALES])
+    return _log_mixture([-len(z) * math.log(s) + squares / 2 * (1 - s**-2) for s in SCALES])
 
 
-def of_laplace_scale(z: Values) -> float:
+def log_e_of_laplace_scale(z: Values) -> float:
     """Returns the log e-value against independent Laplace values of scale 1, for noise of any other scale."""
     total = float(np.abs(z).sum())
-    return _mixed([-len(z) * math.log(s) + total * (1 - 1 / s) for s in SCALES])
+    return _log_mixture([-len(z) * math.log(s) + total * (1 - 1 / s) for s in SCALES])
 
 
-def of_normal_pairs(x: Values, y: Values) -> float:
+def log_e_of_normal_pairs(x: Values, y: Values) -> float:
     """Returns the log e-value against pairs of independent N(0, 1) values, for correlation of either sign."""
     n, xx, yy, xy = len(x), float(x @ x), float(y @ y), float(x @ y)
-    found = []
+    logs = []
     for size in CORRELATIONS:
         for rho in (size, -size):
-            rest = 1 - rho * rho
-            found.append(-n / 2 * math.log(rest) - (xx - 2 * rho * xy + yy) / (2 * rest) + (xx + yy) / 2)
-    return _mixed(found)
+            unexplained = 1 - rho * rho
+            logs.append(-n / 2 * math.log(unexplained) - (xx - 2 * rho * xy + yy) / (2 * unexplained) + (xx + yy) / 2)
+    return _log_mixture(logs)
 
 
-def of_count(count: int, trials: int, rate: float) -> float:
+def log_e_of_count(count: int, trials: int, rate: float) -> float:
     """Returns the log e-value against a Binomial(trials, rate) count, too small or too large.
 
     >>> of_count(50, 100, 0.5) < 0 < of_count(90, 100, 0.5)
     True
     """
     below, above = float(binom.cdf(count, trials, rate)), float(binom.sf(count - 1, trials, rate))
-    return of_p(min(1.0, 2 * min(below, above)))
+    return log_e_of_p_value(min(1.0, 2 * min(below, above)))
 
 
-def of_p(p: float) -> float:
+def log_e_of_p_value(p: float) -> float:
     """Returns the log e-value of a p-value."""
     return math.inf if p <= 0 else math.log(_KAPPA) + (_KAPPA - 1) * math.log(p)
 
 
-def mean(logs: Iterable[float]) -> float:
+def log_mean(logs: Iterable[float]) -> float:
     """Returns the log of the mean of e-values, given by their logs; −∞ for none."""
-    found = list(logs)
-    if not found:
+    values = list(logs)
+    if not values:
         return -math.inf
-    return math.inf if math.inf in found else float(logsumexp(found) - math.log(len(found)))
+    return math.inf if math.inf in values else float(logsumexp(values) - math.log(len(values)))
 
 
-def _mixed(logs: Sequence[float]) -> float:
+def _log_mixture(logs: Sequence[float]) -> float:
     """Returns the log of the mean of likelihood ratios, given by their logs."""
     value = float(logsumexp(logs) - math.log(len(logs)))
     return math.inf if math.isnan(value) else value

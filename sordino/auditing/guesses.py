@@ -22,7 +22,7 @@ _UNKNOWN = 0.1
 """The share that is used where the claim is too small for so few canaries to show anything at all."""
 
 
-def right(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> int:
+def count_right_guesses(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> int:
     """Returns how many of 2 × each guesses are right; equal scores keep the order of the canaries.
 
     >>> right(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, False, False, False]), 1)
@@ -36,24 +36,24 @@ def right(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> 
 
 
 @cache
-def best(canaries: int, mu: float) -> int:
+def best_number_of_guesses(canaries: int, mu: float) -> int:
     """Returns how many to guess at on each side, if a canary in the run shifts its score by μ deviations.
 
     >>> 1 <= best(1000, 1.0) <= 500
     True
     """
     validate.count("canaries", canaries, least=2)
-    found = 0.0, 1
+    best_so_far = 0.0, 1
     for share in _SHARES:
         each = max(1, int(share * canaries))
-        expected = math.floor(2 * each * _accuracy(share, mu))
-        shown = one_run_tradeoff.mu(canaries, 2 * each, expected)
-        if shown > found[0]:
-            found = shown, each
-    return found[1] if found[0] else max(1, int(_UNKNOWN * canaries))
+        expected = math.floor(2 * each * _expected_accuracy(share, mu))
+        shown = one_run_tradeoff.mu_lower_bound(canaries, 2 * each, expected)
+        if shown > best_so_far[0]:
+            best_so_far = shown, each
+    return best_so_far[1] if best_so_far[0] else max(1, int(_UNKNOWN * canaries))
 
 
-def _accuracy(share: float, mu: float) -> float:
+def _expected_accuracy(share: float, mu: float) -> float:
     """Returns the expected accuracy of guesses at the top `share` of scores.
 
     Scores are N(0, 1) or N(μ, 1) by a fair coin.

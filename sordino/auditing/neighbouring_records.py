@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from sordino.lots.loading import MapStyle, length
+from sordino.lots.loading import MapStyle, count_records
 
-FEW = 31
+MOST_FROM_DATASET = 31
 """Records copied out of the dataset: the largest lot of a trial."""
 
 Change = Callable[[Tensor], Tensor]
 
 
-def _pixel(x: Tensor) -> Tensor:
+def _one_large_number(x: Tensor) -> Tensor:
     """Returns a tensor with one large number and the others as small as they get.
 
     Its gradient hardly overlaps with anybody's.
@@ -39,55 +39,55 @@ CHANGES: dict[str, Change] = {
     "a thousandfold": lambda x: x * 1e3,
     "zero": torch.zeros_like,
     "noise": lambda x: torch.randn(x.shape, generator=torch.Generator().manual_seed(5)).to(x),
-    "one large number": _pixel,
+    "one large number": _one_large_number,
     "not a number": lambda x: torch.full_like(x, float("nan")),
     "infinite": lambda x: torch.full_like(x, float("inf")),
 }
 
 
 @dataclass(frozen=True, eq=False)
-class Company:
-    """`records`: the first `few` are of the dataset, the others are neighbours' records, by `names`."""
+class SelftestRecords:
+    """`records`: the first `from_dataset` are of the dataset, the others are neighbours' records, by `names`."""
 
     records: Sequence[Any]
-    few: int
+    from_dataset: int
     names: dict[int, str]
 
 
-def company(dataset: MapStyle, seed: int = 0) -> Company:
+def make_selftest_records(dataset: MapStyle, seed: int = 0) -> SelftestRecords:
     """Returns records of a dataset, spread over it, and others made of them."""
-    n = length(dataset)
+    n = count_records(dataset)
     rng = np.random.default_rng(seed)
-    some = [int(i) for i in rng.choice(n, size=min(n, FEW), replace=False)]
-    kept: list[Any] = [_copy(dataset[i]) for i in some]
-    few, names = len(kept), {}
+    chosen = [int(i) for i in rng.choice(n, size=min(n, MOST_FROM_DATASET), replace=False)]
+    kept: list[Any] = [_copy_record(dataset[i]) for i in chosen]
+    from_dataset, names = len(kept), {}
     # A neighbouring dataset may hold another record of the same kind.
-    more = [int(i) for i in rng.choice(n, size=min(n, 12), replace=False)]
-    for i in more:
+    other_indices = [int(i) for i in rng.choice(n, size=min(n, 12), replace=False)]
+    for i in other_indices:
         names[len(kept)] = "another record"
-        kept.append(_copy(dataset[i]))
+        kept.append(_copy_record(dataset[i]))
     # Or one that was made to be extreme.
     for name, change in CHANGES.items():
         for i in range(2 if "thousand" in name or "thirty" in name else 1):
-            made = _changed(kept[i], change)
+            made = _change_record(kept[i], change)
             if made is not None:
                 names[len(kept)] = f"a record of {name}"
                 kept.append(made)
-    return Company(kept, few, names)
+    return SelftestRecords(kept, from_dataset, names)
 
 
-def with_exchanged(company: Company, place: int, by: int) -> list[Any]:
+def exchange_record(company: SelftestRecords, place: int, by: int) -> list[Any]:
     """Returns the records with one exchanged for another of them."""
     records = list(company.records)
-    records[place] = _copy(records[by])
+    records[place] = _copy_record(records[by])
     return records
 
 
-def _copy(record: Any) -> Any:
+def _copy_record(record: Any) -> Any:
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, record)
 
 
-def _changed(record: Any, change: Change) -> Any | None:
+def _change_record(record: Any, change: Change) -> Any | None:
     """Returns the record with its floating-point tensors changed; None where it has none."""
     leaves = tree_flatten(record)[0]
     if not any(isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() for leaf in leaves):

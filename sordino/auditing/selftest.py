@@ -15,17 +15,17 @@ from __future__ import annotations
 import time
 
 from sordino import validate
-from sordino.auditing.neighbouring_records import company
-from sordino.auditing.selftest_checks.ledger_checks import entries
-from sordino.auditing.selftest_checks.noise_checks import noise
-from sordino.auditing.selftest_checks.release_checks import door
-from sordino.auditing.selftest_checks.sampler_checks import draws
-from sordino.auditing.selftest_checks.sum_checks import sums
+from sordino.auditing.neighbouring_records import make_selftest_records
+from sordino.auditing.selftest_checks.ledger_checks import check_ledger
+from sordino.auditing.selftest_checks.noise_checks import check_noise
+from sordino.auditing.selftest_checks.release_checks import check_release
+from sordino.auditing.selftest_checks.sampler_checks import check_sampler
+from sordino.auditing.selftest_checks.sum_checks import check_sums
 from sordino.auditing.selftest_subject import Pieces
 from sordino.auditing.verdict import SelftestFinding, Verdict
-from sordino.lots.loading import MapStyle, length
+from sordino.lots.loading import MapStyle, count_records
 from sordino.private import Private
-from sordino.rng.global_generators import left_as_they_were
+from sordino.rng.global_generators import preserve_generators
 from sordino.sampling.sampler import Sampler
 
 ERROR = 1e-6
@@ -64,13 +64,13 @@ def selftest(
     error = validate.fraction("error", error)
     pieces = Pieces.of(private, sampler) if isinstance(private, Private) else private
     # The user's own code must not notice that it was run: its generators are put back.
-    with left_as_they_were():
-        some = company(dataset)
-        found: list[SelftestFinding] = [
-            *door(),
-            *sums(pieces, some),
-            *noise(pieces, some),
-            *entries(pieces, dataset, some),
-            *draws(pieces.sampler, length(dataset)),
+    with preserve_generators():
+        records = make_selftest_records(dataset)
+        findings: list[SelftestFinding] = [
+            *check_release(),
+            *check_sums(pieces, records),
+            *check_noise(pieces, records),
+            *check_ledger(pieces, dataset, records),
+            *check_sampler(pieces.sampler, count_records(dataset)),
         ]
-    return Verdict(tuple(found), error, time.perf_counter() - began)
+    return Verdict(tuple(findings), error, time.perf_counter() - began)

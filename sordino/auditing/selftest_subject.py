@@ -22,11 +22,11 @@ from sordino.per_sample.protocol import Backend, LossFn
 from sordino.private import Private
 from sordino.queries.noisy_sum import Query
 from sordino.release.noise import Laplace, Noise
-from sordino.release.release import Steps, tapped
+from sordino.release.release import Steps, tap_releases
 from sordino.release.sensitivity import Sensitivity, Unproven
 from sordino.release.vectors import Grads
 from sordino.rng.streams import Rng
-from sordino.sampling.sampler import Draw, Sampler, unamplified
+from sordino.sampling.sampler import Draw, Sampler, keep_unamplified
 
 EXPECTED = 6.5
 """What sums are divided by in trials: no lot has so many records."""
@@ -64,7 +64,7 @@ class Pieces:
     @staticmethod
     def of(private: Private, sampler: Sampler | None = None) -> Pieces:
         """Returns the pieces of a run that was set up; lots are drawn by `sampler`."""
-        passes = private._passes
+        passes = private._lot_gradients
         return Pieces(private._model, private._loss_fn, private._query, sampler, passes.penalty, private._backend)
 
     def private(self, seed: int | None = None, *, backend: Backend | None = None) -> Private:
@@ -81,24 +81,24 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class GivenParts:
+class GivenLots:
     """A sampler whose lots are given; nothing is amplified."""
 
     lots: tuple[tuple[int, ...], ...]
     size_is_public: bool = False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns a fixed number; any will do."""
         return EXPECTED
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields the lots in turn."""
         for lot in self.lots[start:]:
-            yield Draw(np.array(lot, dtype=np.int64), unamplified)
+            yield Draw(np.array(lot, dtype=np.int64), keep_unamplified)
 
 
 @dataclass(frozen=True, eq=False)
-class Passed:
+class SeenRelease:
     """A value that was released once: as it was before noise, its sensitivity, and the noise to be added."""
 
     value: Grads
@@ -109,7 +109,7 @@ class Passed:
     def bound(self) -> float:
         """The promise, in the norm of the noise."""
         proved = isinstance(self.sensitivity, Sensitivity)
-        return self.noise.bound(self.sensitivity) if proved else self.sensitivity.scale  # type: ignore[arg-type,union-attr]
+        return self.noise.bound_for(self.sensitivity) if proved else self.sensitivity.scale  # type: ignore[arg-type,union-attr]
 
     @property
     def scale(self) -> float:
@@ -117,25 +117,25 @@ class Passed:
         raised = self.sensitivity.rounding if isinstance(self.sensitivity, Sensitivity) else 0.0
         return self.noise.multiplier * self.bound * (1 + raised)
 
-    def far_from(self, other: Passed) -> float:
+    def distance_from(self, other: SeenRelease) -> float:
         """Returns how far apart two values are, in the norm of the noise; infinite where one is not finite."""
-        moved = flat(self.value) - flat(other.value)
+        moved = flatten(self.value) - flatten(other.value)
         far = float(np.linalg.norm(moved, 1 if isinstance(self.noise, Laplace) else 2))
         return far if np.isfinite(far) else float("inf")
 
-    def added(self, written: Grads, divided_by: float) -> NDArray[np.float64]:
+    def noise_in(self, written: Grads, divided_by: float) -> NDArray[np.float64]:
         """Returns the noise in what was written, over its scale.
 
         The value was divided by a public number after the release.
         """
-        factors = self._factors()
+        factors = self._unit_factors()
         parts = [
             (written[name].double() * divided_by * factors.get(name, 1.0) - value.double()).reshape(-1)
             for name, value in self.value.items()
         ]
         return torch.cat(parts).numpy() / self.scale
 
-    def _factors(self) -> Mapping[str, float]:
+    def _unit_factors(self) -> Mapping[str, float]:
         units = self.sensitivity.units if isinstance(self.sensitivity, Sensitivity) else None
         return {} if units is None else units({name: value.numel() for name, value in self.value.items()})
 
@@ -146,7 +146,7 @@ class Trial:
     def __init__(self, pieces: Pieces, records: Sequence[Any], *, seed: int | None = None) -> None:
         self.pieces, self.records = pieces, records
         self.private = pieces.private(seed)
-        self.passed: list[list[Passed]] = []
+        self.releases: list[list[SeenRelease]] = []
         self.written: list[Grads] = []
         self.choices = 0
 
@@ -157,7 +157,7 @@ class Trial:
         noisy: bool = False,
         physical_batch: int = 64,
         keep: bool = True,
-        handed: Sequence[Sequence[Passed]] | None = None,
+        handed: Sequence[Sequence[SeenRelease]] | None = None,
     ) -> Trial:
         """Asks the query of these lots, each from its first state.
 
@@ -168,23 +168,23 @@ class Trial:
         """
         private = self.private
         names = {id(p): name for name, p in private._model.named_parameters()}
-        given = GivenParts(tuple(tuple(lot) for lot in lots))
+        given = GivenLots(tuple(tuple(lot) for lot in lots))
 
         def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
             """Keeps a copy of what is released and says what to hand out instead."""
             copied = {name: tensor.detach().clone() for name, tensor in value.items()} if keep else {}
-            lot, place = len(self.passed) - 1, len(self.passed[-1])
-            self.passed[-1].append(Passed(copied, sensitivity, noise))
+            lot, place = len(self.releases) - 1, len(self.releases[-1])
+            self.releases[-1].append(SeenRelease(copied, sensitivity, noise))
             if handed is not None and place < len(handed[lot]):
                 return handed[lot][place].value
             return None if noisy else value
 
-        def chosen(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+        def count_choice(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
             self.choices += 1
             return None
 
         # A tap sees every value before its noise.
-        with tapped(tap, chosen):
+        with tap_releases(tap, count_choice):
             drawn = private.draws(
                 self.records,
                 given,
@@ -194,10 +194,10 @@ class Trial:
                 collate=self.pieces.collate,
             )
             for lot in drawn:
-                self.passed.append([])
-                private._run.state = self.pieces.query.init()  # the same question every time
+                self.releases.append([])
+                private._progress.state = self.pieces.query.init()  # the same question every time
                 if not noisy:  # a query's own coins are the same too: worlds are compared at one outcome of them
-                    private._run.noise = Rng.from_seed(1)
+                    private._progress.noise = Rng.from_seed(1)
                 private._checks._guard._lot = None  # the neighbour test is made where the pieces draw for themselves
                 private.backward(lot)
                 grads = {names[id(p)]: p.grad for p in private._model.parameters() if p.grad is not None}
@@ -205,7 +205,7 @@ class Trial:
         return self
 
 
-def flat(value: Grads) -> NDArray[np.float64]:
+def flatten(value: Grads) -> NDArray[np.float64]:
     """Returns all tensors as one vector in float64."""
     if not value:
         return np.zeros(0)

@@ -59,7 +59,7 @@ class Verdict:
     @property
     def log_e(self) -> float:
         """Of the mean e-value of the statistical tests."""
-        return e_values.mean(f.log_e for f in self.findings if f.log_e is not None)
+        return e_values.log_mean(f.log_e for f in self.findings if f.log_e is not None)
 
     @property
     def failures(self) -> tuple[SelftestFinding, ...]:

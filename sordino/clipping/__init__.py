@@ -6,10 +6,10 @@ The classes come from the files that declare them (`sordino/registry.py`); type 
 
 from sordino.clipping.clipping_rule import Rule, Weigher
 from sordino.clipping.noise_shares import Isotropic, Multipliers
-from sordino.registry import declarations, nouns
+from sordino.registry import classes_by_name, find_declarations
 
 __all__ = ["DECLARATIONS", "Isotropic", "Multipliers", "Rule", "Weigher"]
 
-DECLARATIONS = declarations(__name__, __path__)
-__all__ += nouns(DECLARATIONS)
-globals().update(nouns(DECLARATIONS))
+DECLARATIONS = find_declarations(__name__, __path__)
+__all__ += classes_by_name(DECLARATIONS)
+globals().update(classes_by_name(DECLARATIONS))

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.adaptive_quantile import HALF, moved
+from sordino.clipping.adaptive_quantile import HALF, move_bound
 from sordino.clipping.clipping_rule import Rule, State, Weigher
 from sordino.clipping.layerwise import Layerwise, equal_bounds
 from sordino.clipping.noise_shares import Share
@@ -28,7 +28,7 @@ from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Gaussian
 from sordino.release.release import release
-from sordino.release.sealed import Sealed, derived
+from sordino.release.sealed import Sealed, map_sealed
 from sordino.release.sensitivity import Sensitivity
 from sordino.rng.streams import Rng
 
@@ -88,16 +88,16 @@ class AdaptiveLayerwise:
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """Returns layerwise clipping at the current bounds; the tally counts who is within each, centred at ½."""
-        today = self._at(state)
+        current = self._layerwise_at(state)
 
-        def within(norms: Norms) -> Tensor:
-            _, squared = today.grouped(norms)  # (B, K)
+        def count_within(norms: Norms) -> Tensor:
+            _, squared = current.group_norms(norms)  # (B, K)
             limit = squared.new_tensor(state)
             return (squared.sqrt() <= limit).to(squared.dtype).sub(HALF)
 
-        inner = today if self.weigher is None else self.weigher(self._named(state))
-        plain = inner.rule(inner.init(), lot)
-        return Rule(plain.weights, plain.sensitivity, tally=within)
+        inner = current if self.weigher is None else self.weigher(self._as_given_bounds(state))
+        inner_rule = inner.rule(inner.init(), lot)
+        return Rule(inner_rule.weights, inner_rule.sensitivity, tally=count_within)
 
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
@@ -106,24 +106,24 @@ class AdaptiveLayerwise:
         assert tally is not None, "the rule has a tally"
         # One record moves each of the K centred counts by ½, so all of them together by ½√K in L2.
         length = HALF * math.sqrt(len(state))
-        counts = derived(tally, lambda value: {"counts": value})
+        counts = map_sealed(tally, lambda value: {"counts": value})
         released = release(counts, Sensitivity(l2=length), Gaussian(self.count_noise / length), rng)
         shares = (HALF + released.value["counts"] / expected_batch).tolist()  # public from here on
         rate = self.learning_rate
         # C_k ← C_k · exp(−η (b̃_k − γ)), from released numbers alone.
         new = [
-            moved(now, first, rate * (share - self.quantile))
+            move_bound(now, first, rate * (share - self.quantile))
             for now, first, share in zip(state, self.start.values, shares, strict=True)
         ]
         return (released.event,), new
 
-    def _named(self, state: State) -> dict[str, float] | list[float]:
+    def _as_given_bounds(self, state: State) -> dict[str, float] | list[float]:
         """Returns the bounds of the step in the form in which `bounds` were given."""
         names = [bound[0] for bound in self.start.bounds if isinstance(bound, tuple)]
         return dict(zip(names, state, strict=True)) if names else list(state)
 
-    def _at(self, state: State) -> Layerwise:
-        return Layerwise(self._named(state), self.start.share)
+    def _layerwise_at(self, state: State) -> Layerwise:
+        return Layerwise(self._as_given_bounds(state), self.start.share)
 
 
 DECLARED = Declaration(

@@ -25,7 +25,7 @@ from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Gaussian
 from sordino.release.release import release
-from sordino.release.sealed import Sealed, derived
+from sordino.release.sealed import Sealed, map_sealed
 from sordino.release.sensitivity import Sensitivity
 from sordino.rng.streams import Rng
 
@@ -79,13 +79,13 @@ class AdaptiveQuantile:
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """Returns the inner clipping rule at the current bound; the tally counts who is within it, centred at ½."""
 
-        def within(norms: Norms) -> Tensor:
+        def count_within(norms: Norms) -> Tensor:
             inside: Tensor = norms.total() <= state
             return inside.to(norms.squared.dtype).sub(HALF).unsqueeze(1)  # (B, 1)
 
         inner = self.weigher(state)
-        plain = inner.rule(inner.init(), lot)
-        return Rule(plain.weights, plain.sensitivity, tally=within)
+        inner_rule = inner.rule(inner.init(), lot)
+        return Rule(inner_rule.weights, inner_rule.sensitivity, tally=count_within)
 
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
@@ -93,13 +93,13 @@ class AdaptiveQuantile:
         """Releases the noisy share of records within the bound and moves the bound by it."""
         assert tally is not None, "the rule has a tally"
         # Centred at ½, one record moves the count by ½ in L2.
-        count = derived(tally, lambda value: {"count": value})
+        count = map_sealed(tally, lambda value: {"count": value})
         released = release(count, Sensitivity(l2=HALF), Gaussian(self.count_noise / HALF), rng)
         share = HALF + float(released.value["count"]) / expected_batch  # public from here on
-        return (released.event,), moved(state, self.bound, self.learning_rate * (share - self.quantile))
+        return (released.event,), move_bound(state, self.bound, self.learning_rate * (share - self.quantile))
 
 
-def moved(now: float, start: float, step: float) -> float:
+def move_bound(now: float, start: float, step: float) -> float:
     """Returns now · exp(−step), kept within a wide range around where it started."""
     limit, first = math.log(_RANGE), math.log(start)
     return math.exp(min(max(math.log(now) - step, first - limit), first + limit))

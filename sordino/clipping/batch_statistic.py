@@ -69,7 +69,7 @@ class BatchStatistic(Stateless):
         """Returns the rule with the mean length for a bound, which outliers pull up; Pflaeging calls it unsuitable."""
         return BatchStatistic("mean", cap)
 
-    def bound(self, lengths: Tensor) -> float:
+    def bound_for(self, lengths: Tensor) -> float:
         """Returns the bound for a lot by its finite lengths; infinite if there are none, and at most the cap.
 
         An empty lot has no statistic, so its bound is the cap, or 0 without one.
@@ -81,7 +81,7 @@ class BatchStatistic(Stateless):
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """Returns flat clipping at the lot's own bound, which is unproven because it looks at the whole lot."""
-        bound = self.bound(lot().total())
+        bound = self.bound_for(lot().total())
         reason = (
             f"the bound was the {self.name} of the lot's own gradient lengths: one record changes it for all others"
         )

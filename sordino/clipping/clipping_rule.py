@@ -4,7 +4,7 @@ A clipping rule (`Weigher`) turns norms into weights: it decides how much each r
 record can move the sum. It is public. At each step it fixes a `Rule` from its public state, before it has seen a
 record; the rule is then applied to each record's norms on their own, batch by batch. If φ is the rule's weight and r a
 norm, φ(r)·r ≤ C for every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi
-et al. 2016, arXiv:1607.00133). `weigh` holds every row to it, whatever the rule says (`weight_bound.py`).
+et al. 2016, arXiv:1607.00133). `sum_clipped` holds every row to it, whatever the rule says (`weight_bound.py`).
 
 Three things may depend on the data and are kept apart:
   - the weight of a record, a function of that record's norms alone;
@@ -24,17 +24,17 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from sordino.clipping.weight_bound import bounded_weights
+from sordino.clipping.weight_bound import bound_weights
 from sordino.distributed.shared_lot import RankedLot
 from sordino.events import Event
-from sordino.per_sample.protocol import Norms, PerSample, one_by_one
+from sordino.per_sample.protocol import Norms, PerSample, sums_one_by_one
 from sordino.refusal import Refusal
-from sordino.release.exact_sums import END, LONGEST, Grid, OnGrid, OnGridAccumulator
+from sordino.release.exact_sums import MOST_CHUNK_STEPS, MOST_STEPS, Grid, OnGrid, OnGridAccumulator
 from sordino.release.exact_sums_by_rows import ByRowsAccumulator
 from sordino.release.rounding import USUAL_ROWS
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Estimate, Exact, Sensitivity, Unproven
-from sordino.release.vectors import Accumulator, Grads, Summed, TwoPartSum
+from sordino.release.vectors import Accumulator, Grads, TwoPartSum, WideSum
 from sordino.rng.streams import Rng
 
 State: TypeAlias = Any
@@ -63,7 +63,7 @@ class Rule:
     tally: Callable[[Norms], Tensor] | None = None  # (B, P) -> (B, K), row by row
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         """Whether there is a finite number that the noise is in proportion to."""
         scale = self.sensitivity.scale if isinstance(self.sensitivity, Unproven) else self.sensitivity.l2
         return math.isfinite(scale)
@@ -105,16 +105,16 @@ EXACT = Exact()
 
 
 @dataclass(frozen=True)
-class Weighed:
+class ClippedLot:
     """The weighted sum and the tally of a lot; both are private."""
 
-    total: Grads | TwoPartSum | Summed | OnGrid
+    total: Grads | TwoPartSum | WideSum | OnGrid
     tally: Tensor | None
     rows: int  # at most so many records were added up at once
     dtype: torch.dtype  # in this type
 
 
-def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
+def zero_rows_not_finite(norms: Norms) -> tuple[Norms, Tensor | None]:
     """Returns norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
     if norms.finite:
         return norms, None
@@ -122,14 +122,14 @@ def cleaned(norms: Norms) -> tuple[Norms, Tensor | None]:
     return Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate), finite
 
 
-def weigh(
+def sum_clipped(
     parts: Iterable[PerSample],
     rule: Rule,
     estimate: Estimate = EXACT,
     sizes: Callable[[], Mapping[str, int]] | None = None,
-    most: int | None = None,
+    largest_batch: int | None = None,
     ranked: RankedLot | None = None,
-) -> Weighed:
+) -> ClippedLot:
     """Returns Σ w_i g_i and the sum of the tally over the parts of a lot, with one part in memory at a time.
 
     A record whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
@@ -142,24 +142,24 @@ def weigh(
         estimate: what the caller takes the norms to be; the sensitivity of the release must say so. Norms that are
             something else are refused.
         sizes: gives the number of elements of each tensor, where it is known.
-        most: a public number of records that no part exceeds, where it is known.
+        largest_batch: a public number of records that no part exceeds, where it is known.
         ranked: the lot as this rank takes part in it. Then the parts are this rank's, the total is its share, which the
             release adds up, and the tally is that of all ranks.
 
     """
     total: Accumulator | OnGridAccumulator | ByRowsAccumulator
     # One process adds up in floating point; ranks add whole numbers on a grid, so that their order does not matter.
-    total = Accumulator() if ranked is None else _on_grid(rule, ranked, sizes)
+    total = Accumulator() if ranked is None else _accumulator_on_grid(rule, ranked, sizes)
     tallies: list[Tensor] = []
     rows = 0
     try:
         for part in parts:
             # The weights are bounded row by row before they are used, so one record adds at most C to the sum.
-            weights, norms, finite = _weights(part, rule, estimate, sizes)
+            weights, norms, finite = _bounded_weights_of_part(part, rule, estimate, sizes)
             if isinstance(total, ByRowsAccumulator):
-                total.take(one_by_one(part, weights))
+                total.add_chunk(sums_one_by_one(part, weights))
             else:
-                total.take(part.weighted_sum(weights, into=total.room()))
+                total.add_chunk(part.weighted_sum(weights, into=total.next_buffer()))
             rows = max(rows, weights.shape[0])
             # The tally of a row that is not finite counts as zero, as its gradient does.
             if rule.tally is not None:
@@ -169,19 +169,23 @@ def weigh(
     except Exception as error:
         # All ranks must use the same grid and sizes, or their sums could not be added.
         if ranked is not None:
-            ranked.failed(error)  # or the others would wait for this rank
+            ranked.report_failure(error)  # or the others would wait for this rank
         raise
-    assert most is None or rows <= most, "a lot is cut into parts of at most so many records"
+    assert largest_batch is None or rows <= largest_batch, "a lot is cut into parts of at most so many records"
     if ranked is not None:
         assert not isinstance(total, Accumulator), "ranks add up on a grid"
-        if total.past_the_end:
-            ranked.failed(Refusal("a sum is too long for whole numbers of 64 bits: need a rule that bounds each row"))
-        ranked.agree(total.total.size, total.total.grid.step, most)
-    tally = None if not tallies else _sum(tallies) if ranked is None else ranked.sums(tallies)
-    return Weighed(total.total, tally, max(USUAL_ROWS, rows if most is None else most), total.dtype)
+        if total.has_overflowed:
+            ranked.report_failure(
+                Refusal("a sum is too long for whole numbers of 64 bits: need a rule that bounds each row")
+            )
+        ranked.agree_after_pass(total.total.size, total.total.grid.step, largest_batch)
+    tally = None if not tallies else _add_tallies(tallies) if ranked is None else ranked.sum_over_chunks(tallies)
+    return ClippedLot(
+        total.total, tally, max(USUAL_ROWS, rows if largest_batch is None else largest_batch), total.dtype
+    )
 
 
-def _weights(
+def _bounded_weights_of_part(
     part: PerSample, rule: Rule, estimate: Estimate, sizes: Callable[[], Mapping[str, int]] | None
 ) -> tuple[Tensor, Norms, Tensor | None]:
     """Returns the bounded weight of each row, the norms, and which rows are finite (None if all are)."""
@@ -189,47 +193,47 @@ def _weights(
     if norms.estimate != estimate:
         raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
     # Under a bounded rule a row that is not finite is dropped in silence, because its presence is private.
-    norms, finite = cleaned(norms) if rule.bounded else (norms, None)
+    norms, finite = zero_rows_not_finite(norms) if rule.is_bounded else (norms, None)
     weights = rule.weights(norms)
     if finite is not None:
         weights = torch.where(finite, weights, 0)
     # Whatever the rule says, no row may reach further than its promise.
-    if isinstance(rule.sensitivity, Sensitivity) and rule.bounded:
-        weights = bounded_weights(weights, norms, rule.sensitivity, sizes or partial(_sizes, part))
+    if isinstance(rule.sensitivity, Sensitivity) and rule.is_bounded:
+        weights = bound_weights(weights, norms, rule.sensitivity, sizes or partial(_element_counts, part))
     return weights, norms, finite
 
 
-def _on_grid(
+def _accumulator_on_grid(
     rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None
 ) -> OnGridAccumulator | ByRowsAccumulator:
     """Returns the accumulator in which this rank adds up its batches; its grid follows from the public bound."""
     promise = rule.sensitivity
-    if not rule.bounded:
+    if not rule.is_bounded:
         raise Refusal(
             "the rule bounds nothing, and ranks add up on a grid that follows from the bound: give a finite one, or "
             "train in one process"
         )
     # The grid follows from the bound. An unproven rule may exceed it, so its sums are limited to 64-bit numbers.
     if isinstance(promise, Unproven):
-        grid, most = Grid.of(promise.scale), min(LONGEST, END / max(1, ranked.chunks))
+        grid, longest = Grid.of(promise.scale), min(MOST_CHUNK_STEPS, MOST_STEPS / max(1, ranked.chunks))
     else:
         factors = None if promise.units is None or sizes is None else promise.units(sizes())
-        grid, most = Grid.of(promise.l2, factors), math.inf
+        grid, longest = Grid.of(promise.l2, factors), math.inf
     # Parameters that are gathered layer by layer are summed row by row, one layer at a time.
     if ranked.rounds is not None and ranked.shards is not None:
         trained = {name: p for name, p in ranked.shards.items() if p.requires_grad}
-        return ByRowsAccumulator(grid, ranked.ranks, ranked.rounds, trained, most)
-    return OnGridAccumulator(grid, ranked.ranks, most, ranked.shards)
+        return ByRowsAccumulator(grid, ranked.ranks, ranked.rounds, trained, longest)
+    return OnGridAccumulator(grid, ranked.ranks, longest, ranked.shards)
 
 
-def _sum(tallies: Sequence[Tensor]) -> Tensor:
+def _add_tallies(tallies: Sequence[Tensor]) -> Tensor:
     first, *others = tallies
     for other in others:
         first = first + other
     return first
 
 
-def _sizes(part: PerSample) -> Mapping[str, int]:
+def _element_counts(part: PerSample) -> Mapping[str, int]:
     """Returns the number of elements of each tensor, from a sum with all weights 0, if the caller does not know it."""
     no_weight = torch.zeros(len(part.losses), 1, device=part.losses.device)
     return {name: tensor.numel() for name, tensor in part.weighted_sum(no_weight).items()}

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.clipping.clipping_rule import Rule, State, Stateless
-from sordino.kernels.matrices import functions
+from sordino.kernels.matrices import load_functions
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
 from sordino.release.sensitivity import Sensitivity
 
 _ONE = torch.ones(())
-_FEW = 1 << 14
+_COMPILED_UP_TO = 1 << 14
 """Number of records up to which one compiled call is faster than three of torch's."""
 
 
@@ -35,11 +35,11 @@ def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
     return torch.fmin(ratio, _ONE.to(ratio))
 
 
-def _shortened(squared: Tensor, bound: float) -> Tensor:
+def _shorten_by_squares(squared: Tensor, bound: float) -> Tensor:
     """Returns `shorten` of the square roots without taking roots; one compiled call does it for small lots."""
-    compiled = functions()
-    if compiled is not None and compiled.readable((squared,), _FEW):
-        return compiled.shortened(squared, bound)
+    compiled = load_functions()
+    if compiled is not None and compiled.are_readable((squared,), _COMPILED_UP_TO):
+        return compiled.clipping_factors(squared, bound)
     return torch.fmin(squared.rsqrt().mul_(bound), _ONE.to(squared))
 
 
@@ -72,7 +72,7 @@ class Flat(Stateless):
 
     @cached_property
     def _rule(self) -> Rule:
-        return Rule(lambda norms: _shortened(norms.sums, self.bound).unsqueeze(1), Sensitivity(l2=self.bound))
+        return Rule(lambda norms: _shorten_by_squares(norms.sums, self.bound).unsqueeze(1), Sensitivity(l2=self.bound))
 
 
 DECLARED = Declaration(

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sordino.clipping.adaptive_layerwise import AdaptiveLayerwise
 from sordino.clipping.clipping_rule import Rule, State, Stateless
-from sordino.clipping.layerwise import Layerwise, by_layer
+from sordino.clipping.layerwise import Layerwise, bounds_by_layer
 from sordino.clipping.noise_shares import Share
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
@@ -78,7 +78,7 @@ class GlobalLayerwise(Stateless):
         factors = [1.0 if math.isinf(bound) else bound / threshold for bound, threshold in pairs]
 
         def weights(norms: Norms) -> Tensor:
-            index, squared = self.thresholds.grouped(norms)  # (P,), (B, K)
+            index, squared = self.thresholds.group_norms(norms)  # (P,), (B, K)
             within = squared.sqrt() <= squared.new_tensor(self.thresholds.values)
             return torch.where(within, squared.new_tensor(factors), 0)[:, index]  # (B, P)
 
@@ -91,7 +91,9 @@ DECLARED = Declaration(
         Method(
             "global-layerwise",
             "one factor for each layer's gradients up to a threshold, nothing above it (Bu, Wang & Long 2021)",
-            weigher=lambda run, own: GlobalLayerwise(by_layer(run, run.bound), by_layer(run, own["threshold"])),
+            weigher=lambda run, own: GlobalLayerwise(
+                bounds_by_layer(run, run.bound), bounds_by_layer(run, own["threshold"])
+            ),
             parameters=lambda run: {"threshold": 10 * run.bound},
             example='sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, {"0.": 8.0, "2.": 6.0})',
         ),
@@ -99,16 +101,16 @@ DECLARED = Declaration(
             "adaptive-global-layerwise",
             "one factor for each layer, up to a threshold that follows a quantile of its norms, privately",
             weigher=lambda run, own: AdaptiveLayerwise(
-                by_layer(run, own["threshold"]),
+                bounds_by_layer(run, own["threshold"]),
                 own["quantile"],
                 own["count_noise"],
                 own["learning_rate"],
-                weigher=partial(GlobalLayerwise, by_layer(run, run.bound)),
+                weigher=partial(GlobalLayerwise, bounds_by_layer(run, run.bound)),
             ),
             parameters=lambda run: {
                 "threshold": 10 * run.bound,
                 "quantile": 0.9,
-                "count_noise": run.expected_lot / 20 * math.sqrt(len(by_layer(run, 1.0))),
+                "count_noise": run.expected_lot / 20 * math.sqrt(len(bounds_by_layer(run, 1.0))),
                 "learning_rate": 0.2,
             },
             example=(

@@ -19,7 +19,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.clipping.clipping_rule import Rule, State, Stateless
 from sordino.clipping.flat import shorten
-from sordino.clipping.noise_shares import Isotropic, LeastNoise, Share, units
+from sordino.clipping.noise_shares import Isotropic, LeastNoise, Share, noise_units
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method, RunNumbers
 from sordino.release.sensitivity import Sensitivity
@@ -65,7 +65,7 @@ class Layerwise(Stateless):
             checked = tuple(validate.positive(f"bounds[{i}]", c, infinite=True) for i, c in enumerate(bounds))
         object.__setattr__(self, "bounds", checked)
         object.__setattr__(self, "share", Isotropic() if share is None else share)
-        units(self.share, self.values, [1] * len(checked))  # refuses a division for another number of groups
+        noise_units(self.share, self.values, [1] * len(checked))  # refuses a division for another number of groups
 
     @property
     def values(self) -> list[float]:
@@ -82,28 +82,32 @@ class Layerwise(Stateless):
         values = self.values
 
         def weights(norms: Norms) -> Tensor:
-            index, squared = self.grouped(norms)
+            index, squared = self.group_norms(norms)
             limit = torch.tensor(values, dtype=squared.dtype, device=squared.device)
             return shorten(squared.sqrt(), limit)[:, index]  # (B, P)
 
-        def divided(sizes: Mapping[str, int]) -> dict[str, float]:
+        def units_by_tensor(sizes: Mapping[str, int]) -> dict[str, float]:
             """Returns the factor of each tensor by which the noise is divided among the groups."""
-            groups = self._groups(tuple(sizes))
-            whole = [sum(n for n, g in zip(sizes.values(), groups, strict=True) if g == k) for k in range(len(values))]
-            unit = units(self.share, values, whole)
+            groups = self._group_of_names(tuple(sizes))
+            group_sizes = [
+                sum(n for n, g in zip(sizes.values(), groups, strict=True) if g == k) for k in range(len(values))
+            ]
+            unit = noise_units(self.share, values, group_sizes)
             return {name: unit[g] for name, g in zip(sizes, groups, strict=True)}
 
         # One record moves group k by at most C_k, so the whole sum by at most √(Σ C_k²).
         length = math.sqrt(sum(c * c for c in values))
-        return Rule(weights, Sensitivity(l2=length, units=None if isinstance(self.share, Isotropic) else divided))
+        return Rule(
+            weights, Sensitivity(l2=length, units=None if isinstance(self.share, Isotropic) else units_by_tensor)
+        )
 
-    def grouped(self, norms: Norms) -> tuple[Tensor, Tensor]:
+    def group_norms(self, norms: Norms) -> tuple[Tensor, Tensor]:
         """Returns the group of each tensor, (P,), and the squared norms of the groups, (B, K)."""
-        index = torch.tensor(self._groups(norms.names), dtype=torch.long, device=norms.squared.device)
+        index = torch.tensor(self._group_of_names(norms.names), dtype=torch.long, device=norms.squared.device)
         squared = norms.squared.new_zeros(len(norms.squared), len(self.bounds))
         return index, squared.index_add_(1, index, norms.squared)
 
-    def _groups(self, names: tuple[str, ...]) -> list[int]:
+    def _group_of_names(self, names: tuple[str, ...]) -> list[int]:
         """Returns the group of each parameter name; raises ValueError for one that belongs to none or to several."""
         prefixes = [bound[0] for bound in self.bounds if isinstance(bound, tuple)]
         if not prefixes:
@@ -113,13 +117,13 @@ class Layerwise(Stateless):
         # By name: each parameter must have exactly one bound, or nothing bounds its share.
         groups = []
         for name in names:
-            found = [k for k, prefix in enumerate(prefixes) if name.startswith(prefix)]
-            if len(found) != 1:
+            matching = [k for k, prefix in enumerate(prefixes) if name.startswith(prefix)]
+            if len(matching) != 1:
                 raise ValueError(
-                    f"parameter {name!r} belongs to {len(found)} of the groups {prefixes}: "
+                    f"parameter {name!r} belongs to {len(matching)} of the groups {prefixes}: "
                     "need exactly one; change the beginnings of names in `bounds`"
                 )
-            groups.append(found[0])
+            groups.append(matching[0])
         return groups
 
 
@@ -128,10 +132,10 @@ def equal_bounds(run: RunNumbers) -> list[float]:
     return [run.bound / math.sqrt(run.tensors)] * run.tensors
 
 
-def by_layer(run: RunNumbers, whole: float) -> dict[str, float]:
-    """Returns one equal bound for every layer, which is all tensors of one module; together they make `whole`."""
+def bounds_by_layer(run: RunNumbers, total: float) -> dict[str, float]:
+    """Returns one equal bound for every layer, which is all tensors of one module; together they make `total`."""
     layers = dict.fromkeys(f"{layer}." if (layer := name.rpartition(".")[0]) else name for name in run.names)
-    return {layer: whole / math.sqrt(len(layers)) for layer in layers}
+    return {layer: total / math.sqrt(len(layers)) for layer in layers}
 
 
 DECLARED = Declaration(
@@ -146,7 +150,7 @@ DECLARED = Declaration(
         Method(
             "layerwise-by-layer",
             "every layer, weight and bias together, has its own bound (McMahan et al. 2018)",
-            weigher=lambda run, own: Layerwise(by_layer(run, run.bound)),
+            weigher=lambda run, own: Layerwise(bounds_by_layer(run, run.bound)),
         ),
         Method(
             "layerwise-least-noise",

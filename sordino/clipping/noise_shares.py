@@ -29,7 +29,7 @@ from sordino.registry import Declaration
 class Share(Protocol):
     """A way to divide the noise among the groups."""
 
-    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    def relative_noise(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """Returns the noise of each group, up to a common factor."""
         ...
 
@@ -48,7 +48,7 @@ class Isotropic:
 
     """
 
-    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    def relative_noise(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """Returns 1 for every group."""
         return [1.0] * len(bounds)
 
@@ -67,7 +67,7 @@ class EqualShare:
 
     """
 
-    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    def relative_noise(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """Returns C_k for every group."""
         return list(bounds)
 
@@ -86,7 +86,7 @@ class LeastNoise:
 
     """
 
-    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    def relative_noise(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """Returns √(C_k/√d_k) for every group, from Lagrange's condition d_k s_k ∝ C_k²/s_k³."""
         return [math.sqrt(c / math.sqrt(max(d, 1))) for c, d in zip(bounds, sizes, strict=True)]
 
@@ -118,20 +118,20 @@ class Multipliers:
         """The multiplier of the whole release: 1/σ² = Σ 1/σ_k²."""
         return 1 / math.sqrt(math.fsum(1 / value**2 for value in self.values))
 
-    def relative(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    def relative_noise(self, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
         """Returns σ_k C_k for every group."""
         return [value * c for value, c in zip(self.values, bounds, strict=True)]
 
 
-def units(share: Share, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+def noise_units(share: Share, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
     """Returns a_k ∝ 1/s_k with Σ (a_k C_k)² = Σ C_k²; 1 for every group if a bound is infinite, so that no noise is
     allowed.
     """
     if not all(map(math.isfinite, bounds)):
         return [1.0] * len(bounds)
-    inverse = [1 / noise for noise in share.relative(bounds, sizes)]
-    now = math.fsum((a * c) ** 2 for a, c in zip(inverse, bounds, strict=True))
-    factor = math.sqrt(math.fsum(c * c for c in bounds) / now)
+    inverse = [1 / noise for noise in share.relative_noise(bounds, sizes)]
+    unscaled = math.fsum((a * c) ** 2 for a, c in zip(inverse, bounds, strict=True))
+    factor = math.sqrt(math.fsum(c * c for c in bounds) / unscaled)
     return [factor * a for a in inverse]
 
 

@@ -46,7 +46,7 @@ def _is_own(thing: Any, seen: set[int]) -> bool:
     seen.add(id(thing))
     if isinstance(thing, FunctionType):
         held = [
-            *map(_content, thing.__closure__ or ()),
+            *map(_cell_content, thing.__closure__ or ()),
             *(thing.__defaults__ or ()),
             *(thing.__kwdefaults__ or {}).values(),
         ]
@@ -67,7 +67,7 @@ def _is_own(thing: Any, seen: set[int]) -> bool:
     return _is_own_class(type(thing)) and all(_is_own(each, seen) for each in vars(thing).values())
 
 
-def _content(cell: CellType) -> Any:
+def _cell_content(cell: CellType) -> Any:
     """Returns what a closure's cell holds, or the cell itself, which is not recognised, if it is still empty."""
     try:
         return cell.cell_contents
@@ -86,7 +86,7 @@ def _is_own_class(kind: type) -> bool:
     """Returns whether a module of this package has this very class under its name."""
     if not kind.__module__.startswith(_PACKAGE):
         return False
-    found: Any = sys.modules.get(kind.__module__)
+    resolved: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is kind
+        resolved = getattr(resolved, part, None)
+    return resolved is kind

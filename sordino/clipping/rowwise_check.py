@@ -28,16 +28,20 @@ Rows = TypeVar("Rows", Tensor, Norms, "NDArray[np.float64]", "NDArray[np.float32
 
 TOLERANCE = 1e-4
 """Relative to the largest value of a row: what products in another order may differ by."""
-MOST = 512
+LARGEST_SAMPLE = 512
 """The number of rows that are tried; of more, so many are chosen at random."""
 
 
-def row_by_row(
-    function: Callable[[Rows], Given], rows: Rows, rng: Rng, whole: Given | None = None, most: int = MOST
+def works_row_by_row(
+    function: Callable[[Rows], Given],
+    rows: Rows,
+    rng: Rng,
+    result: Given | None = None,
+    largest_sample: int = LARGEST_SAMPLE,
 ) -> bool:
     """Returns whether `function` gives each row the same on a permutation of the rows, and on half of them alone.
 
-    `whole` is what it gave for all rows, if that is known already.
+    `result` is what it gave for all rows, if that is known already.
 
     >>> lengths = torch.tensor([1.0, 2.0, 3.0, 4.0])
     >>> row_by_row(lambda r: 1 / r, lengths, Rng.from_seed(0)), row_by_row(lambda r: r / r.max(), lengths, Rng.from_seed(0))
@@ -46,73 +50,78 @@ def row_by_row(
     n = len(rows.squared) if isinstance(rows, Norms) else len(rows)
     if n < 2:
         return True
-    all_rows = _array(function(rows) if whole is None else whole)
-    some = (
-        np.arange(n) if n <= most else np.unique(rng.integers(most, n))
+    all_rows = _as_float64(function(rows) if result is None else result)
+    sample = (
+        np.arange(n) if n <= largest_sample else np.unique(rng.integers(largest_sample, n))
     )  # none twice: the halves have no row in common
     # A permutation shows what depends on places, and the two halves show what depends on other rows.
-    order = some[rng.permutation(len(some))]
+    order = sample[rng.permutation(len(sample))]
     half = np.sort(order[: len(order) // 2])
     other = np.sort(order[len(order) // 2 :])
-    return all(_alike(all_rows, where, _array(function(_taken(rows, where)))) for where in (order, half, other))
+    return all(
+        _agrees_with_rows(all_rows, where, _as_float64(function(_take_rows(rows, where))))
+        for where in (order, half, other)
+    )
 
 
-FEW = 64
+SMALL_SAMPLE = 64
 """The number of rows that are tried wherever such a function is used: it costs as much as 128 rows more."""
 
 
-def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, whole: Given, rng: Rng, name: str) -> None:
-    """Raises Refusal for a function that is not row by row, with its name and the cure; `whole` is its result on all
+def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, result: Given, rng: Rng, name: str) -> None:
+    """Raises Refusal for a function that is not row by row, with its name and the cure; `result` is its result on all
     rows.
     """
-    if not row_by_row(function, rows, rng, whole, FEW):
+    if not works_row_by_row(function, rows, rng, result, SMALL_SAMPLE):
         raise Refusal(
             f"{name}: what it gives a record changes with the other records; need a function of each row on its own; take "
             "statistics such as a mean or a maximum from public data, or release them with noise first"
         )
 
 
-class Watched:
+class RowwiseWatch:
     """Watches the functions of a rule that is not of this library: each is tried on every batch it is used on."""
 
     STATISTIC = "the weigher's weights or tally change with other rows of a batch: nothing bounds what one record moves"
 
     def __init__(self) -> None:
-        self.broken, self.watching = False, False
+        self.is_broken, self.is_watching = False, False
 
     def __call__(self, function: Callable[[Norms], Tensor]) -> Callable[[Norms], Tensor]:
         """Returns the function, watched. The library's own functions are proved and returned as they are."""
         if is_own_code(function):
             return function
         # The choice of rows must be secret, or the function could recognise the check.
-        self.watching = True
+        self.is_watching = True
         self._rng = Rng.from_entropy()
 
-        def watched(norms: Norms) -> Tensor:
+        def call_and_check(norms: Norms) -> Tensor:
             """Returns the function's result, after trying the function on other rows; a failure is remembered."""
-            found = function(norms)
-            if not self.broken and len(norms.squared):
-                whole = found.clone()
-                self.broken = not (
-                    row_by_row(function, norms, self._rng, whole)
-                    and row_by_row(function, self._other(norms), self._rng)  # lengths that a neighbour might have
-                    and torch.equal(function(norms), whole)  # and nothing was kept of them
+            result = function(norms)
+            if not self.is_broken and len(norms.squared):
+                kept_result = result.clone()
+                self.is_broken = not (
+                    works_row_by_row(function, norms, self._rng, kept_result)
+                    and works_row_by_row(
+                        function, self._rescale_rows(norms), self._rng
+                    )  # lengths that a neighbour might have
+                    and torch.equal(function(norms), kept_result)  # and nothing was kept of them
                 )
-            return found
+            return result
 
-        return watched
+        return call_and_check
 
-    def found(self, ranked: RankedLot | None) -> bool:
+    def is_broken_anywhere(self, ranked: RankedLot | None) -> bool:
         """Returns whether a function is broken, here or on any other rank."""
-        return self.broken if ranked is None or not self.watching else ranked.any(self.broken)
+        return self.is_broken if ranked is None or not self.is_watching else ranked.any_rank(self.is_broken)
 
-    def _other(self, norms: Norms) -> Norms:
+    def _rescale_rows(self, norms: Norms) -> Norms:
         """Returns rows of any length: each norm is multiplied by 10⁻³ to 10³."""
         exponents = torch.from_numpy(self._rng.uniform(len(norms.squared)) * 12 - 6).to(norms.squared)
         return Norms(norms.squared * (10.0**exponents).unsqueeze(1), norms.names, norms.estimate)
 
 
-def _taken(rows: Rows, where: NDArray[np.int64]) -> Rows:
+def _take_rows(rows: Rows, where: NDArray[np.int64]) -> Rows:
     """Returns the rows at these places."""
     if isinstance(rows, Norms):
         chosen: Any = Norms(rows.squared[torch.from_numpy(where).to(rows.squared.device)], rows.names, rows.estimate)
@@ -122,15 +131,17 @@ def _taken(rows: Rows, where: NDArray[np.int64]) -> Rows:
     return taken
 
 
-def _array(found: Given) -> NDArray[np.float64]:
-    return found.detach().cpu().double().numpy() if isinstance(found, Tensor) else np.asarray(found, dtype=np.float64)
+def _as_float64(values: Given) -> NDArray[np.float64]:
+    return (
+        values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, dtype=np.float64)
+    )
 
 
-def _alike(whole: NDArray[np.float64], where: NDArray[np.int64], some: NDArray[np.float64]) -> bool:
-    """Returns whether `some` agrees, up to rounding, with the rows `where` of `whole`."""
-    if whole.ndim == 0 or some.ndim == 0:  # one number for all rows: the same whatever the rows are
-        return whole.shape == some.shape and bool(np.array_equal(whole, some, equal_nan=True))
-    wanted = whole[where] if len(whole) > 1 or len(where) <= 1 else whole
+def _agrees_with_rows(result: NDArray[np.float64], where: NDArray[np.int64], some: NDArray[np.float64]) -> bool:
+    """Returns whether `some` agrees, up to rounding, with the rows `where` of `result`."""
+    if result.ndim == 0 or some.ndim == 0:  # one number for all rows: the same whatever the rows are
+        return result.shape == some.shape and bool(np.array_equal(result, some, equal_nan=True))
+    wanted = result[where] if len(result) > 1 or len(where) <= 1 else result
     if wanted.shape != some.shape:
         return False
     # Two values agree if they are near, equal (infinities), or both not a number.

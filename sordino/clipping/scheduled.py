@@ -51,9 +51,9 @@ class Scheduled:
     def __post_init__(self) -> None:
         if not callable(self.schedule):
             raise TypeError(f"schedule={self.schedule!r}: must be a function of the step, such as schedules.Cosine")
-        self.bound(0)
+        self.bound_at(0)
 
-    def bound(self, step: int) -> float:
+    def bound_at(self, step: int) -> float:
         """Returns the bound at a step, counted from 0."""
         return validate.positive(f"schedule({step})", self.schedule(step), infinite=True)
 
@@ -63,7 +63,7 @@ class Scheduled:
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """Returns the inner clipping rule with the bound of this step."""
-        inner = self.weigher(self.bound(state))
+        inner = self.weigher(self.bound_at(state))
         return inner.rule(inner.init(), lot)
 
     def advance(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from sordino.kernels.matrices import functions
+from sordino.kernels.matrices import load_functions
 from sordino.per_sample.protocol import Norms
 from sordino.release.sensitivity import Sensitivity
 
@@ -27,52 +27,58 @@ FLOOR = 1e-18
 _ROUNDED = 1e-6
 """The relative error of a few roundings: a weight C / r times r may exceed C by it, and such a row is left as it is."""
 
-_FEW = 1 << 14
+_COMPILED_UP_TO = 1 << 14
 """Number of records up to which one compiled call is faster than five of torch's."""
 
 Sizes = Callable[[], Mapping[str, int]]
 
 
-def bounded_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
+def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
     """Returns the weights, (B, 1) or (B, P), with the rows that reach further than promised scaled down.
 
     `sizes` gives the number of elements of each tensor; it is asked only where the sensitivity has units.
     """
     if not weights.numel():
         return weights
-    most = limit(sensitivity)
+    largest_reach = largest_l2_reach(sensitivity)
     # The common case first: nearly always every row keeps the bound, and one call shows it.
-    if _within(weights, norms, sensitivity, most * (1 + _ROUNDED)):
+    if _is_surely_within(weights, norms, sensitivity, largest_reach * (1 + _ROUNDED)):
         return weights
     if weights.is_cpu:  # what follows leaves such weights as they are; a device is not waited for to see that
-        low, high = torch.aminmax(reaches(weights, norms, sensitivity, sizes))  # of what is not a number both are not
-        if low.item() >= 0 and high.item() <= most * (1 + _ROUNDED):
+        low, high = torch.aminmax(
+            compute_reaches(weights, norms, sensitivity, sizes)
+        )  # of what is not a number both are not
+        if low.item() >= 0 and high.item() <= largest_reach * (1 + _ROUNDED):
             return weights
     # Otherwise mend row by row: an improper weight becomes 0, and a reach beyond the bound is scaled down to it.
     proper = ((weights >= 0) & torch.isfinite(weights)).all(dim=1, keepdim=True)
     kept = torch.where(proper, weights, 0)
-    reach = reaches(kept, norms, sensitivity, sizes).double()
-    shorter = torch.where(reach <= most * (1 + _ROUNDED), 1.0, most / reach)  # 0 of an infinite reach, 1 of none
+    reach = compute_reaches(kept, norms, sensitivity, sizes).double()
+    shorter = torch.where(
+        reach <= largest_reach * (1 + _ROUNDED), 1.0, largest_reach / reach
+    )  # 0 of an infinite reach, 1 of none
     return torch.where(reach.isfinite().unsqueeze(1), kept * shorter.to(kept.dtype).unsqueeze(1), 0)
 
 
-def _within(weights: Tensor, norms: Norms, sensitivity: Sensitivity, most: float) -> bool:
+def _is_surely_within(weights: Tensor, norms: Norms, sensitivity: Sensitivity, largest_reach: float) -> bool:
     """Returns whether one compiled call shows that all rows are within the bound; False settles nothing."""
-    compiled = functions()
+    compiled = load_functions()
     if compiled is None or weights.shape[1] != 1 or sensitivity.units is not None:
         return False
     both = (norms.sums, weights)
-    return compiled.readable(both, _FEW) and compiled.within(weights, norms.sums, FLOOR, most)
+    return compiled.are_readable(both, _COMPILED_UP_TO) and compiled.is_within_bound(
+        weights, norms.sums, FLOOR, largest_reach
+    )
 
 
-def limit(sensitivity: Sensitivity) -> float:
+def largest_l2_reach(sensitivity: Sensitivity) -> float:
     """Returns the largest L2 reach that keeps every bound of the promise."""
     if sensitivity.l1 is None or sensitivity.dimension is None:
         return sensitivity.l2
     return min(sensitivity.l2, sensitivity.l1 / math.sqrt(sensitivity.dimension))
 
 
-def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
+def compute_reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
     """Returns √(Σ_p (a_p w_ip r_ip)²), shape (B,): negative or not a number where a weight is."""
     if weights.shape[1] == 1 and sensitivity.units is None:
         return weights[:, 0] * norms.total().add_(FLOOR)
@@ -81,9 +87,9 @@ def reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Size
     if sensitivity.units is not None:
         factors = sensitivity.units(sizes())
         by_tensor = by_tensor * by_tensor.new_tensor([factors[name] for name in norms.names])
-    found: Tensor = torch.linalg.vector_norm(by_tensor, dim=1)
+    lengths: Tensor = torch.linalg.vector_norm(by_tensor, dim=1)
     if not by_tensor.shape[1]:
-        return found
+        return lengths
     # A negative weight would vanish in the square, so it is returned as it is, and the caller sets it to 0.
     least = by_tensor.amin(dim=1)
-    return torch.where(least >= 0, found, least)
+    return torch.where(least >= 0, lengths, least)

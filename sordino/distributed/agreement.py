@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import torch
 
-from sordino.distributed.agreement_digest import wrapped
-from sordino.distributed.claim_facts import ClaimFacts, differences
+from sordino.distributed.agreement_digest import wrap_to_64_bits
+from sordino.distributed.claim_facts import ClaimFacts, describe_differences
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.distributed.shared_lot import Disagreement, StoppedElsewhere
 
@@ -60,7 +60,7 @@ def agree_within_group(add: Callable[[ClaimFacts, bytes], None]) -> None:
     ranks = ranks_of(None)
     if ranks is None or ranks.size == 1:
         return
-    key = bytes(ranks.of_first(secrets.token_bytes(32)))
+    key = bytes(ranks.broadcast_from_first(secrets.token_bytes(32)))
 
     def collect() -> tuple[None, ClaimFacts]:
         facts = ClaimFacts(b"", ranks.rank)
@@ -85,12 +85,12 @@ def meet_over(ranks: Ranks, facts: ClaimFacts | None) -> None:
 
 def is_unanimous(ranks: Ranks, known: int, digests: int) -> bool:
     """Returns whether the sum of all ranks' digests is that of ranks which all have this one."""
-    return digests == wrapped(known * ranks.size)
+    return digests == wrap_to_64_bits(known * ranks.size)
 
 
 def raise_differences(ranks: Ranks, facts: ClaimFacts) -> None:
     """Exchanges the facts and raises an error that names those which are not the same on all ranks."""
-    lines = differences(ranks.gathered(facts.found))
+    lines = describe_differences(ranks.gather_objects(facts.facts))
     named = "\n".join(f"  {line}" for line in lines[:_MOST_NAMED])
     more = f"\n  and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
     raise Disagreement(

@@ -21,47 +21,47 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def digest(*things: Any) -> int:
+def digest_of(*things: Any) -> int:
     """Returns 64 bits of these things, as a signed number.
 
     >>> digest("draw", 3, [1.5]) == digest("draw", 3, [1.5]), digest("draw", 3) == digest("draw", 4)
     (True, False)
     """
-    found = hashlib.blake2b(_said(things), digest_size=8)
-    return int.from_bytes(found.digest(), "little", signed=True)
+    hashed = hashlib.blake2b(_bytes_of(things), digest_size=8)
+    return int.from_bytes(hashed.digest(), "little", signed=True)
 
 
-def _said(thing: Any) -> bytes:
+def _bytes_of(thing: Any) -> bytes:
     """Returns bytes that describe a thing by its content; of a shard by its shape alone, which all ranks have."""
     if isinstance(thing, Tensor) and is_shard(thing):
         return f"shard {tuple(thing.shape)};".encode()  # its numbers are this rank's own
     if isinstance(thing, Tensor):
-        return f"tensor {tuple(thing.shape)} {words(thing)};".encode()
+        return f"tensor {tuple(thing.shape)} {sum_of_words(thing)};".encode()
     if isinstance(thing, np.ndarray):
         return b"array " + hashlib.blake2b(np.ascontiguousarray(thing).tobytes(), digest_size=16).digest()
     if isinstance(thing, Mapping):
-        return b"{" + b"".join(_said(key) + _said(value) for key, value in thing.items()) + b"}"
+        return b"{" + b"".join(_bytes_of(key) + _bytes_of(value) for key, value in thing.items()) + b"}"
     if isinstance(thing, list | tuple):
-        return b"[" + b"".join(map(_said, thing)) + b"]"
+        return b"[" + b"".join(map(_bytes_of, thing)) + b"]"
     return f"{type(thing).__name__} {thing!r};".encode()
 
 
-def words(tensor: Tensor) -> int:
+def sum_of_words(tensor: Tensor) -> int:
     """Returns the sum of a tensor's words, as whole numbers."""
-    return of_all([tensor])[0]
+    return sums_of_words([tensor])[0]
 
 
-def of_all(tensors: Iterable[Tensor]) -> list[int]:
+def sums_of_words(tensors: Iterable[Tensor]) -> list[int]:
     """Returns the sum of the words of each tensor; a device is waited for once."""
     flat = [tensor.detach().contiguous() for tensor in tensors]
     sums = [t.view(-1).view(_WORDS[t.element_size()]).sum(dtype=torch.int64) for t in flat]
     if len({t.device for t in sums}) > 1:
         sums = [t.cpu() for t in sums]
-    found: list[int] = torch.stack(sums).tolist() if sums else []
-    return found
+    totals: list[int] = torch.stack(sums).tolist() if sums else []
+    return totals
 
 
-def marks(seed: int, numbers: Iterable[int]) -> int:
+def sum_of_marks(seed: int, numbers: Iterable[int]) -> int:
     """Returns the sum of one random-looking 64-bit number for each of these, as a signed number.
 
     The numbers are those of splitmix64 (Steele et al. 2014).
@@ -75,9 +75,9 @@ def marks(seed: int, numbers: Iterable[int]) -> int:
     z = z * _GOLDEN + np.uint64(seed % 2**64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return wrapped(int((z ^ (z >> np.uint64(31))).sum(dtype=np.uint64)))
+    return wrap_to_64_bits(int((z ^ (z >> np.uint64(31))).sum(dtype=np.uint64)))
 
 
-def wrapped(value: int) -> int:
+def wrap_to_64_bits(value: int) -> int:
     """Returns a whole number as 64 bits hold it, signed."""
     return (value + 2**63) % 2**64 - 2**63

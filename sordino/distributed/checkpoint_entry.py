@@ -24,7 +24,7 @@ from sordino.replay import Replay
 _ENTRY = "run"
 
 
-class Saves(Protocol):
+class SavesState(Protocol):
     """A run: `sd.Private`."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class InCheckpoint:
 
     """
 
-    def __init__(self, private: Saves, replay: Replay | None = None) -> None:
+    def __init__(self, private: SavesState, replay: Replay | None = None) -> None:
         self._private, self._replay = private, replay
 
     def state_dict(self) -> dict[str, Any]:

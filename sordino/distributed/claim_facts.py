@@ -68,7 +68,7 @@ class ClaimFacts:
 
     key: bytes
     rank: int = -1
-    found: dict[str, Fact] = field(default_factory=dict)
+    facts: dict[str, Fact] = field(default_factory=dict)
     _inside: list[int] = field(default_factory=list)  # identities of the objects that are being taken apart
     _described: set[int] = field(default_factory=set)  # identities of functions and classes whose code is in it already
 
@@ -76,18 +76,18 @@ class ClaimFacts:
         """Adds everything that `thing` consists of, under names that begin with `name`."""
         # Plain values, devices and tensors are facts by themselves.
         if isinstance(thing, Enum):
-            self._leaf(name, str(thing))
+            self._add_fact(name, str(thing))
         elif isinstance(thing, _PLAIN):
-            self._plain(name, thing)
+            self._add_plain(name, thing)
         elif isinstance(thing, torch.dtype | torch.Size | torch.layout | np.dtype | types.ModuleType | range | slice):
-            self._leaf(name, getattr(thing, "__name__", repr(thing)))
+            self._add_fact(name, getattr(thing, "__name__", repr(thing)))
         elif isinstance(thing, torch.device):
-            self._leaf(name, f"device {thing.type}")
+            self._add_fact(name, f"device {thing.type}")
         elif isinstance(thing, Tensor | np.ndarray | np.generic):
-            self._leaf(name, "a tensor of other values", digest_of_record(self.key, thing))
+            self._add_fact(name, "a tensor of other values", digest_of_record(self.key, thing))
         # An object that contains itself, or is nested very deeply, counts by its class.
         elif id(thing) in self._inside or len(self._inside) >= _DEEPEST:
-            self._leaf(name, _identity(type(thing)))
+            self._add_fact(name, _qualified_name(type(thing)))
         else:
             self._inside.append(id(thing))
             try:
@@ -99,11 +99,11 @@ class ClaimFacts:
         """Adds the parts of a container, a function, a class, a module or an object."""
         # Containers: by their elements.
         if isinstance(thing, Mapping):
-            self._elements(name, [(f"{name}[{key!r}]", value) for key, value in thing.items()])
+            self._add_elements(name, [(f"{name}[{key!r}]", value) for key, value in thing.items()])
         elif isinstance(thing, list | tuple):
-            self._elements(name, [(f"{name}[{place}]", value) for place, value in enumerate(thing)])
+            self._add_elements(name, [(f"{name}[{place}]", value) for place, value in enumerate(thing)])
         elif isinstance(thing, set | frozenset):
-            self._leaf(name, f"a set of {len(thing)}", self._together(sorted(map(repr, thing))))
+            self._add_fact(name, f"a set of {len(thing)}", self._digest_of_parts(sorted(map(repr, thing))))
         # Things that are called: by their code and what is bound to them.
         elif isinstance(thing, functools.partial):
             self.add(f"{name}.func", thing.func)
@@ -113,80 +113,80 @@ class ClaimFacts:
             self.add(f"{name}.self", thing.__self__)
             self.add(f"{name}.function", thing.__func__)
         elif isinstance(thing, types.FunctionType):
-            self._function(name, thing)
+            self._add_function(name, thing)
         elif isinstance(thing, types.BuiltinFunctionType | types.MethodDescriptorType):
-            self._leaf(name, f"{getattr(thing, '__module__', None)}.{thing.__qualname__}")
+            self._add_fact(name, f"{getattr(thing, '__module__', None)}.{thing.__qualname__}")
         elif callable(getattr(thing, "__wrapped__", None)):
             self.add(f"{name}.__wrapped__", thing.__wrapped__)
         # Classes, models and any other object.
         elif isinstance(thing, type):
-            self._class(name, thing)
+            self._add_class(name, thing)
         elif isinstance(thing, nn.Module):
-            self._module(name, thing)
+            self._add_module(name, thing)
         else:
-            self._object(name, thing)
+            self._add_object(name, thing)
 
-    def _elements(self, name: str, parts: list[tuple[str, Any]]) -> None:
+    def _add_elements(self, name: str, parts: list[tuple[str, Any]]) -> None:
         """Adds a container's elements: each under its own name, or all as one fact where there are many."""
         if len(parts) <= _LONG:
-            self._leaf(name, f"{len(parts)} elements")
+            self._add_fact(name, f"{len(parts)} elements")
             for path, value in parts:
                 self.add(path, value)
             return
         inner = ClaimFacts(self.key, self.rank, _inside=self._inside, _described=set(self._described))
         for path, value in parts:
             inner.add(path, value)
-        self._leaf(name, f"{len(parts)} elements", inner.digest())
+        self._add_fact(name, f"{len(parts)} elements", inner.digest())
 
-    def _object(self, name: str, thing: Any) -> None:
+    def _add_object(self, name: str, thing: Any) -> None:
         """Adds an object by its class and its fields; of other libraries' objects only those of dataclasses."""
         kind = type(thing)
-        self._class(name, kind)
+        self._add_class(name, kind)
         if is_dataclass(thing):
             for each in fields(thing):
                 if each.init or each.compare:  # what is neither is a cache
                     self.add(f"{name}.{each.name}", getattr(thing, each.name, None))
-        elif not _of_library(kind):
+        elif not _is_of_library(kind):
             for attribute, value in _attributes(thing):
                 self.add(f"{name}.{attribute}", value)
         elif kind.__module__.partition(".")[0] == "sordino":
             for attribute, value in _attributes(thing):
-                self._read(f"{name}.{attribute}", value)
+                self._add_outside_value(f"{name}.{attribute}", value)
 
-    def _class(self, name: str, kind: type) -> None:
+    def _add_class(self, name: str, kind: type) -> None:
         """Adds a class by its name and, where it is a user's, by the code of all its methods."""
-        self._leaf(name, _identity(kind))
+        self._add_fact(name, _qualified_name(kind))
         for base in kind.__mro__:
-            if _of_library(base) or id(base) in self._described:
+            if _is_of_library(base) or id(base) in self._described:
                 continue
             self._described.add(id(base))
             for attribute, value in sorted(vars(base).items()):
                 function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
                 if isinstance(function, types.FunctionType):
-                    self._function(f"{name}.{attribute}()", function)
+                    self._add_function(f"{name}.{attribute}()", function)
                 elif not attribute.startswith("__") and isinstance(value, (*_PLAIN, tuple)):
                     self.add(f"{name}.{attribute}", value)
 
-    def _function(self, name: str, function: types.FunctionType) -> None:
+    def _add_function(self, name: str, function: types.FunctionType) -> None:
         """Adds a function by its code, its defaults, and what it reads from around it."""
-        if _of_library(function) or id(function) in self._described:
-            self._leaf(name, f"{function.__module__}.{function.__qualname__}")
+        if _is_of_library(function) or id(function) in self._described:
+            self._add_fact(name, f"{function.__module__}.{function.__qualname__}")
             return
         self._described.add(id(function))
         code = function.__code__
-        self._leaf(name, f"other code of {function.__qualname__}", self._together(_code(code)))
+        self._add_fact(name, f"other code of {function.__qualname__}", self._digest_of_parts(_code_parts(code)))
         self.add(f"{name} defaults", function.__defaults__)
         self.add(f"{name} keyword defaults", function.__kwdefaults__)
         for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._read(f"{name} variable {variable!r}", cell.cell_contents if _is_filled(cell) else None)
-        for variable in sorted(_names(code)):
+            self._add_outside_value(f"{name} variable {variable!r}", cell.cell_contents if _is_filled(cell) else None)
+        for variable in sorted(_global_names(code)):
             if variable in function.__globals__:
-                self._read(f"{name} global {variable!r}", function.__globals__[variable])
+                self._add_outside_value(f"{name} global {variable!r}", function.__globals__[variable])
 
-    def _read(self, name: str, value: Any) -> None:
+    def _add_outside_value(self, name: str, value: Any) -> None:
         """Adds what a function reads from outside of it: values, functions, classes; of other objects the class."""
         if type(value) is int and value == self.rank and "rank" in name.lower():
-            self._leaf(name, "its own rank")
+            self._add_fact(name, "its own rank")
         elif (
             isinstance(value, (*_PLAIN, *_CALLS, Enum, Tensor, np.ndarray, functools.partial, list, tuple, dict, type))
             or is_dataclass(value)
@@ -194,35 +194,35 @@ class ClaimFacts:
         ):
             self.add(name, value)
         else:
-            self._leaf(name, _identity(type(value)))
+            self._add_fact(name, _qualified_name(type(value)))
 
-    def _module(self, name: str, module: nn.Module) -> None:
+    def _add_module(self, name: str, module: nn.Module) -> None:
         """Adds a model: its layers with their settings, which of its parameters are trained, and its users' code."""
         for path, each in module.named_modules():
             where = f"{name}.{path}" if path else name
-            self._class(where, type(each))
-            self._leaf(f"{where} settings", each.extra_repr())
-            self._leaf(f"{where} mode", "training" if each.training else "evaluation")
-            for own, value in sorted(each.__dict__.items()):
-                if not own.startswith("_") and own != "training" and isinstance(value, _PLAIN):
-                    self._plain(f"{where}.{own}", value)
+            self._add_class(where, type(each))
+            self._add_fact(f"{where} settings", each.extra_repr())
+            self._add_fact(f"{where} mode", "training" if each.training else "evaluation")
+            for attribute, value in sorted(each.__dict__.items()):
+                if not attribute.startswith("_") and attribute != "training" and isinstance(value, _PLAIN):
+                    self._add_plain(f"{where}.{attribute}", value)
         for path, p in module.named_parameters():
             trained = "trained" if p.requires_grad else "frozen"
-            self._leaf(f"{name}.{path}", f"{trained}, {tuple(p.shape)}, {p.dtype}")
+            self._add_fact(f"{name}.{path}", f"{trained}, {tuple(p.shape)}, {p.dtype}")
 
-    def _plain(self, name: str, value: Any) -> None:
+    def _add_plain(self, name: str, value: Any) -> None:
         """Adds a number or a text; the name of a device by its kind."""
         if isinstance(value, str) and _DEVICE.fullmatch(value):
-            self._leaf(name, value.partition(":")[0])
+            self._add_fact(name, value.partition(":")[0])
         else:
             shown = value.hex() if isinstance(value, float) else repr(value)
-            self._leaf(name, repr(value), f"{type(value).__name__} {shown}".encode())
+            self._add_fact(name, repr(value), f"{type(value).__name__} {shown}".encode())
 
-    def _leaf(self, name: str, shown: str, known: bytes | None = None) -> None:
-        digest = self._together([shown]) if known is None else self._together([known])
-        self.found[name] = Fact(shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 1] + "…", digest)
+    def _add_fact(self, name: str, shown: str, known: bytes | None = None) -> None:
+        digest = self._digest_of_parts([shown]) if known is None else self._digest_of_parts([known])
+        self.facts[name] = Fact(shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 1] + "…", digest)
 
-    def _together(self, parts: Iterable[str | bytes]) -> bytes:
+    def _digest_of_parts(self, parts: Iterable[str | bytes]) -> bytes:
         made = hashlib.blake2b(key=self.key[:64], digest_size=_DIGEST_BYTES)
         for part in parts:
             bare = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -231,7 +231,7 @@ class ClaimFacts:
 
     def digest(self) -> bytes:
         """Returns one digest of all facts and their names."""
-        return self._together(part for name, fact in self.found.items() for part in (name, fact.digest))
+        return self._digest_of_parts(part for name, fact in self.facts.items() for part in (name, fact.digest))
 
 
 def digest_of_record(key: bytes, thing: Any) -> bytes:
@@ -240,11 +240,11 @@ def digest_of_record(key: bytes, thing: Any) -> bytes:
     Objects of other kinds count by their bytes (`tobytes`, as pictures have it) or else by their class alone.
     """
     made = hashlib.blake2b(key=key[:64], digest_size=_DIGEST_BYTES)
-    _feed(made, thing, 0)
+    _feed_hash(made, thing, 0)
     return made.digest()
 
 
-def _feed(made: Any, thing: Any, depth: int) -> None:
+def _feed_hash(made: Any, thing: Any, depth: int) -> None:
     """Adds a record's content to a hash, with the type and the length of every part."""
     # Numbers enter as their bytes, with type and shape, so that two layouts never look alike.
     if isinstance(thing, Tensor):
@@ -259,27 +259,27 @@ def _feed(made: Any, thing: Any, depth: int) -> None:
     elif isinstance(thing, Mapping) and depth < _DEEPEST:
         made.update(f"mapping {len(thing)};".encode())
         for name, value in thing.items():
-            _feed(made, name, depth + 1)
-            _feed(made, value, depth + 1)
+            _feed_hash(made, name, depth + 1)
+            _feed_hash(made, value, depth + 1)
     elif isinstance(thing, list | tuple | np.ndarray) and depth < _DEEPEST:
         made.update(f"list {len(thing)};".encode())
         for value in thing:
-            _feed(made, value, depth + 1)
+            _feed_hash(made, value, depth + 1)
     elif isinstance(thing, _PLAIN):
         bare = thing if isinstance(thing, bytes) else repr(thing).encode("utf-8", "surrogatepass")
         made.update(f"{type(thing).__name__} {len(bare)};".encode() + bare)
     elif is_dataclass(thing) and not isinstance(thing, type) and depth < _DEEPEST:
-        made.update(_identity(type(thing)).encode())
+        made.update(_qualified_name(type(thing)).encode())
         for each in fields(thing):
-            _feed(made, getattr(thing, each.name, None), depth + 1)
+            _feed_hash(made, getattr(thing, each.name, None), depth + 1)
     # What is left counts by its bytes if it has any, else by its class alone.
     elif callable(getattr(thing, "tobytes", None)):
-        made.update(f"{_identity(type(thing))};".encode() + thing.tobytes())
+        made.update(f"{_qualified_name(type(thing))};".encode() + thing.tobytes())
     else:
-        made.update(f"{_identity(type(thing))};".encode())
+        made.update(f"{_qualified_name(type(thing))};".encode())
 
 
-def differences(by_rank: list[dict[str, Fact]]) -> list[str]:
+def describe_differences(by_rank: list[dict[str, Fact]]) -> list[str]:
     """Returns one line for every fact in which some rank differs from the first, with what may be shown of both."""
     first, lines = by_rank[0], list[str]()
     for name in dict.fromkeys(name for found in by_rank for name in found):
@@ -289,28 +289,28 @@ def differences(by_rank: list[dict[str, Fact]]) -> list[str]:
         if other is None:
             continue
         one, two = first.get(name, missing).shown, values[other].shown
-        said = f"rank 0 has {one}, rank {other} has {two}" if one != two else f"not the same on rank {other}"
-        lines.append(f"{name}: {said}")
+        difference = f"rank 0 has {one}, rank {other} has {two}" if one != two else f"not the same on rank {other}"
+        lines.append(f"{name}: {difference}")
     return lines
 
 
-def _identity(kind: type) -> str:
+def _qualified_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _of_library(thing: Any) -> bool:
+def _is_of_library(thing: Any) -> bool:
     return str(getattr(thing, "__module__", None) or "builtins").partition(".")[0] in _LIBRARIES
 
 
 def _attributes(thing: Any) -> list[tuple[str, Any]]:
     """Returns an object's own attributes by name, those in slots included."""
-    found = dict(getattr(thing, "__dict__", {}))
+    attributes = dict(getattr(thing, "__dict__", {}))
     for base in type(thing).__mro__:
         slots = vars(base).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             if hasattr(thing, name):
-                found[name] = getattr(thing, name)
-    return sorted(found.items())
+                attributes[name] = getattr(thing, name)
+    return sorted(attributes.items())
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -322,12 +322,12 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _code(code: types.CodeType) -> tuple[bytes | str, ...]:
+def _code_parts(code: types.CodeType) -> tuple[bytes | str, ...]:
     """Returns what a code object does, without file names, line numbers and the docstring's place."""
     parts: list[bytes | str] = [code.co_code, str(code.co_names), str(code.co_varnames), str(code.co_argcount)]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            parts += _code(constant)
+            parts += _code_parts(constant)
         elif isinstance(constant, frozenset):  # whose order is another in every process
             parts += sorted(map(repr, constant))
         else:
@@ -336,10 +336,10 @@ def _code(code: types.CodeType) -> tuple[bytes | str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _names(code: types.CodeType) -> frozenset[str]:
+def _global_names(code: types.CodeType) -> frozenset[str]:
     """Returns the global names that a code object and the functions inside it look up."""
-    found = {str(each.argval) for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    names = {str(each.argval) for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found |= _names(constant)
-    return frozenset(found)
+            names |= _global_names(constant)
+    return frozenset(names)

@@ -33,44 +33,46 @@ Receives = Callable[[int, Tensor], None]
 _NOTHING, _STOPPED = 0, -1
 
 
-class Rounds:
+class CollectiveRounds:
     """The rounds of one group of ranks over the parameters that are divided among it."""
 
     def __init__(self, ranks: Ranks, shards: Sequence[Tensor]) -> None:
         self._ranks, self.shards = ranks, shards
-        self.receives: Receives | None = None
+        self.on_receive: Receives | None = None
         self._over = False
-        self.most = 0  # the most that one round gathered or brought together, in numbers: for tests and figures
+        self.largest_round = (
+            0  # the most that one round gathered or brought together, in numbers: for tests and figures
+        )
 
-    def rows(self, number: int) -> Tensor:
+    def gather_rows(self, number: int) -> Tensor:
         """Returns a parameter's rows of all ranks."""
-        found = self._round(1 + 2 * number)[0]
-        assert found is not None, "it was asked for"
-        return found
+        rows = self._make_round(1 + 2 * number)[0]
+        assert rows is not None, "it was asked for"
+        return rows
 
-    def bring(self, number: int, sums: Tensor) -> None:
+    def contribute_sum(self, number: int, sums: Tensor) -> None:
         """Hands over a sum for a parameter, as whole numbers end to end; every rank receives its rows of the total."""
-        self._round(2 + 2 * number, sums)
+        self._make_round(2 + 2 * number, sums)
 
-    def wait(self) -> None:
+    def serve_until_idle(self) -> None:
         """Takes part in what others ask for until nobody needs anything, so that all can meet."""
-        while not self._over and self._round(_NOTHING)[1]:
+        while not self._over and self._make_round(_NOTHING)[1]:
             pass
 
     def stop(self) -> None:
         """Tells the other ranks that there will be no more from this one; they stop too."""
         if not self._over:
-            self._round(_STOPPED)
+            self._make_round(_STOPPED)
 
-    def _round(self, asked: int, sums: Tensor | None = None) -> tuple[Tensor | None, bool]:
+    def _make_round(self, asked: int, sums: Tensor | None = None) -> tuple[Tensor | None, bool]:
         """Makes one round; returns what this rank asked for, and whether any rank asked for anything."""
-        with self._ranks.in_round():
-            return self._made(asked, sums)
+        with self._ranks.without_waiting():
+            return self._exchange_requests(asked, sums)
 
-    def _made(self, asked: int, sums: Tensor | None) -> tuple[Tensor | None, bool]:
+    def _exchange_requests(self, asked: int, sums: Tensor | None) -> tuple[Tensor | None, bool]:
         """Exchanges what each rank asks for and carries all of it out, in the same order on every rank."""
-        said = torch.tensor([asked], dtype=torch.int64, device=self._ranks.device)
-        words = self._ranks.joined(said).tolist()
+        request = torch.tensor([asked], dtype=torch.int64, device=self._ranks.device)
+        words = self._ranks.all_gather(request).tolist()
         # One rank that stopped ends the rounds of all, so that none waits for ever.
         if _STOPPED in words:
             self._over = True
@@ -78,40 +80,40 @@ class Rounds:
                 raise StoppedElsewhere("another rank met an error and stopped; its own message says why")
             return None, False
         # Every rank joins every collective, whoever asked for it.
-        found: Tensor | None = None
+        requested_rows: Tensor | None = None
         for word in sorted(set(words) - {_NOTHING}):
             number, brought = divmod(word - 1, 2)
             if not brought:
-                whole = self._whole(self.shards[number])
-                found = whole if word == asked else found
+                rows = self._gather_parameter(self.shards[number])
+                requested_rows = rows if word == asked else requested_rows
             else:
-                self._brought(number, sums if word == asked else None)
-        return found, any(words)
+                self._reduce_sum(number, sums if word == asked else None)
+        return requested_rows, any(words)
 
-    def _whole(self, p: Tensor) -> Tensor:
+    def _gather_parameter(self, p: Tensor) -> Tensor:
         """Gathers all rows of a parameter, by one all-gather."""
-        found = joined_rows(self._ranks, p)
-        self.most = max(self.most, found.numel())
-        return found
+        rows = gather_rows(self._ranks, p)
+        self.largest_round = max(self.largest_round, rows.numel())
+        return rows
 
-    def _brought(self, number: int, sums: Tensor | None) -> None:
+    def _reduce_sum(self, number: int, sums: Tensor | None) -> None:
         """Adds this rank's sum, or zeros, to those of the others and keeps its own rows, by one reduce-scatter."""
         p = self.shards[number]
-        room, length = row_shard.width(p) * self._ranks.size, p.numel()
+        room, length = row_shard.stretch_width(p) * self._ranks.size, p.numel()
         if sums is None or length < room:
-            padded = torch.zeros(room, dtype=torch.int64, device=row_shard.local(p).device)
+            padded = torch.zeros(room, dtype=torch.int64, device=row_shard.local_rows(p).device)
             if sums is not None:
                 padded[:length] = sums
             sums = padded
-        self.most = max(self.most, room)
-        own = self._ranks.own_sums(sums)[: row_shard.stretch(p)[1]]
-        assert self.receives is not None, "ranks that bring sums are in the same pass"
-        self.receives(number, own)
+        self.largest_round = max(self.largest_round, room)
+        own_rows = self._ranks.reduce_scatter(sums)[: row_shard.own_stretch(p)[1]]
+        assert self.on_receive is not None, "ranks that bring sums are in the same pass"
+        self.on_receive(number, own_rows)
 
 
-def joined_rows(ranks: Ranks, p: Tensor) -> Tensor:
+def gather_rows(ranks: Ranks, p: Tensor) -> Tensor:
     """Returns all rows of a parameter that is divided among these ranks, by one all-gather."""
-    own, width = row_shard.local(p).detach().reshape(-1), row_shard.width(p)
-    room = own if len(own) == width else torch.cat([own, own.new_zeros(width - len(own))])
-    found = ranks.joined(room)[: p.numel()]
-    return (found.clone() if ranks.size == 1 else found).view(p.shape)
+    own_rows, width = row_shard.local_rows(p).detach().reshape(-1), row_shard.stretch_width(p)
+    room = own_rows if len(own_rows) == width else torch.cat([own_rows, own_rows.new_zeros(width - len(own_rows))])
+    all_rows = ranks.all_gather(room)[: p.numel()]
+    return (all_rows.clone() if ranks.size == 1 else all_rows).view(p.shape)

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from sordino.distributed import row_shard
-from sordino.distributed.collectives_on_demand import joined_rows
+from sordino.distributed.collectives_on_demand import gather_rows
 from sordino.distributed.layer_by_layer import LayerByLayer
 from sordino.distributed.process_group import Ranks
-from sordino.distributed.shared_lot import in_step
+from sordino.distributed.shared_lot import check_in_step
 from sordino.refusal import Refusal
 
 _TORCH_STATE = "__composable_api_state_key"
@@ -37,11 +37,13 @@ class FullySharded:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._wholes: dict[int, tuple[Tensor, nn.Parameter]] = {}  # by the shard's identity, which is held here
+        self._gathered_by_shard: dict[
+            int, tuple[Tensor, nn.Parameter]
+        ] = {}  # by the shard's identity, which is held here
         self._depth, self._times = 0, 0
-        self.layers: LayerByLayer | None = None  # inside `layered`
+        self.layers: LayerByLayer | None = None  # inside `gathered_layer_by_layer`
         self._ranks = Ranks()
-        self.rest()
+        self.release_full_parameters()
         for name, p in model.named_parameters():
             _refuse_other_division(name, p)
         for name, module in model.named_modules():
@@ -54,7 +56,7 @@ class FullySharded:
         first: Any = next(p for p in self._model.parameters() if row_shard.is_shard(p))
         return first.device_mesh
 
-    def join(self, ranks: Ranks) -> None:
+    def check_ranks(self, ranks: Ranks) -> None:
         """Sets the ranks of the run and refuses a model whose parameters are divided among others."""
         self._ranks = ranks
         given = None if ranks.group is None else torch.distributed.get_process_group_ranks(ranks.group)
@@ -66,18 +68,18 @@ class FullySharded:
                 )
 
     @property
-    def inside(self) -> bool:
+    def is_gathered(self) -> bool:
         """Is the model whole now?"""
         return self._depth > 0
 
-    def rest(self) -> None:
+    def release_full_parameters(self) -> None:
         """Makes every parameter its shard again; torch may have left some of them gathered after a forward pass."""
-        for module in self._model.modules() if not self.inside else ():
+        for module in self._model.modules() if not self.is_gathered else ():
             if _is_fsdp(module):
                 module.reshard()  # type: ignore[operator]
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def gathered_parameters(self) -> Iterator[None]:
         """Makes a plain model with all of its parameters on every rank; the shards are put back at the end."""
         self._depth += 1
         try:
@@ -86,41 +88,41 @@ class FullySharded:
                 return
             self._times += 1
             # All ranks must come here together, because gathering is a collective.
-            in_step(self._ranks, "the parameters", self._times)
+            check_in_step(self._ranks, "the parameters", self._times)
             with ExitStack() as put_back, torch.no_grad():
                 # Every change is registered with the stack that undoes it, in whatever way this ends.
                 for module in self._model.modules():
-                    self._bared(module, put_back)
-                    self._gathered(module, put_back)
+                    self._remove_fsdp_hooks(module, put_back)
+                    self._gather_module(module, put_back)
                 with torch.enable_grad():
                     yield
         finally:
             self._depth -= 1
-            for _, held in self._wholes.values() if not self._depth else ():
+            for _, held in self._gathered_by_shard.values() if not self._depth else ():
                 held.data = held.data.new_empty(0)  # what still refers to the numbers keeps them
 
     @contextmanager
-    def layered(self) -> Iterator[None]:
+    def gathered_layer_by_layer(self) -> Iterator[None]:
         """Makes a plain model whose parameters are there only while the module in charge of them runs."""
-        if self.inside:  # whole already
+        if self.is_gathered:  # whole already
             yield
             return
         self._depth += 1
         try:
             self._times += 1
-            in_step(self._ranks, "the parameters, layer by layer", self._times)
+            check_in_step(self._ranks, "the parameters, layer by layer", self._times)
             with ExitStack() as put_back, torch.no_grad():
-                charges, numbers = self._charges(put_back)
-                shards, held = zip(*[self._wholes[key] for key in numbers], strict=True)
+                charges, numbers = self._find_charges(put_back)
+                shards, held = zip(*[self._gathered_by_shard[key] for key in numbers], strict=True)
                 self.layers = LayerByLayer(self._ranks, shards, held)
-                with self.layers.entered(charges), torch.enable_grad():
+                with self.layers.gather_on_forward(charges), torch.enable_grad():
                     yield
         finally:
             self._depth, self.layers = 0, None
-            for _, each in self._wholes.values():
+            for _, each in self._gathered_by_shard.values():
                 each.data = each.data.new_empty(0)
 
-    def _charges(self, put_back: ExitStack) -> tuple[list[tuple[nn.Module, list[int]]], dict[int, int]]:
+    def _find_charges(self, put_back: ExitStack) -> tuple[list[tuple[nn.Module, list[int]]], dict[int, int]]:
         """Returns the modules that `fully_shard` was applied to, with the parameters in their charge.
 
         Returns the shards' numbers by identity as well.
@@ -142,8 +144,8 @@ class FullySharded:
                 if number not in charge:
                     charge.append(number)
             # From here on the module is plain, and its parameters are those of the passes.
-            self._bared(module, put_back)
-            self._replaced(module, put_back)
+            self._remove_fsdp_hooks(module, put_back)
+            self._replace_shards(module, put_back)
             for child in module._modules.values():
                 if child is not None:
                     visit(child, charge, seen)
@@ -151,33 +153,33 @@ class FullySharded:
         visit(self._model, [], set())
         return charges, numbers
 
-    def _replaced(self, module: nn.Module, put_back: ExitStack) -> list[tuple[Tensor, nn.Parameter]]:
+    def _replace_shards(self, module: nn.Module, put_back: ExitStack) -> list[tuple[Tensor, nn.Parameter]]:
         """Replaces a module's shards by the parameters that the passes see.
 
         These are the same objects every time, because the engine knows a model by them.
         """
-        found: list[tuple[Tensor, nn.Parameter]] = []
+        replaced: list[tuple[Tensor, nn.Parameter]] = []
         for name, p in module._parameters.items():
             if p is None or not row_shard.is_shard(p):
                 continue
-            _, held = self._wholes.get(id(p), (None, None))
+            _, held = self._gathered_by_shard.get(id(p), (None, None))
             if held is None:
                 held = nn.Parameter(torch.empty(0, dtype=p.dtype, device=p.device), requires_grad=False)
-                self._wholes[id(p)] = p, held
+                self._gathered_by_shard[id(p)] = p, held
             held.requires_grad_(p.requires_grad)
             put_back.callback(module._parameters.__setitem__, name, p)
             module._parameters[name] = held
-            found.append((p, held))
-        return found
+            replaced.append((p, held))
+        return replaced
 
-    def _gathered(self, module: nn.Module, put_back: ExitStack) -> None:
+    def _gather_module(self, module: nn.Module, put_back: ExitStack) -> None:
         """Gathers the parameters of a module."""
-        for p, held in self._replaced(module, put_back):
+        for p, held in self._replace_shards(module, put_back):
             if held.numel() != p.numel():
-                held.data = joined_rows(self._ranks, p)
+                held.data = gather_rows(self._ranks, p)
 
     @staticmethod
-    def _bared(module: nn.Module, put_back: ExitStack) -> None:
+    def _remove_fsdp_hooks(module: nn.Module, put_back: ExitStack) -> None:
         """Makes a module what it was before `fully_shard`: of its own class, without torch's hooks and state."""
         if not _is_fsdp(module):
             return
@@ -187,18 +189,18 @@ class FullySharded:
         for key in _HOOKS:
             hooks = attributes[key]
             put_back.callback(attributes.__setitem__, key, hooks)
-            attributes[key] = type(hooks)((k, hook) for k, hook in hooks.items() if not _torchs(hook))
+            attributes[key] = type(hooks)((k, hook) for k, hook in hooks.items() if not _is_hook_of_torch(hook))
         kind = type(module)
         put_back.callback(setattr, module, "__class__", kind)
-        module.__class__ = _plain_class(kind)
+        module.__class__ = _original_class(kind)
 
 
-def fully_sharded(model: nn.Module) -> FullySharded | None:
+def wrap_if_sharded(model: nn.Module) -> FullySharded | None:
     """Returns the `FullySharded` of a model that `fully_shard` was applied to; None for another model."""
     return FullySharded(model) if any(map(_is_fsdp, model.modules())) else None
 
 
-def shards(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def select_shards(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns those tensors that are divided among ranks."""
     return {name: p for name, p in named.items() if row_shard.is_shard(p)}
 
@@ -207,13 +209,13 @@ def _is_fsdp(module: nn.Module) -> bool:
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
-def _plain_class(kind: type) -> type:
+def _original_class(kind: type) -> type:
     """Returns the class that torch put its own in front of."""
     order = kind.__mro__
     return order[1 + next(k for k, each in enumerate(order) if each.__name__ == "FSDPModule")]
 
 
-def _torchs(hook: Any) -> bool:
+def _is_hook_of_torch(hook: Any) -> bool:
     return str(getattr(hook, "__module__", "")).startswith(_HOME)
 
 

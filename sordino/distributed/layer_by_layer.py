@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.distributed.collectives_on_demand import Rounds
+from sordino.distributed.collectives_on_demand import CollectiveRounds
 from sordino.distributed.process_group import Ranks
 from sordino.refusal import Refusal
 
 
 @dataclass(frozen=True)
-class _Number:
+class _ParameterView:
     """In place of a view of a parameter, in what autograd keeps."""
 
     parameter: int
@@ -39,7 +39,7 @@ class _Number:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptTensor:
     """Any other tensor, as it was: autograd compares versions only of what it keeps by itself."""
 
     tensor: Tensor
@@ -51,42 +51,44 @@ class LayerByLayer:
 
     def __init__(self, ranks: Ranks, shards: Sequence[Tensor], held: Sequence[nn.Parameter]) -> None:
         self._ranks, self._held = ranks, held
-        self.rounds = Rounds(ranks, shards)
-        self._absent = [_absent(p) for p in shards]
+        self.rounds = CollectiveRounds(ranks, shards)
+        self._absent = [_placeholder_for(p) for p in shards]
         self._numbers = {id(p): number for number, p in enumerate(held)}
         self._users = [0] * len(held)
-        self._where: dict[int, int] = {}  # of those that are whole now: the place of their memory, and their number
+        self._number_at_address: dict[
+            int, int
+        ] = {}  # of those that are whole now: the place of their memory, and their number
         self._running = 0
 
     @contextmanager
-    def entered(self, charges: Iterable[tuple[nn.Module, Sequence[int]]]) -> Iterator[None]:
+    def gather_on_forward(self, charges: Iterable[tuple[nn.Module, Sequence[int]]]) -> Iterator[None]:
         """Lets modules gather what is in their charge before they run, while it lasts."""
-        global _now
-        outer, _now = _now, self
+        global _current
+        outer, _current = _current, self
         with ExitStack() as put_back:
             # Outside of its layer a parameter has a shape and no numbers.
             for p, absent in zip(self._held, self._absent, strict=True):
                 p.data = absent
             for module, numbers in charges:
-                self._hook(module, numbers, put_back)
+                self._register_hooks(module, numbers, put_back)
             # A rank that is about to meet the others first takes part in the rounds they still need.
-            self._ranks.waits = self.rounds.wait
+            self._ranks.wait_before_collective = self.rounds.serve_until_idle
             try:
                 yield
-                self.rounds.wait()
+                self.rounds.serve_until_idle()
             except BaseException:
                 self.rounds.stop()
                 raise
             finally:
-                _now, self._ranks.waits = outer, None
+                _current, self._ranks.wait_before_collective = outer, None
 
-    def _hook(self, module: nn.Module, numbers: Sequence[int], put_back: ExitStack) -> None:
+    def _register_hooks(self, module: nn.Module, numbers: Sequence[int], put_back: ExitStack) -> None:
         """Registers hooks that gather a module's parameters before its forward and drop them after it."""
         stack: list[ExitStack] = []
 
         def before(module: nn.Module, args: Any) -> None:
             with torch._C.DisableTorchFunction():  # nothing of this is the model's own computation
-                stack.append(self._within(numbers))
+                stack.append(self._begin_forward(numbers))
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             with torch._C.DisableTorchFunction():
@@ -96,29 +98,29 @@ class LayerByLayer:
         put_back.callback(module.register_forward_pre_hook(before).remove)
         put_back.callback(module.register_forward_hook(after, always_call=True).remove)
 
-    def _within(self, numbers: Sequence[int]) -> ExitStack:
+    def _begin_forward(self, numbers: Sequence[int]) -> ExitStack:
         """Begins a module's forward: gathers its parameters and makes autograd keep numbers in their place."""
         running = ExitStack()
-        running.enter_context(self._whole(numbers))
+        running.enter_context(self._gathered_parameters(numbers))
         if not self._running:
-            running.enter_context(torch.autograd.graph.saved_tensors_hooks(self._packed, self._unpacked))
+            running.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
         self._running += 1
-        running.callback(self._ran)
+        running.callback(self._end_forward)
         return running
 
-    def _ran(self) -> None:
+    def _end_forward(self) -> None:
         self._running -= 1
 
     @contextmanager
-    def _whole(self, numbers: Sequence[int]) -> Iterator[None]:
+    def _gathered_parameters(self, numbers: Sequence[int]) -> Iterator[None]:
         """Gathers these parameters for as long as it lasts; one that is in use already is counted once more."""
         taken = []
         try:
             for number in numbers:
                 p = self._held[number]
                 if not self._users[number]:
-                    p.data = self.rounds.rows(number)
-                    self._where[_place(p)] = number
+                    p.data = self.rounds.gather_rows(number)
+                    self._number_at_address[_address_of(p)] = number
                 self._users[number] += 1
                 taken.append(number)
             yield
@@ -127,26 +129,26 @@ class LayerByLayer:
                 self._users[number] -= 1
                 if not self._users[number]:
                     p = self._held[number]
-                    self._where.pop(_place(p), None)
+                    self._number_at_address.pop(_address_of(p), None)
                     p.data = self._absent[number]
 
-    def _packed(self, tensor: Tensor) -> _Number | _Kept:
+    def _pack(self, tensor: Tensor) -> _ParameterView | _KeptTensor:
         with torch._C.DisableTorchFunction():
-            return self._number_or_kept(tensor)
+            return self._pack_tensor(tensor)
 
-    def _unpacked(self, kept: _Number | _Kept) -> Tensor:
+    def _unpack(self, kept: _ParameterView | _KeptTensor) -> Tensor:
         with torch._C.DisableTorchFunction():
-            return self._tensor(kept)
+            return self._unpack_tensor(kept)
 
-    def _number_or_kept(self, tensor: Tensor) -> _Number | _Kept:
-        number = self._where.get(_place(tensor)) if tensor.numel() else None
+    def _pack_tensor(self, tensor: Tensor) -> _ParameterView | _KeptTensor:
+        number = self._number_at_address.get(_address_of(tensor)) if tensor.numel() else None
         if number is None:
-            return _Kept(tensor.detach(), tensor._version)
-        return _Number(number, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+            return _KeptTensor(tensor.detach(), tensor._version)
+        return _ParameterView(number, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
 
-    def _tensor(self, kept: _Number | _Kept) -> Tensor:
+    def _unpack_tensor(self, kept: _ParameterView | _KeptTensor) -> Tensor:
         """Returns what autograd kept: the tensor itself, or a view of the parameter, which is gathered again."""
-        if isinstance(kept, _Kept):
+        if isinstance(kept, _KeptTensor):
             if kept.tensor._version != kept.version:
                 raise Refusal(
                     "a tensor was changed in place after a layer had used it: need the value it computed with; use the "
@@ -154,52 +156,52 @@ class LayerByLayer:
                 )
             return kept.tensor
         held = self._held[kept.parameter]
-        whole = held.detach() if self._users[kept.parameter] else self.rounds.rows(kept.parameter)
-        return whole.as_strided(kept.size, kept.stride, kept.offset)
+        gathered = held.detach() if self._users[kept.parameter] else self.rounds.gather_rows(kept.parameter)
+        return gathered.as_strided(kept.size, kept.stride, kept.offset)
 
     def shard_of(self, p: Tensor) -> Tensor:
         """Returns what a parameter is gathered from; itself, if it is not divided."""
         number = self._numbers.get(id(p))
         return p if number is None else self.rounds.shards[number]
 
-    def at_hand(self, parameters: Iterable[Tensor]) -> Any:
+    def keep_gathered(self, parameters: Iterable[Tensor]) -> Any:
         """Returns a context in which these parameters are gathered, and stay so."""
-        return self._whole([self._numbers[id(p)] for p in parameters if id(p) in self._numbers])
+        return self._gathered_parameters([self._numbers[id(p)] for p in parameters if id(p) in self._numbers])
 
 
-_now: LayerByLayer | None = None
+_current: LayerByLayer | None = None
 
 
 @contextmanager
-def at_hand(parameters: Iterable[Tensor]) -> Iterator[None]:
+def keep_gathered(parameters: Iterable[Tensor]) -> Iterator[None]:
     """Makes these parameters readable while it lasts, whichever layer runs.
 
     There is nothing to do unless parameters come and go layer by layer.
     """
-    if _now is None:
+    if _current is None:
         yield
         return
-    with _now.at_hand(parameters):
+    with _current.keep_gathered(parameters):
         yield
 
 
-def rows_behind(p: Tensor) -> Tensor:
+def tensor_with_values(p: Tensor) -> Tensor:
     """Returns where the numbers of a parameter are now: itself, or the rows that ranks have of it."""
-    return p if _now is None else _now.shard_of(p)
+    return p if _current is None else _current.shard_of(p)
 
 
-def passed_by_all() -> None:
+def wait_for_all_ranks() -> None:
     """Waits until every rank has come here; returns at once unless parameters come and go layer by layer."""
-    if _now is not None:
-        _now.rounds.wait()
+    if _current is not None:
+        _current.rounds.serve_until_idle()
 
 
-def coming_and_going() -> bool:
+def is_layer_by_layer() -> bool:
     """Returns whether parameters are gathered only while their layer runs, now."""
-    return _now is not None
+    return _current is not None
 
 
-def reroutes(hooks: Any) -> bool:
+def are_our_hooks(hooks: Any) -> bool:
     """Returns whether these hooks on what autograd keeps are those of this file."""
     return hooks is not None and isinstance(getattr(hooks[0], "__self__", None), LayerByLayer)
 
@@ -209,11 +211,11 @@ def is_absent(tensor: Tensor) -> bool:
     return tensor.numel() > 1 and not any(tensor.stride())
 
 
-def _absent(p: Tensor) -> Tensor:
+def _placeholder_for(p: Tensor) -> Tensor:
     """Returns a tensor with the shape and the type of a parameter, and one number for all of it."""
     none = torch.zeros((), dtype=p.dtype, device=p.device)
     return (none.fill_(math.nan) if p.is_floating_point() else none).expand(p.shape)
 
 
-def _place(tensor: Tensor) -> int:
+def _address_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()

@@ -24,7 +24,7 @@ _MESSAGES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_func
 _DIVIDED = "DTensor"  # computes by messages
 
 
-class _Watch(TorchDispatchMode):
+class _MessageWatch(TorchDispatchMode):
     """Refuses operations that send messages, while it lasts."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -39,10 +39,10 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def no_messages() -> Iterator[None]:
+def refuse_messages() -> Iterator[None]:
     """Refuses what would be sent to another rank, while it lasts; there is nothing to watch without a group."""
     if not dist.is_available() or not dist.is_initialized():
         yield
         return
-    with _Watch():  # type: ignore[no-untyped-call]
+    with _MessageWatch():  # type: ignore[no-untyped-call]
         yield

@@ -27,15 +27,15 @@ Stretches = list[tuple[int, int]]
 class Division(Protocol):
     """A division of the coordinates of all tensors, end to end, among the ranks."""
 
-    def own(self) -> Stretches:
+    def own_stretches(self) -> Stretches:
         """Returns the coordinates of this rank."""
         ...
 
-    def own_sums(self, values: Tensor) -> Tensor:
+    def reduce_to_own(self, values: Tensor) -> Tensor:
         """Returns the sums over all ranks, at this rank's coordinates."""
         ...
 
-    def released(self, own: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def assemble_release(self, own_values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the released tensors, from what all ranks made of their coordinates."""
         ...
 
@@ -51,18 +51,18 @@ class Evenly:
     def _width(self) -> int:
         return -(-self.size // self.ranks.size)
 
-    def own(self) -> Stretches:
+    def own_stretches(self) -> Stretches:
         """Returns this rank's one stretch."""
         start = min(self.size, self.ranks.rank * self._width)
         return [(start, min(self._width, self.size - start))]
 
-    def own_sums(self, values: Tensor) -> Tensor:
+    def reduce_to_own(self, values: Tensor) -> Tensor:
         """Returns this rank's stretch of the sums over all ranks, by one reduce-scatter."""
-        return self.ranks.own_sums(_padded(values, self._width * self.ranks.size))[: self.own()[0][1]]
+        return self.ranks.reduce_scatter(_pad_to(values, self._width * self.ranks.size))[: self.own_stretches()[0][1]]
 
-    def released(self, own: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def assemble_release(self, own_values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the released tensors on every rank, by one all-gather."""
-        return apart(self.ranks.joined(_padded(own, self._width))[: self.size], shapes)
+        return split_by_tensor(self.ranks.all_gather(_pad_to(own_values, self._width))[: self.size], shapes)
 
 
 @dataclass(frozen=True)
@@ -72,38 +72,41 @@ class ByRows:
     ranks: Ranks
     shards: Mapping[str, Tensor]
 
-    def own(self) -> Stretches:
+    def own_stretches(self) -> Stretches:
         """Returns one stretch for each parameter."""
-        found, before = [], 0
+        stretches, before = [], 0
         for p in self.shards.values():
-            start, count = row_shard.stretch(p)
-            found.append((before + start, count))
+            start, count = row_shard.own_stretch(p)
+            stretches.append((before + start, count))
             before += p.numel()
-        return found
+        return stretches
 
-    def own_sums(self, values: Tensor) -> Tensor:
+    def reduce_to_own(self, values: Tensor) -> Tensor:
         """Returns this rank's rows of the sums over all ranks, by one reduce-scatter for each parameter."""
-        found = [values[:0]]
+        own_rows = [values[:0]]
         pieces = values.split([p.numel() for p in self.shards.values()])
         for piece, p in zip(pieces, self.shards.values(), strict=True):
             if p.numel():
-                room = _padded(piece, row_shard.width(p) * self.ranks.size)
-                found.append(self.ranks.own_sums(room)[: row_shard.stretch(p)[1]])
-        return torch.cat(found)
+                padded = _pad_to(piece, row_shard.stretch_width(p) * self.ranks.size)
+                own_rows.append(self.ranks.reduce_scatter(padded)[: row_shard.own_stretch(p)[1]])
+        return torch.cat(own_rows)
 
-    def released(self, own: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def assemble_release(self, own_values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the released tensors as shards, each rank with its own rows; nothing is sent."""
-        pieces = own.split([count for _, count in self.own()])
-        return {name: row_shard.with_rows(self.shards[name], piece) for name, piece in zip(shapes, pieces, strict=True)}
+        pieces = own_values.split([count for _, count in self.own_stretches()])
+        return {
+            name: row_shard.shard_from_rows(self.shards[name], piece)
+            for name, piece in zip(shapes, pieces, strict=True)
+        }
 
 
-def apart(values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def split_by_tensor(values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Splits the coordinates of all tensors, end to end, into tensors of these shapes."""
     ends = torch.tensor([t.numel() for t in shapes.values()]).cumsum(0).tolist()
     pieces = values.tensor_split(ends[:-1]) if ends else ()
     return {name: piece.view(t.shape) for (name, t), piece in zip(shapes.items(), pieces, strict=True)}
 
 
-def _padded(values: Tensor, length: int) -> Tensor:
+def _pad_to(values: Tensor, length: int) -> Tensor:
     missing = length - len(values)
     return torch.cat([values, values.new_zeros(missing)]) if missing else values

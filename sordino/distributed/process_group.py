@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sordino.distributed.reusable_buffers import KeptMemory
+from sordino.distributed.reusable_buffers import ReusableBuffers
 from sordino.rng.keystream import KEY_BYTES
 from sordino.rng.streams import Rng
 
@@ -34,8 +34,10 @@ class Ranks:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.group, self.kept = group, KeptMemory()
-        self.waits: Callable[[], None] | None = None  # before a collective: until the others are ready for it
+        self.group, self.buffers = group, ReusableBuffers()
+        self.wait_before_collective: Callable[[], None] | None = (
+            None  # before a collective: until the others are ready for it
+        )
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
         backend = "" if group is None else str(dist.get_backend(group))
@@ -45,78 +47,78 @@ class Ranks:
     def sum_(self, values: Tensor) -> Tensor:
         """Adds whole numbers up over all ranks in place, with the same result on each."""
         if self.size > 1:
-            self._wait()
+            self._wait_for_others()
             dist.all_reduce(values, group=self.group)
         return values
 
-    def own_sums(self, values: Tensor) -> Tensor:
+    def reduce_scatter(self, values: Tensor) -> Tensor:
         """Returns this rank's stretch of whole numbers added up over all ranks.
 
         Their count must be a multiple of the number of ranks.
         """
         if self.size == 1:
             return values
-        self._wait()
+        self._wait_for_others()
         if self._gloo:  # its reduce-scatter is an all-reduce; here each rank is sent what is its own, and adds it up
-            sent = self.kept.take(len(values), values.dtype, values.device)
+            sent = self.buffers.borrow(len(values), values.dtype, values.device)
             dist.all_to_all_single(sent, values, group=self.group)
             first, second, *others = sent.chunk(self.size)
-            own = first + second
+            own_sum = first + second
             for other in others:
-                own.add_(other)
-            return own
-        own = torch.empty_like(values[: len(values) // self.size])
-        dist.reduce_scatter(own, list(values.chunk(self.size)), group=self.group)
-        return own
+                own_sum.add_(other)
+            return own_sum
+        own_sum = torch.empty_like(values[: len(values) // self.size])
+        dist.reduce_scatter(own_sum, list(values.chunk(self.size)), group=self.group)
+        return own_sum
 
-    def joined(self, own: Tensor) -> Tensor:
+    def all_gather(self, own_values: Tensor) -> Tensor:
         """Returns the stretches of all ranks, which are equally long, in the order of the ranks."""
         if self.size == 1:
-            return own
-        self._wait()
-        whole = own.new_empty(self.size * len(own))
-        dist.all_gather(list(whole.chunk(self.size)), own, group=self.group)
-        return whole
+            return own_values
+        self._wait_for_others()
+        all_values = own_values.new_empty(self.size * len(own_values))
+        dist.all_gather(list(all_values.chunk(self.size)), own_values, group=self.group)
+        return all_values
 
-    def gathered(self, thing: Any) -> list[Any]:
+    def gather_objects(self, thing: Any) -> list[Any]:
         """Returns a small object of every rank, in their order."""
         if self.size == 1:
             return [thing]
-        self._wait()
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, thing, group=self.group)
-        return found
+        self._wait_for_others()
+        objects: list[Any] = [None] * self.size
+        dist.all_gather_object(objects, thing, group=self.group)
+        return objects
 
-    def of_first(self, thing: Any) -> Any:
+    def broadcast_from_first(self, thing: Any) -> Any:
         """Returns a small object as the first rank has it."""
         if self.size == 1:
             return thing
-        self._wait()
+        self._wait_for_others()
         held = [thing]
         dist.broadcast_object_list(held, group=self.group, group_src=0)
         return held[0]
 
-    def _wait(self) -> None:
-        if self.waits is not None:
-            with self.in_round() as waits:
+    def _wait_for_others(self) -> None:
+        if self.wait_before_collective is not None:
+            with self.without_waiting() as waits:
                 waits()
 
     @contextmanager
-    def in_round(self) -> Iterator[Callable[[], None]]:
+    def without_waiting(self) -> Iterator[Callable[[], None]]:
         """Suspends waiting while it lasts, because all ranks are known to do the same."""
-        waits, self.waits = self.waits, None
+        waits, self.wait_before_collective = self.wait_before_collective, None
         try:
             yield waits or (lambda: None)
         finally:
-            self.waits = waits
+            self.wait_before_collective = waits
 
-    def fresh(self) -> Rng:
+    def new_rng(self) -> Rng:
         """Returns a stream that nobody can repeat, the same on all ranks."""
         if self.size == 1:
             return Rng.from_entropy()
         key = bytearray(KEY_BYTES)
         Rng.from_entropy().fill(key)
-        return Rng(self.of_first(bytes(key)))
+        return Rng(self.broadcast_from_first(bytes(key)))
 
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
         """Overwrites tensors with those of the first rank."""
@@ -156,10 +158,10 @@ def ranks_of(mesh: Any) -> Ranks | None:
     return Ranks(mesh.get_group())
 
 
-def fresh() -> Rng:
+def new_rng() -> Rng:
     """Returns a stream that nobody can repeat.
 
     Inside torch's own group it is the same on all ranks, all of which must ask for it.
     """
     ranks = ranks_of(None)
-    return Rng.from_entropy() if ranks is None else ranks.fresh()
+    return Rng.from_entropy() if ranks is None else ranks.new_rng()

@@ -18,12 +18,12 @@ _BUFFERS = 4
 
 
 @dataclass
-class KeptMemory:
+class ReusableBuffers:
     """Buffers of one run."""
 
     _buffers: list[Tensor] = field(default_factory=list)
 
-    def take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def borrow(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Returns a tensor of this length with arbitrary content.
 
         Its memory is nobody else's for as long as some tensor is in it.

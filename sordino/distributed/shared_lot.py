@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from sordino.distributed.agreement_digest import digest, marks, wrapped
+from sordino.distributed.agreement_digest import digest_of, sum_of_marks, wrap_to_64_bits
 from sordino.distributed.process_group import Ranks
 from sordino.rng.streams import Rng
 
 if TYPE_CHECKING:
-    from sordino.distributed.collectives_on_demand import Rounds
+    from sordino.distributed.collectives_on_demand import CollectiveRounds
 
 T = TypeVar("T")
 _SUM, _END = "the sum of a lot", "the end of the draws"
@@ -53,10 +53,10 @@ class RankedLot:
     most_chunks: int  # of any rank
     known: int  # a digest of what all must have in common
     stream: Rng  # the same on all: what a forward pass draws is a function of the lot, the pass and the chunk
-    noticed: Callable[[], str | None]  # why there is no guarantee any more, if this rank knows
+    find_reason: Callable[[], str | None]  # why there is no guarantee any more, if this rank knows
     void: Callable[[str], None]
     shards: Mapping[str, Tensor] | None = None  # the parameters, where each rank holds some rows of them
-    rounds: Rounds | None = None  # where sums are brought together one parameter at a time
+    rounds: CollectiveRounds | None = None  # where sums are brought together one parameter at a time
     passes: int = 0
     seen: list[int] = field(default_factory=list)  # chunks computed in this pass
 
@@ -70,59 +70,61 @@ class RankedLot:
         self.seen.append(self.numbers[place])
         return self.stream.child("chunk", self.passes, self.numbers[place]).seed()
 
-    def agree(self, *facts: Any, failed: bool = False) -> None:
+    def agree_after_pass(self, *facts: Any, failed: bool = False) -> None:
         """Meets the other ranks after a pass.
 
         Raises on all ranks unless all have the same facts and every chunk was computed once.
         """
-        known = digest(_SUM, self.known, self.passes, *facts)
-        meet(
+        known = digest_of(_SUM, self.known, self.passes, *facts)
+        meet_all_ranks(
             self.ranks,
             known,
-            self.noticed,
+            self.find_reason,
             self.void,
             failed,
-            marks(known, self.seen),
-            marks(known, range(self.chunks)),
+            sum_of_marks(known, self.seen),
+            sum_of_marks(known, range(self.chunks)),
         )
 
-    def failed(self, error: BaseException) -> NoReturn:
+    def report_failure(self, error: BaseException) -> NoReturn:
         """Tells the others that there will be no sum, and raises the error."""
         try:
-            self.agree(failed=True)
+            self.agree_after_pass(failed=True)
         except (Disagreement, StoppedElsewhere):
             raise error from None
         raise error
 
-    def any(self, found: bool) -> bool:
+    def any_rank(self, condition: bool) -> bool:
         """Returns whether any rank found so."""
-        words = torch.tensor([0, 0, 0, found], dtype=torch.int64, device=self.ranks.device)
+        words = torch.tensor([0, 0, 0, condition], dtype=torch.int64, device=self.ranks.device)
         return bool(self.ranks.sum_(words)[3] > 0)
 
-    def sums(self, rows: Sequence[Tensor]) -> Tensor:
+    def sum_over_chunks(self, rows: Sequence[Tensor]) -> Tensor:
         """Returns Σ over all chunks of one small vector per chunk; exact before it is rounded once.
 
         `rows` are the vectors of this rank's chunks.
         """
         places = max(1, self.most_chunks)
         given = torch.stack(list(rows)).double().cpu()  # (places here, K)
-        whole = torch.zeros(places * given.shape[1], dtype=torch.float64)
-        whole[: given.numel()] = given.flatten()
-        every = self.ranks.joined(whole.to(self.ranks.device)).view(-1, given.shape[1]).cpu()
-        found = [math.fsum(column) for column in every.T.tolist()]
-        return torch.tensor(found, dtype=torch.float64).to(rows[0])
+        padded = torch.zeros(places * given.shape[1], dtype=torch.float64)
+        padded[: given.numel()] = given.flatten()
+        every = self.ranks.all_gather(padded.to(self.ranks.device)).view(-1, given.shape[1]).cpu()
+        totals = [math.fsum(column) for column in every.T.tolist()]
+        return torch.tensor(totals, dtype=torch.float64).to(rows[0])
 
-    def in_order(self, parts: Sequence[Tensor]) -> Tensor:
+    def gather_in_order(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the rows of all chunks in the order of the lot; `parts` are those of this rank's chunks."""
         mine = list(zip(self.numbers, [part.cpu() for part in parts], strict=False))  # an empty rank has an empty part
-        found = sorted((pair for pairs in self.ranks.gathered(mine) for pair in pairs), key=lambda pair: int(pair[0]))
-        return torch.cat([part for _, part in found] or [parts[0]]).to(parts[0].device)
+        ordered = sorted(
+            (pair for pairs in self.ranks.gather_objects(mine) for pair in pairs), key=lambda pair: int(pair[0])
+        )
+        return torch.cat([part for _, part in ordered] or [parts[0]]).to(parts[0].device)
 
 
-def meet(
+def meet_all_ranks(
     ranks: Ranks,
     known: int,
-    noticed: Callable[[], str | None],
+    find_reason: Callable[[], str | None],
     void: Callable[[str], None],
     failed: bool = False,
     covered: int = 0,
@@ -133,36 +135,36 @@ def meet(
     Raises on all ranks if one has failed or if they disagree; passes on what one rank noticed against a claim.
     """
     # Numbers add up over the ranks, so one all-reduce tells everything.
-    reason = noticed()
+    reason = find_reason()
     words = torch.tensor([failed, reason is not None, known, covered], dtype=torch.int64, device=ranks.device)
     failures, notices, digests, chunks = ranks.sum_(words).tolist()
     if failures and not failed:
         raise StoppedElsewhere("another rank met an error in this lot and stopped; its own message says why")
-    _compare(ranks, known, digests, None if failed else (chunks, wanted))
+    _raise_unless_agreed(ranks, known, digests, None if failed else (chunks, wanted))
     # A broken promise that one rank saw voids the claim on all of them, in its words.
     if notices:
-        first = next(found for found in ranks.gathered(reason) if found is not None)
+        first = next(found for found in ranks.gather_objects(reason) if found is not None)
         if reason is None:
             void(first)
 
 
-def in_step(ranks: Ranks, what: str, number: int, found: bool = False) -> bool:
+def check_in_step(ranks: Ranks, what: str, number: int, condition: bool = False) -> bool:
     """Checks before another collective that all ranks are here for the same thing; returns whether any found so.
 
     Ranks that have lost step would otherwise wait inside different collectives, or take one's numbers for another's.
     """
-    known = digest(what, number)
-    words = torch.tensor([False, found, known, 0], dtype=torch.int64, device=ranks.device)
+    known = digest_of(what, number)
+    words = torch.tensor([False, condition, known, 0], dtype=torch.int64, device=ranks.device)
     failures, finds, digests, _ = ranks.sum_(words).tolist()
     if failures:
         raise StoppedElsewhere("another rank met an error and stopped; its own message says why")
-    _compare(ranks, known, digests, None)
+    _raise_unless_agreed(ranks, known, digests, None)
     return bool(finds)
 
 
-def _compare(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:
+def _raise_unless_agreed(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:
     """Raises unless all ranks have the same digest and every chunk was computed once."""
-    if digests != wrapped(known * ranks.size):
+    if digests != wrap_to_64_bits(known * ranks.size):
         raise Disagreement(
             "the ranks do not agree: they differ in the draw, the parameters, the query's state, the ledger or the grid of "
             "the sum, so nothing was released; give all ranks the same model, data, query, seed and settings, run the same "
@@ -176,29 +178,29 @@ def _compare(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | N
 
 
 def meet_at_the_end(
-    ranks: Ranks, facts: Sequence[Any], noticed: Callable[[], str | None], void: Callable[[str], None]
+    ranks: Ranks, facts: Sequence[Any], find_reason: Callable[[], str | None], void: Callable[[str], None]
 ) -> None:
     """Meets after the last lot, so that all ranks have the same parameters and know the same against a claim."""
-    meet(ranks, digest(_END, *facts), noticed, void)
+    meet_all_ranks(ranks, digest_of(_END, *facts), find_reason, void)
 
 
-def first_of(ranks: Ranks, work: Callable[[], T | None], *facts: Any) -> T | None:
+def first_finding(ranks: Ranks, work: Callable[[], T | None], *facts: Any) -> T | None:
     """Returns what the first rank found that found anything.
 
     All ranks do the same work, and an error of one ends it for all.
     """
 
-    def told(failed: bool) -> None:
-        meet(ranks, digest(*facts), lambda: None, lambda reason: None, failed)
+    def meet_others(failed: bool) -> None:
+        meet_all_ranks(ranks, digest_of(*facts), lambda: None, lambda reason: None, failed)
 
     # An error here must not leave the others waiting in a collective.
     try:
-        found = work()
+        finding = work()
     except Exception as error:
         try:
-            told(failed=True)
+            meet_others(failed=True)
         except Disagreement:
             raise error from None
         raise
-    told(failed=False)
-    return next((each for each in ranks.gathered(found) if each is not None), None)
+    meet_others(failed=False)
+    return next((each for each in ranks.gather_objects(finding) if each is not None), None)

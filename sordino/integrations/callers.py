@@ -18,7 +18,7 @@ _HARMLESS = ("sklearn.pipeline", "sklearn.base", "sklearn.utils")
 """Parts of scikit-learn that call `fit` once, on the records they were given."""
 
 
-def around_fit() -> str | None:
+def inspect_callers_of_fit() -> str | None:
     """Returns why this fit has no guarantee, or None; refuses a fit that should not be made at all."""
     frame, void = sys._getframe(1), None
     # Every caller up the stack counts, because a pipeline may stand between a search and this fit.
@@ -35,15 +35,15 @@ def around_fit() -> str | None:
                 "changed records, so that no claim of one fit is true of it: call fit yourself, on each record once"
             )
         if module == "sklearn.pipeline" and name == "fit":
-            void = _learnt(frame.f_locals.get("self")) or void
+            void = _explain_learning_steps(frame.f_locals.get("self")) or void
         frame = frame.f_back  # type: ignore[assignment]
     return void
 
 
-def _learnt(pipeline: Any) -> str | None:
+def _explain_learning_steps(pipeline: Any) -> str | None:
     """Returns why a pipeline's steps before the last leave no guarantee, or None if they learn nothing."""
     for _, step in getattr(pipeline, "steps", ())[:-1]:
-        if _learns(step):
+        if _is_learning_step(step):
             return (
                 f"{type(step).__name__} in the pipeline was fitted on the records without noise; give low= and "
                 "high= in its place, or fit it on public data and put sklearn.frozen.FrozenEstimator around it"
@@ -51,7 +51,7 @@ def _learnt(pipeline: Any) -> str | None:
     return None
 
 
-def _learns(step: Any) -> bool:
+def _is_learning_step(step: Any) -> bool:
     from sklearn.utils import get_tags
 
     if step in (None, "passthrough") or type(step).__name__ == "FrozenEstimator":

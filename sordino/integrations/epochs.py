@@ -24,7 +24,7 @@ class EpochLoader:
         return islice(self._draws, self._per_epoch)
 
 
-def lots_in_an_epoch(records: int, expected_batch: float) -> int:
+def count_lots_per_epoch(records: int, expected_batch: float) -> int:
     """Returns the number of lots until about as many records were drawn as there are.
 
     >>> lots_in_an_epoch(1000, 300)

@@ -44,19 +44,19 @@ class _Form:
     unit: NDArray[np.float64] | None  # of the grid, one per column
 
     @staticmethod
-    def of(found: NDArray[np.uint64], unit: NDArray[np.float64] | None) -> _Form:
+    def of(digests: NDArray[np.uint64], unit: NDArray[np.float64] | None) -> _Form:
         """Returns the form of some digests, one per row or several of which any may be met again."""
-        if found.ndim == 2:  # each digest of a row once
-            ordered = np.sort(found, axis=1)
+        if digests.ndim == 2:  # each digest of a row once
+            ordered = np.sort(digests, axis=1)
             keep = np.column_stack([np.ones(len(ordered), dtype=bool), np.diff(ordered, axis=1) != 0])
             values, counts = np.unique(ordered[keep], return_counts=True)
         else:
-            values, counts = np.unique(found, return_counts=True)
-        twice, n = float((counts == 2).sum()), max(1, len(found))
+            values, counts = np.unique(digests, return_counts=True)
+        twice, n = float((counts == 2).sum()), max(1, len(digests))
         upper = (2 * twice + 6 * np.sqrt(2 * twice + 1) + 4) / n
         return _Form(values[counts == 1], min(_MOST_BY_CHANCE, float(upper)), unit)
 
-    def explains(self, hits: int, rows: int) -> bool:
+    def chance_explains(self, hits: int, rows: int) -> bool:
         """Returns whether chance explains that so many of these rows are met again."""
         from scipy.stats import binom
 
@@ -72,38 +72,38 @@ class RowDigests:
     @classmethod
     def of(cls, table: Any) -> RowDigests | None:
         """Returns the rows of a table of numbers, or of digests; None where it is none."""
-        exact = digests(table)
+        exact = digests_of_rows(table)
         if exact is None:
             return None
         if _are_digests(table):
             return cls((_Form.of(exact, None),))
-        deviation = _plain(table).reshape(len(exact), -1).std(axis=0, dtype=np.float64) if len(exact) else np.ones(1)
+        deviation = _to_array(table).reshape(len(exact), -1).std(axis=0, dtype=np.float64) if len(exact) else np.ones(1)
         deviation = np.where(np.isfinite(deviation) & (deviation > 0), deviation, 1.0)
         units = [None if share is None else share * deviation for share in _GRIDS]
         forms = []
         for unit in units:
-            found = digests(table, unit)
-            assert found is not None, "it is a table of numbers"
-            forms.append(_Form.of(found, unit))
+            row_digests = digests_of_rows(table, unit)
+            assert row_digests is not None, "it is a table of numbers"
+            forms.append(_Form.of(row_digests, unit))
         return cls(tuple(forms))
 
-    def hold(self, table: Any, *, one: bool = False) -> bool:
+    def has_rows_of(self, table: Any, *, one_is_enough: bool = False) -> bool:
         """Returns whether it has more of a table's rows than chance explains.
 
-        For a view of the same memory, which may hold other rows too, `one` makes a single row enough.
+        For a view of the same memory, which may hold other rows too, `one_is_enough` makes a single row enough.
 
         >>> x = np.random.default_rng(0).random((300, 4))
         >>> trained = RowDigests.of(x[:200])
         >>> trained.hold(x[200:]), trained.hold(x[:50].tolist()), trained.hold(x), trained.hold(x[:50].round(3))
         (False, True, True, True)
         """
-        for form in self.forms[:1] if one else self.forms:
-            found = digests(table, form.unit)
-            if found is None or not len(found):
+        for form in self.forms[:1] if one_is_enough else self.forms:
+            row_digests = digests_of_rows(table, form.unit)
+            if row_digests is None or not len(row_digests):
                 return False
-            hit = np.isin(found, form.once)
+            hit = np.isin(row_digests, form.once)
             hits = int((hit if hit.ndim == 1 else hit.any(axis=1)).sum())
-            if hits and (one or not form.explains(hits, len(found))):
+            if hits and (one_is_enough or not form.chance_explains(hits, len(row_digests))):
                 return True
         return False
 
@@ -112,18 +112,18 @@ def _are_digests(table: Any) -> bool:
     return isinstance(table, np.ndarray) and table.dtype == np.uint64
 
 
-def _plain(table: Any) -> NDArray[Any]:
+def _to_array(table: Any) -> NDArray[Any]:
     return np.asarray(table.detach().cpu().numpy() if isinstance(table, Tensor) else table)
 
 
-def digests(table: Any, unit: NDArray[np.float64] | None = None) -> NDArray[np.uint64] | None:
+def digests_of_rows(table: Any, unit: NDArray[np.float64] | None = None) -> NDArray[np.uint64] | None:
     """Returns one number per row, equal for rows that are equal, or equal on a grid; None for no table of numbers."""
     if _are_digests(table):
-        found: NDArray[np.uint64] = table
-        return found
+        row_digests: NDArray[np.uint64] = table
+        return row_digests
     # What is no table of numbers has no digests.
     try:
-        array = _plain(table)
+        array = _to_array(table)
         if array.ndim < 2 or array.dtype.kind not in "biuf":
             return None
     except (TypeError, ValueError):  # rows of different lengths, or no numbers
@@ -133,18 +133,20 @@ def digests(table: Any, unit: NDArray[np.float64] | None = None) -> NDArray[np.u
         return None
     # A digest is a random linear function of the row's bits, whose weights are a secret of the process.
     weights = np.random.default_rng(_salt).integers(0, 2**64, size=wide.shape[1], dtype=np.uint64)
-    found = np.empty(len(wide), dtype=np.uint64)
+    row_digests = np.empty(len(wide), dtype=np.uint64)
     # Block by block, so that a large table is never copied as a whole.
     for start in range(0, len(wide), _BLOCK):
         block = wide[start : start + _BLOCK]
         if unit is not None:
             block = np.rint(np.nan_to_num(block.astype(np.float64), posinf=0.0, neginf=0.0) / unit)
         block = np.ascontiguousarray(block, dtype=np.float32) + np.float32(0.0)  # −0.0 is 0.0
-        found[start : start + _BLOCK] = (block.view(np.uint32).astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64)
-    return found
+        row_digests[start : start + _BLOCK] = (block.view(np.uint32).astype(np.uint64) * weights).sum(
+            axis=1, dtype=np.uint64
+        )
+    return row_digests
 
 
-def _texts(dataset: Any) -> NDArray[np.uint64] | None:
+def _digests_of_texts(dataset: Any) -> NDArray[np.uint64] | None:
     """Returns digests of tokenised records, which tools copy and pad; None for what is none, or too long to read.
 
     A text has three digests: as it is without what its mask hides, and without the run of equal tokens at its end or at its
@@ -153,12 +155,12 @@ def _texts(dataset: Any) -> NDArray[np.uint64] | None:
     try:
         if not 0 < len(dataset) <= _TEXTS or not isinstance(dataset[0], Mapping):
             return None
-        return np.array([_forms_of(dataset[i]) for i in range(len(dataset))], dtype=np.uint64)
+        return np.array([_digests_of_text(dataset[i]) for i in range(len(dataset))], dtype=np.uint64)
     except (TypeError, KeyError, ValueError, IndexError):
         return None
 
 
-def _forms_of(record: Mapping[str, Any]) -> list[int]:
+def _digests_of_text(record: Mapping[str, Any]) -> list[int]:
     """Returns the three digests of one text: as it is, and without equal tokens at its end or beginning."""
     tokens = np.asarray(record["input_ids"], dtype=np.int64).reshape(-1)
     mask = record.get("attention_mask")
@@ -176,13 +178,13 @@ def table_of(dataset: Any) -> Any:
     The rows are its first tensor, skorch's X, or the table itself.
     """
     if isinstance(dataset, Subset):
-        whole = table_of(dataset.dataset)
-        return None if whole is None else whole[np.asarray(dataset.indices, dtype=np.int64)]
+        full_table = table_of(dataset.dataset)
+        return None if full_table is None else full_table[np.asarray(dataset.indices, dtype=np.int64)]
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[0]
-    texts = None if isinstance(dataset, np.ndarray | Tensor) else _texts(dataset)
+    texts = None if isinstance(dataset, np.ndarray | Tensor) else _digests_of_texts(dataset)
     if texts is not None:
         return texts
     inner = getattr(dataset, "X", None) if not isinstance(dataset, np.ndarray | Tensor) else None
-    found = dataset if inner is None else inner
-    return found if isinstance(found, np.ndarray | Tensor) or hasattr(found, "to_numpy") else None
+    table = dataset if inner is None else inner
+    return table if isinstance(table, np.ndarray | Tensor) or hasattr(table, "to_numpy") else None

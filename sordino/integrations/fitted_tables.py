@@ -47,10 +47,10 @@ def find_sign_of_fitting(table: Any) -> str | None:
         return None
     exact = x.dtype == np.float64
     columns = _measured_columns(x[:, :_MOST_COLUMNS].astype(np.float64))
-    whole = columns if len(columns) else None
-    if whole is not None and len(x) <= 10 * _MOST_ROWS:
+    measured = columns if len(columns) else None
+    if measured is not None and len(x) <= 10 * _MOST_ROWS:
         # Each sign is one that public constants do not leave.
-        for look, what in (
+        for shows_sign, what in (
             (_is_standardised, "the columns have mean 0 and deviation 1 to the last digit"),
             (_is_stretched, "the columns begin and end exactly at the same two numbers"),
             (_is_robustly_scaled, "the columns have median 0 and quartiles at distance 1"),
@@ -58,7 +58,7 @@ def find_sign_of_fitting(table: Any) -> str | None:
             (_is_decorrelated, "the columns are not correlated at all"),
             (_is_imputed, "a value that is there many times is the mean of the others"),
         ):
-            if look(whole):
+            if shows_sign(measured):
                 return f"the table was fitted on these records before fit was called: {what}; {_CURE}"
     if _has_synthetic_rows(x[:, :_MOST_COLUMNS].astype(np.float64), exact=exact):
         return (

@@ -31,7 +31,7 @@ from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED, TrainedOn
 from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import ledger_for
-from sordino.lots.loading import length
+from sordino.lots.loading import count_records
 from sordino.lots.lot import Lot
 from sordino.lots.lot_iterator import Draws
 from sordino.per_sample.protocol import Backend
@@ -80,7 +80,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         super().__init_subclass__(**more)
         for name in _HOOKS:
             if name in vars(cls):
-                setattr(cls, name, _after(getattr(PrivateModule, name), vars(cls)[name]))
+                setattr(cls, name, _chain_hooks(getattr(PrivateModule, name), vars(cls)[name]))
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the weights alone, because the noise must not be in two places."""
@@ -123,9 +123,9 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         if not self.automatic_optimization:
             raise Refusal("automatic_optimization=False: each lot is one step of one optimizer; leave it as it is")
         # The noise is calibrated before the first draw; the ledger is that of the parameters, if they have one.
-        query = privacy.query_for(sampler, length(dataset), steps, expected_batch)
+        query = privacy.query_for(sampler, count_records(dataset), steps, expected_batch)
         ledger = ledger_for(self, None)
-        private = Private(self, _losses, query, backend=backend, ledger=ledger, isolate=privacy.isolate)
+        private = Private(self, _losses_by_record, query, backend=backend, ledger=ledger, isolate=privacy.isolate)
         # A checkpoint that was loaded before brings its ledger and position.
         if _STATE in self._held:
             private.load_state_dict(self._held.pop(_STATE))
@@ -143,8 +143,8 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         """The run."""
         if "private" not in self._held:
             raise Refusal("this module was not made private: fit it on the lots that module.make_private(…) gives")
-        found: Private = self._held["private"]
-        return found
+        run: Private = self._held["private"]
+        return run
 
     def claim(self) -> Claim:
         """Returns what can truly be said of the training so far."""
@@ -165,15 +165,15 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
 
     def on_validation_start(self) -> None:
         """Voids the claim if records that were trained on are to be validated."""
-        self._look_at(self.trainer.val_dataloaders)
+        self._void_if_trained_on(self.trainer.val_dataloaders)
 
     def on_test_start(self) -> None:
         """Voids the claim if records that were trained on are to be tested."""
-        self._look_at(self.trainer.test_dataloaders)
+        self._void_if_trained_on(self.trainer.test_dataloaders)
 
     def on_predict_start(self) -> None:
         """Voids the claim if records that were trained on are to be predicted for."""
-        self._look_at(self.trainer.predict_dataloaders)
+        self._void_if_trained_on(self.trainer.predict_dataloaders)
 
     def log(self, name: str, value: Any, *positional: Any, **more: Any) -> None:
         """Logs a value as Lightning does; refuses what `record_losses` would log, which has no noise."""
@@ -184,8 +184,8 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             )
         super().log(name, value, *positional, **more)
 
-    def _look_at(self, loaders: Any) -> None:
-        for loader in _flat(loaders):
+    def _void_if_trained_on(self, loaders: Any) -> None:
+        for loader in _flatten_loaders(loaders):
             dataset = getattr(loader, "dataset", None)
             if "data" in self._held and dataset is not None and self._held["data"].shares(dataset):
                 self._held["ledger"].void(EVALUATED)
@@ -232,30 +232,30 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         self._held[_STATE] = state
 
 
-def _losses(module: Any, *batch: Any) -> Tensor:
+def _losses_by_record(module: Any, *batch: Any) -> Tensor:
     """Returns the losses of `record_losses`, and refuses logging while it runs."""
     module._held["asked"] = True
     try:
-        found: Tensor = module.record_losses(*batch)
+        losses: Tensor = module.record_losses(*batch)
     finally:
         module._held["asked"] = False
-    return found
+    return losses
 
 
-def _after(first: Any, own: Any) -> Any:
+def _chain_hooks(first: Any, second: Any) -> Any:
     """Returns a hook that runs that of `PrivateModule` first and then that of the subclass."""
 
-    @wraps(own)
+    @wraps(second)
     def hook(self: Any, *args: Any, **kwargs: Any) -> Any:
         first(self, *args, **kwargs)
-        return own(self, *args, **kwargs)
+        return second(self, *args, **kwargs)
 
     return hook
 
 
-def _flat(loaders: Any) -> list[Any]:
+def _flatten_loaders(loaders: Any) -> list[Any]:
     """Returns a list of data loaders from what Lightning takes: one, lists and dicts, or its `CombinedLoader`."""
     inner = getattr(loaders, "flattened", loaders)
     if isinstance(inner, dict):
         inner = list(inner.values())
-    return [one for part in inner for one in _flat(part)] if isinstance(inner, list | tuple) else [inner]
+    return [one for part in inner for one in _flatten_loaders(part)] if isinstance(inner, list | tuple) else [inner]

@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from sordino import validate
 from sordino.integrations.missing_library import NotInstalled
 from sordino.ledger.claims import Guarantee
-from sordino.ledger.released_gradients import changed
+from sordino.ledger.released_gradients import find_changed_gradient
 from sordino.private import Private
 from sordino.refusal import Refusal
 
@@ -117,23 +117,23 @@ class Log:
             if private.loss is not None:
                 values["train/loss"] = private.loss
         if number % self.every == 0 or number == 1:
-            values |= _spent(private.spent(delta), delta)
+            values |= _epsilon_values(private.spent(delta), delta)
         self.write(values, number)
 
     def end(self, private: Private, *, delta: float) -> None:
         """Logs ε of the complete run, whatever step it ended at; nothing, if the run has no guarantee."""
-        said = private.claim(delta)
-        if isinstance(said, Guarantee):
-            self.write(_spent(said.epsilon, delta), private.steps)
+        claim = private.claim(delta)
+        if isinstance(claim, Guarantee):
+            self.write(_epsilon_values(claim.epsilon, delta), private.steps)
 
 
-def _spent(epsilon: float | None, delta: float) -> dict[str, float]:
+def _epsilon_values(epsilon: float | None, delta: float) -> dict[str, float]:
     return {} if epsilon is None else {"privacy/epsilon": epsilon, "privacy/delta": delta}
 
 
 def _released_norm(optimizer: Optimizer) -> float | None:
     """Returns the length of the gradient that was released; None where one of its tensors was not."""
     held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if not held or changed(held) is not None:
+    if not held or find_changed_gradient(held) is not None:
         return None
     return math.hypot(*(float(torch.linalg.vector_norm(p.grad, dtype=torch.float64)) for p in held))

@@ -15,7 +15,7 @@ from sordino import validate
 from sordino.clipping.flat import Flat
 from sordino.queries.dry_run import dry_run
 from sordino.queries.noisy_sum import NoisySum, Query
-from sordino.queries.target_epsilon import noise_for
+from sordino.queries.target_epsilon import calibrate_noise
 from sordino.queries.with_loss import WithLoss
 from sordino.release.noise import Gaussian
 from sordino.sampling.sampler import Sampler
@@ -88,12 +88,12 @@ class Privacy:
         if self.query is not None:
             return self.query
         assert self.epsilon is not None  # one of the two is there
-        sigma = noise_for(
-            lambda s: dry_run(self._plain(s), sampler, records, steps, expected_batch), self.epsilon, self.delta
+        sigma = calibrate_noise(
+            lambda s: dry_run(self._plain_query(s), sampler, records, steps, expected_batch), self.epsilon, self.delta
         )
-        return self._plain(sigma)
+        return self._plain_query(sigma)
 
-    def _plain(self, sigma: float) -> Query:
+    def _plain_query(self, sigma: float) -> Query:
         assert self.bound is not None  # checked with epsilon
         plain = NoisySum(Flat(self.bound), Gaussian(sigma))
         if self.loss_bound is None:

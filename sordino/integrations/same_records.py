@@ -27,11 +27,11 @@ _OTHERS = 4
 """Held-out datasets that are remembered as such: a loop evaluates the same few again and again."""
 
 
-class _Known:
+class _StandIn:
     """Stands for records with the same content, wherever they lie: a ledger notes it in place of a table."""
 
 
-_known: deque[tuple[RowDigests, _Known]] = deque(maxlen=32)
+_fitted_tables: deque[tuple[RowDigests, _StandIn]] = deque(maxlen=32)
 """Tables that were fitted on in this process, as digests."""
 
 
@@ -42,12 +42,12 @@ def stand_in_for(table: Any) -> Any:
     """
     rows = RowDigests.of(table)
     if rows is None or not any(len(form.once) for form in rows.forms):
-        return table if table is not None else _Known()
-    for known, stands_in in _known:
-        if known.hold(table):
+        return table if table is not None else _StandIn()
+    for known, stands_in in _fitted_tables:
+        if known.has_rows_of(table):
             return stands_in
-    made = _Known()
-    _known.append((rows, made))
+    made = _StandIn()
+    _fitted_tables.append((rows, made))
     return made
 
 
@@ -59,43 +59,43 @@ def shares_records(one: Any, other: Any) -> bool:
     >>> shares_records(Subset(data, [0]), data), shares_records(TensorDataset(torch.zeros(4, 1)), data)
     (True, False)
     """
-    return TrainedOn(other).shares(one)
+    return TrainedOn(other).shares_records_with(one)
 
 
 class TrainedOn:
     """A dataset that was trained on; what it is made of is looked at once, however often something is evaluated."""
 
     def __init__(self, dataset: Any) -> None:
-        self._made = _rows(dataset)
-        self._dataset, self._looked = dataset, False  # held, so that what it is made of stays where it is
+        self._rows_by_source = _rows_by_source(dataset)
+        self._dataset, self._table_was_read = dataset, False  # held, so that what it is made of stays where it is
         self._table: RowDigests | None = None
-        self._others: deque[Any] = deque(maxlen=_OTHERS)
+        self._held_out: deque[Any] = deque(maxlen=_OTHERS)
 
-    def shares(self, dataset: Any) -> bool:
+    def shares_records_with(self, dataset: Any) -> bool:
         """Returns whether something of the training set is in this dataset."""
-        if any(other is dataset for other in self._others):
+        if any(other is dataset for other in self._held_out):
             return False
-        found = self._same(dataset) or self._alike(dataset)
-        if not found:
-            self._others.append(dataset)
-        return found
+        shared = self._shares_memory(dataset) or self._shares_content(dataset)
+        if not shared:
+            self._held_out.append(dataset)
+        return shared
 
-    def _same(self, dataset: Any) -> bool:
+    def _shares_memory(self, dataset: Any) -> bool:
         """Returns whether the datasets share memory or objects, at the same rows as far as these are known."""
-        for root, rows in _rows(dataset).items():
-            mine = self._made.get(root)
-            if root in self._made and (rows is None or mine is None or rows & mine):
+        for root, rows in _rows_by_source(dataset).items():
+            mine = self._rows_by_source.get(root)
+            if root in self._rows_by_source and (rows is None or mine is None or rows & mine):
                 return True
         return False
 
-    def _alike(self, dataset: Any) -> bool:
+    def _shares_content(self, dataset: Any) -> bool:
         """Returns whether the datasets have rows of equal content."""
-        if not self._looked:
-            self._table, self._looked = RowDigests.of(table_of(self._dataset)), True
-        return self._table is not None and self._table.hold(table_of(dataset))
+        if not self._table_was_read:
+            self._table, self._table_was_read = RowDigests.of(table_of(self._dataset)), True
+        return self._table is not None and self._table.has_rows_of(table_of(dataset))
 
 
-def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
+def _rows_by_source(dataset: Any) -> dict[int, frozenset[int] | None]:
     """Returns what a dataset is made of, and which rows of it; None for all, or where that is not known."""
     chosen: list[int] | None = None
     # Unwrap subsets first: whatever they are subsets of is what is shared.
@@ -109,13 +109,13 @@ def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
         return {id(record): None for record in kept}
     if chosen is not None:
         if isinstance(dataset, TensorDataset):
-            return _addresses(dataset.tensors[0], chosen)
-        return {root: frozenset(chosen) if rows is None else None for root, rows in _rows(dataset).items()}
+            return _row_addresses(dataset.tensors[0], chosen)
+        return {root: frozenset(chosen) if rows is None else None for root, rows in _rows_by_source(dataset).items()}
     # Tensors are known by their memory, Hugging Face's datasets by their table.
     if isinstance(dataset, ConcatDataset):
-        return {root: None for inner in dataset.datasets for root in _rows(inner)}
+        return {root: None for inner in dataset.datasets for root in _rows_by_source(inner)}
     if isinstance(dataset, TensorDataset):
-        return _addresses(dataset.tensors[0])
+        return _row_addresses(dataset.tensors[0])
     table = getattr(dataset, "data", None)
     if type(dataset).__module__.startswith("datasets.") and table is not None:
         selected = getattr(dataset, "_indices", None)
@@ -124,7 +124,7 @@ def _rows(dataset: Any) -> dict[int, frozenset[int] | None]:
     return {id(dataset): None}
 
 
-def _addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, frozenset[int] | None]:
+def _row_addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, frozenset[int] | None]:
     """Returns the memory behind a tensor, and where in it its rows begin."""
     first, step = int(tensor.storage_offset()), tensor.stride(0)
     rows = range(len(tensor)) if chosen is None else chosen
@@ -132,27 +132,27 @@ def _addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, fro
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedTable:
     """A table that was trained on, to be known again: its memory, which may be another's by now, and its rows."""
 
     memory: tuple[int, int] | None
     rows: RowDigests | None
 
     @classmethod
-    def on(cls, table: Any) -> Trained:
+    def remember(cls, table: Any) -> TrainedTable:
         """Returns what is needed to know the table of `fit` again; the table itself is not kept."""
-        found = table_of(table) if not isinstance(table, list | tuple) else table
-        return cls(_memory(found), RowDigests.of(found))
+        bare_table = table_of(table) if not isinstance(table, list | tuple) else table
+        return cls(_memory_bounds(bare_table), RowDigests.of(bare_table))
 
-    def hold(self, table: Any) -> bool:
+    def shares_rows_with(self, table: Any) -> bool:
         """Returns whether a table, or a part of it, was trained on."""
-        found = table_of(table) if not isinstance(table, list | tuple) else table
-        memory = _memory(found)
+        bare_table = table_of(table) if not isinstance(table, list | tuple) else table
+        memory = _memory_bounds(bare_table)
         same = memory and self.memory and memory[0] < self.memory[1] and self.memory[0] < memory[1]
-        return self.rows is not None and self.rows.hold(found, one=bool(same))
+        return self.rows is not None and self.rows.has_rows_of(bare_table, one_is_enough=bool(same))
 
 
-def _memory(table: Any) -> tuple[int, int] | None:
+def _memory_bounds(table: Any) -> tuple[int, int] | None:
     """Returns the first and the last address of an array; None for what is no array."""
     bare = table.detach().numpy() if isinstance(table, Tensor) and table.is_cpu else table
     if not isinstance(bare, np.ndarray):

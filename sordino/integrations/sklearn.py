@@ -110,23 +110,23 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
             )
         places = torch.as_tensor(np.searchsorted(self.classes_, labels))
         disclosed = [CLASSES] if self.classes is None else []
-        self._fit(x, table, places, len(self.classes_), _cross_entropy, disclosed)
+        self._train(x, table, places, len(self.classes_), _cross_entropy, disclosed)
         return self
 
     def predict_proba(self, x: Any) -> Array:
         """Returns the probabilities of `classes_`, (rows, classes)."""
-        found: Array = self._outputs(x).softmax(dim=1).numpy()
+        found: Array = self._compute_outputs(x).softmax(dim=1).numpy()
         return found
 
     def decision_function(self, x: Any) -> Array:
         """Returns scores; for two classes that of the second over the first."""
-        scores = self._outputs(x).numpy()
+        scores = self._compute_outputs(x).numpy()
         found: Array = scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
         return found
 
     def predict(self, x: Any) -> Array:
         """Returns the most probable class."""
-        found: Array = self.classes_[self._outputs(x).argmax(dim=1).numpy()]
+        found: Array = self.classes_[self._compute_outputs(x).argmax(dim=1).numpy()]
         return found
 
     def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
@@ -204,24 +204,28 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
             raise ValueError("y: need one number for each row of X")
         if not self.target_low < self.target_high:
             raise ValueError("target_low and target_high: need target_low < target_high")
-        scaled = (np.clip(target, self.target_low, self.target_high) - self._middle()) / self._half()
-        self._fit(x, table, torch.as_tensor(scaled, dtype=torch.float32), 1, _squared_error, [])
+        scaled = (
+            np.clip(target, self.target_low, self.target_high) - self._target_middle()
+        ) / self._target_half_width()
+        self._train(x, table, torch.as_tensor(scaled, dtype=torch.float32), 1, _squared_error, [])
         return self
 
     def predict(self, x: Any) -> Array:
         """Returns predictions within the bounds of the target."""
-        raw = self._outputs(x)[:, 0].numpy().astype(np.float64)
-        found: Array = np.clip(raw * self._half() + self._middle(), self.target_low, self.target_high)
+        raw = self._compute_outputs(x)[:, 0].numpy().astype(np.float64)
+        found: Array = np.clip(
+            raw * self._target_half_width() + self._target_middle(), self.target_low, self.target_high
+        )
         return found
 
     def score(self, x: Any, y: Any, sample_weight: Any = None) -> float:
         """Returns R²; on the training set itself it voids the claim."""
         return float(super().score(x, y, sample_weight))
 
-    def _middle(self) -> float:
+    def _target_middle(self) -> float:
         return (self.target_high + self.target_low) / 2
 
-    def _half(self) -> float:
+    def _target_half_width(self) -> float:
         return (self.target_high - self.target_low) / 2
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.integrations.callers import around_fit
-from sordino.integrations.epochs import EpochLoader, lots_in_an_epoch
+from sordino.integrations.callers import inspect_callers_of_fit
+from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
 from sordino.integrations.equal_rows import table_of
 from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.missing_library import NotInstalled
@@ -42,11 +42,11 @@ except ImportError as error:
 CLASSES = "which classes there are"
 
 
-def _as_rows(table: Any) -> Any:
+def _to_array(table: Any) -> Any:
     return table.detach().cpu().numpy() if isinstance(table, Tensor) else table
 
 
-class _Net:
+class _PrivateNet:
     """The private part that both networks have in common; it comes before skorch's own class."""
 
     privacy: Privacy
@@ -60,7 +60,7 @@ class _Net:
             return super().get_iterator(dataset, training=training)  # type: ignore[misc]
         # Look at what came before this fit: it may have read the records without noise.
         table = table_of(dataset)
-        void = around_fit() or (None if table is None else find_sign_of_fitting(_as_rows(table)))
+        void = inspect_callers_of_fit() or (None if table is None else find_sign_of_fitting(_to_array(table)))
         if not isinstance(self.privacy, Privacy):
             raise TypeError(
                 f"privacy={self.privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
@@ -73,13 +73,15 @@ class _Net:
         # Lots are drawn by Poisson sampling, and the noise is calibrated to all epochs.
         n = len(dataset)
         sampler = Poisson(min(1.0, net.batch_size / n))
-        per_epoch = lots_in_an_epoch(n, sampler.expected(n))
+        per_epoch = count_lots_per_epoch(n, sampler.expected_size(n))
         steps = per_epoch * net.max_epochs
         query = self.privacy.query_for(sampler, n, steps, None)
         # From here on the run is charged; what is known against its claim is recorded at once.
         net.module_.train()
         net.ledger_ = ledger_for(net.module_, None)
-        net.private_ = Private(net.module_, self._losses, query, ledger=net.ledger_, isolate=self.privacy.isolate)
+        net.private_ = Private(
+            net.module_, self._losses_by_record, query, ledger=net.ledger_, isolate=self.privacy.isolate
+        )
         net.ledger_.uses(stand_in_for(table))
         net.trained_on_ = TrainedOn(dataset)
         if getattr(net, "classes", ()) is None:
@@ -89,7 +91,7 @@ class _Net:
         net.releases_loss_ = isinstance(query, WithLoss)
         return EpochLoader(net.private_.draws(dataset, sampler, steps), per_epoch, dataset)
 
-    def _losses(self, module: nn.Module, x: Any, y: Any) -> Tensor:
+    def _losses_by_record(self, module: nn.Module, x: Any, y: Any) -> Tensor:
         net: Any = self
         scores = module(**x) if isinstance(x, dict) else module(x)
         found: Tensor = net.get_loss(scores, y, X=x, training=True)
@@ -141,7 +143,7 @@ class _Net:
         return {name: value for name, value in state.items() if name not in ("private_", "trained_on_")}
 
 
-class NeuralNetClassifier(_Net, skorch.NeuralNetClassifier):  # type: ignore[misc]
+class NeuralNetClassifier(_PrivateNet, skorch.NeuralNetClassifier):  # type: ignore[misc]
     """skorch's classifier, private.
 
         privacy = Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0)
@@ -176,7 +178,7 @@ class NeuralNetClassifier(_Net, skorch.NeuralNetClassifier):  # type: ignore[mis
         self.privacy = privacy
 
 
-class NeuralNetRegressor(_Net, skorch.NeuralNetRegressor):  # type: ignore[misc]
+class NeuralNetRegressor(_PrivateNet, skorch.NeuralNetRegressor):  # type: ignore[misc]
     """skorch's regressor, private.
 
         net = NeuralNetRegressor(nn.Linear(20, 1), privacy=Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0))
@@ -208,5 +210,5 @@ class NeuralNetRegressor(_Net, skorch.NeuralNetRegressor):  # type: ignore[misc]
         super().__init__(module, *args, criterion=criterion, train_split=train_split, **kwargs)
         self.privacy = privacy
 
-    def _losses(self, module: nn.Module, x: Any, y: Any) -> Tensor:
-        return super()._losses(module, x, y).flatten(1).mean(dim=1)
+    def _losses_by_record(self, module: nn.Module, x: Any, y: Any) -> Tensor:
+        return super()._losses_by_record(module, x, y).flatten(1).mean(dim=1)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from sordino.integrations.callers import around_fit
+from sordino.integrations.callers import inspect_callers_of_fit
 from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import SCORED, Trained, stand_in_for
+from sordino.integrations.same_records import SCORED, TrainedTable, stand_in_for
 from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import Ledger
 from sordino.lots.repeated_records import EqualRows
@@ -63,13 +63,13 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         found: Claim = self.private_.claim(self.delta)
         return found
 
-    def _fit(self, given: Any, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
+    def _train(self, given: Any, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
         """Trains on the table x, made of what was given; `disclosed` was read off the data without noise."""
-        features = self._scaled(x)
+        features = self._scale_columns(x)
         # What was done to the table before may leave no guarantee; it is recorded after training.
-        void = around_fit() or find_sign_of_fitting(x) or _repeated_rows(x)
+        void = inspect_callers_of_fit() or find_sign_of_fitting(x) or _explain_repeated_rows(x)
         n = len(y)
-        model = _network(features.shape[1], int(self.hidden), outputs, self.seed)
+        model = _make_network(features.shape[1], int(self.hidden), outputs, self.seed)
         # Lots are drawn by Poisson sampling, and the noise is calibrated to the number of steps.
         expected = min(float(self.lot), float(n))
         sampler = Poisson(min(1.0, self.lot / n))
@@ -98,9 +98,9 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         self.model_ = model
         self.n_features_in_ = x.shape[1]
         # Digests of the rows, to notice when the training set is predicted for.
-        self._trained = (Trained.on(given), Trained.on(x))
+        self._trained_tables = (TrainedTable.remember(given), TrainedTable.remember(x))
 
-    def _scaled(self, x: Array) -> Tensor:
+    def _scale_columns(self, x: Array) -> Tensor:
         """Returns columns cut to their public bounds and scaled to [−1, 1]; as they are where none were given."""
         if (self.low is None) != (self.high is None):
             raise ValueError(
@@ -114,7 +114,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         return torch.as_tensor(2 * (np.clip(x, low, high) - low) / (high - low) - 1, dtype=torch.float32)
 
     @torch.no_grad()
-    def _outputs(self, x: Any) -> Tensor:
+    def _compute_outputs(self, x: Any) -> Tensor:
         """Returns the model's outputs; for records that were trained on, it voids the claim."""
         check_is_fitted(self, "model_")
         table = check_array(x)
@@ -122,7 +122,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"X has {table.shape[1]} columns: need the {self.n_features_in_} of fit")
         if any(trained.hold(x) for trained in getattr(self, "_trained", ())):  # what is predicted for them has no noise
             self.ledger_.void(SCORED)
-        found: Tensor = self.model_(self._scaled(table))
+        found: Tensor = self.model_(self._scale_columns(table))
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,17 +133,17 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         return {name: value for name, value in vars(self).items() if name not in ("private_", "_trained")}
 
 
-def _repeated_rows(x: Array) -> str | None:
+def _explain_repeated_rows(x: Array) -> str | None:
     """Returns why there is no guarantee if rows were copied, as oversampling does, else None.
 
     Rows that were cut and scaled afterwards may not show it.
     """
-    if EqualRows.of(TensorDataset(torch.from_numpy(np.array(x, dtype=np.float64)))).copies == 1:
+    if EqualRows.find_in(TensorDataset(torch.from_numpy(np.array(x, dtype=np.float64)))).copies == 1:
         return None
     return "rows are in the table several times, so one record moves the sum several times; give every record once"
 
 
-def _network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
+def _make_network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
     """Returns a linear model, or a network with one hidden layer, whose last layer begins at zero."""
     with torch.random.fork_rng(devices=[]):
         if seed is not None:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.integrations.epochs import EpochLoader, lots_in_an_epoch
+from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED, TrainedOn
@@ -126,11 +126,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._resume: dict[str, Any] | None = None
         self._trained_on: TrainedOn | None = None
         self._ledger, self._releases_loss = Ledger(), False
-        super().__init__(model, _checked(given), *positional, **more)
+        super().__init__(model, _check_arguments(given), *positional, **more)
 
     def claim(self) -> Claim:
         """Returns what can truly be said of the training so far."""
-        return self._started().claim(self._privacy.delta)
+        return self._require_run().claim(self._privacy.delta)
 
     def get_train_dataloader(self) -> EpochLoader:
         """Returns lots instead of batches; it is asked for once by each call of `train`."""
@@ -139,10 +139,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             raise ValueError("Trainer: training requires a train_dataset.")
         n, args = len(dataset), self.args
         # Rate, lots in an epoch and steps follow from public numbers; the noise is calibrated to them.
-        dataset, collate = self._columns(dataset)
+        dataset, collate = self._select_columns(dataset)
         sampler = Poisson(min(1.0, self._lot_size / n)) if self._sampler is None else self._sampler
-        expected = sampler.expected(n) if self._expected is None else self._expected
-        per_epoch = lots_in_an_epoch(n, expected)
+        expected = sampler.expected_size(n) if self._expected is None else self._expected
+        per_epoch = count_lots_per_epoch(n, expected)
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
         query = self._privacy.query_for(sampler, n, steps, self._expected)
         # The loss must be one per record: that of the model's class, or the user's own.
@@ -184,7 +184,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         model.train()
         if not isinstance(inputs, Lot):
             raise Refusal("training_step was given a batch that no sampler drew: leave get_train_dataloader as it is")
-        private = self._started()
+        private = self._require_run()
         private.backward(inputs)
         return torch.tensor((private.loss or 0.0) if self._releases_loss else 0.0, device=self.args.device)
 
@@ -204,31 +204,31 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Trains as theirs does; the claim is in the metrics, and beside the model where one is saved."""
         self._read_state(resume_from_checkpoint)
         done = super().train(resume_from_checkpoint, *positional, **more)
-        said = self.claim()
+        claim = self.claim()
         for name in ("epsilon", "delta"):  # as logged before the end: something may have come since
             done.metrics.pop(name, None)
-        if isinstance(said, Guarantee):
-            done.metrics.update({"epsilon": said.epsilon, "delta": said.delta})
+        if isinstance(claim, Guarantee):
+            done.metrics.update({"epsilon": claim.epsilon, "delta": claim.delta})
         if not self._releases_loss:
             done.metrics.pop("train_loss", None)
             done = done._replace(training_loss=float("nan"))
         if self.args.should_save:
-            Path(self.args.output_dir, CARD).write_text(f"# Privacy\n\n```text\n{said}\n```\n", encoding="utf-8")
+            Path(self.args.output_dir, CARD).write_text(f"# Privacy\n\n```text\n{claim}\n```\n", encoding="utf-8")
         return done
 
     def evaluate(self, eval_dataset: Any = None, *positional: Any, **more: Any) -> Any:
         """Evaluates as theirs does; on records that were trained on it voids the claim."""
-        self._look_at(self.eval_dataset if eval_dataset is None else eval_dataset)
+        self._void_if_trained_on(self.eval_dataset if eval_dataset is None else eval_dataset)
         return super().evaluate(eval_dataset, *positional, **more)
 
     def predict(self, test_dataset: Any, *positional: Any, **more: Any) -> Any:
         """Predicts as theirs does; for records that were trained on it voids the claim."""
-        self._look_at(test_dataset)
+        self._void_if_trained_on(test_dataset)
         return super().predict(test_dataset, *positional, **more)
 
     def evaluation_loop(self, dataloader: Any, *positional: Any, **more: Any) -> Any:
         """Runs their evaluation loop, under whatever name it was asked for, and checks its records first."""
-        self._look_at(getattr(dataloader, "dataset", None))
+        self._void_if_trained_on(getattr(dataloader, "dataset", None))
         return super().evaluation_loop(dataloader, *positional, **more)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
@@ -253,7 +253,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
         folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
         tensors: dict[str, Tensor] = {}
-        state = pack(self._started().state_dict(), STATE, tensors)
+        state = pack(self._require_run().state_dict(), STATE, tensors)
         (folder / f"{STATE}.json").write_text(json.dumps(state), encoding="utf-8")
         save_file(tensors, folder / f"{STATE}.safetensors")
 
@@ -275,28 +275,28 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._resume = unpack(state, load_file(folder / f"{STATE}.safetensors"))
 
     def _load_best_model(self) -> None:
-        with self._started().post_processing("the best of the saved checkpoints, by the evaluation set"):
+        with self._require_run().post_processing("the best of the saved checkpoints, by the evaluation set"):
             super()._load_best_model()
 
-    def _look_at(self, dataset: Any) -> None:
+    def _void_if_trained_on(self, dataset: Any) -> None:
         for one in dataset.values() if isinstance(dataset, dict) else (dataset,):
-            if self._trained_on is not None and one is not None and self._trained_on.shares(one):
+            if self._trained_on is not None and one is not None and self._trained_on.shares_records_with(one):
                 self._ledger.void(EVALUATED)
 
-    def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
+    def _select_columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
         """Returns the dataset and collate with the columns that the model takes, as they do it."""
         collate = self.data_collator
         if type(dataset).__module__.startswith("datasets."):
             return self._remove_unused_columns(dataset, description="training"), collate
         return dataset, self._get_collator_with_removed_columns(collate, description="training")
 
-    def _started(self) -> Private:
+    def _require_run(self) -> Private:
         if self.private is None:
             raise Refusal("nothing was trained yet: call train() first")
         return self.private
 
 
-def _checked(args: Any) -> Any:
+def _check_arguments(args: Any) -> Any:
     """Returns a copy of their arguments for a loop of lots, or refuses them with the cure."""
     for name, (usual, why) in _REFUSED.items():
         with suppress(AttributeError):  # arguments come and go with their versions
@@ -304,8 +304,8 @@ def _checked(args: Any) -> Any:
                 raise Refusal(f"{name}={getattr(args, name)!r}: {why}")
     if getattr(args, "world_size", 1) > 1 or getattr(args, "n_gpu", 0) > 1:
         raise Refusal("several processes or devices: each would draw for itself; train in one process on one device")
-    own = copy.copy(args)
-    own.gradient_accumulation_steps = 1  # a lot is one step, however large
-    own.max_grad_norm = 0.0  # records are clipped, one by one; what is released need not be
-    own.ignore_data_skip = True  # lots are drawn anew after a checkpoint, not skipped
-    return own
+    checked = copy.copy(args)
+    checked.gradient_accumulation_steps = 1  # a lot is one step, however large
+    checked.max_grad_norm = 0.0  # records are clipped, one by one; what is released need not be
+    checked.ignore_data_skip = True  # lots are drawn anew after a checkpoint, not skipped
+    return checked

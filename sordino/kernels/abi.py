@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from sordino.kernels import processor
 from sordino.kernels.build import Library
-from sordino.kernels.library import KernelUnavailable, opened
+from sordino.kernels.library import KernelUnavailable, open_library
 
 if TYPE_CHECKING:  # the noise, which needs no torch, is bound by this file too
     from torch import Tensor
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = array[int]
 
 
-def typed(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
+def declare_types(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
     """Returns the library with the types of its functions: without them ctypes would cut addresses to 32 bits."""
     for name, (result, *arguments) in {"sordino_level": (INT, INT), **functions}.items():
         function = getattr(library, name)
@@ -44,13 +44,13 @@ def typed(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
     return library
 
 
-def structure(name: str, **fields: Any) -> type[ctypes.Structure]:
+def make_struct(name: str, **fields: Any) -> type[ctypes.Structure]:
     """Returns a C struct of these fields in this order."""
     return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
 
 
-def trusted(
-    made_of: Library,
+def load_verified(
+    library_source: Library,
     functions: Functions,
     kernel: Callable[[ctypes.CDLL, int], T],
     agrees: Callable[[T], bool],
@@ -64,32 +64,32 @@ def trusted(
     """
     # Open the library and find the level; without either, torch does the work.
     try:
-        library = typed(opened(made_of), functions)
+        library = declare_types(open_library(library_source), functions)
     except KernelUnavailable:
         return None
-    level = int(library.sordino_level(BEST if halved or processor.one_piece() else _EIGHT_LANES))
+    level = int(library.sordino_level(BEST if halved or processor.computes_sixteen_at_once() else _EIGHT_LANES))
     if level < least:
         return None
     # A kernel is used only if it gives torch's values on a small case.
-    found = kernel(library, level)
+    loaded_kernel = kernel(library, level)
     import torch  # not for the noise, which is bound by this file too
 
     with torch.autocast("cpu", enabled=False), torch.no_grad():  # its tensors would be half as long as what is written
-        return found if agrees(found) else None
+        return loaded_kernel if agrees(loaded_kernel) else None
 
 
-def near(*pairs: tuple[Tensor, Tensor], rounding: float = ROUNDING) -> bool:
+def are_close(*pairs: tuple[Tensor, Tensor], rounding: float = ROUNDING) -> bool:
     """Returns whether every found value is the wanted one up to rounding of the largest; what is not a number never is."""
     return all(bool((found - wanted).abs().max() <= rounding * wanted.abs().max()) for found, wanted in pairs)
 
 
-def check(problem: int, what: str) -> None:
+def raise_if_short(problem: int, what: str) -> None:
     """Raises where a kernel says that memory is short."""
     if problem:
         raise MemoryError(f"there is no memory for {what}")
 
 
-def numbers(given: Sequence[int]) -> tuple[int, Numbers]:
+def pack_numbers(given: Sequence[int]) -> tuple[int, Numbers]:
     """Returns the address of these numbers as 64 bits each, and the array that must be held meanwhile.
 
     It costs a fifth of what ctypes' own arrays do.
@@ -98,7 +98,7 @@ def numbers(given: Sequence[int]) -> tuple[int, Numbers]:
     return held.buffer_info()[0], held
 
 
-def address(x: Tensor | None) -> int | None:
+def address_of(x: Tensor | None) -> int | None:
     """Returns where a tensor's first value lies; None, which is NULL, for none."""
     return None if x is None else x.data_ptr()
 
@@ -132,14 +132,14 @@ Shape: TypeAlias = ctypes.Array[ctypes.c_int64]
 """shape_t of image.h."""
 
 
-def shape_of(a: Tensor, y: Tensor, geometry: KernelGeometry, weight: Sequence[int] = (0, 0, 0, 0)) -> Shape:
+def make_shape(a: Tensor, y: Tensor, geometry: KernelGeometry, weight: Sequence[int] = (0, 0, 0, 0)) -> Shape:
     """Returns the shape struct of a convolution: input, output, options, and the steps of the weight where it is read."""
     options = (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation)
-    return _laid_out(a.shape[1:], a.stride(), y.shape[1:], y.stride(), tuple(weight), options, geometry.groups)
+    return _make_shape_struct(a.shape[1:], a.stride(), y.shape[1:], y.stride(), tuple(weight), options, geometry.groups)
 
 
 @lru_cache(maxsize=4096)
-def _laid_out(
+def _make_shape_struct(
     a: tuple[int, ...],
     a_step: tuple[int, ...],
     y: tuple[int, ...],

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, near, structure, trusted
-from sordino.kernels.kernel_tensors import on_cpu
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address_of, are_close, load_verified, make_struct
+from sordino.kernels.kernel_tensors import are_cpu_floats
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {"sordino_affine": (INT, INT, POINTER, SIZE, SIZE)}
 _COLUMNS = 32  # of the widest tile: threads begin at multiples
 _SPLIT = 1 << 21  # multiplications; fewer are not worth a second thread
 _LEAST = 64  # rows and columns; narrower products are torch's
 
-_Affine = structure(
+_Affine = make_struct(
     "affine_t",
     x=POINTER, m=POINTER, bias=POINTER, x_row=STEP, m_row=STEP, m_column=STEP, rows=SIZE, k=SIZE, n=SIZE,
     out=POINTER, out_row=STEP,
@@ -37,12 +37,12 @@ class Affines:
     library: ctypes.CDLL
     level: int
 
-    def takes(self, x: Tensor, m: Tensor) -> bool:
+    def can_multiply(self, x: Tensor, m: Tensor) -> bool:
         """Returns whether it can do this product, and the product is large enough to be asked about."""
         return (
             x.dim() == 2
             and min(*x.shape, m.shape[1]) >= _LEAST
-            and on_cpu(x, m)
+            and are_cpu_floats(x, m)
             and x.stride(1) == 1
             and 1 in m.stride()
         )
@@ -52,24 +52,26 @@ class Affines:
         out, n = torch.empty((len(x), m.shape[1])), m.shape[1]
         bias = None if bias is None else bias.contiguous()
         given = _Affine(
-            x.data_ptr(), m.data_ptr(), address(bias), x.stride(0), *m.stride(), *x.shape, n, out.data_ptr(), n
+            x.data_ptr(), m.data_ptr(), address_of(bias), x.stride(0), *m.stride(), *x.shape, n, out.data_ptr(), n
         )
 
         several = threads if x.numel() * n >= _SPLIT else 1
-        of = (self.level, ctypes.addressof(given))
-        in_parts(self.library.sordino_affine, of, (), n, several, _COLUMNS, "the packed columns of a product")
+        leading_arguments = (self.level, ctypes.addressof(given))
+        run_in_parts(
+            self.library.sordino_affine, leading_arguments, (), n, several, _COLUMNS, "the packed columns of a product"
+        )
         return out
 
 
 @cache
-def affines() -> Affines | None:
+def load_affines() -> Affines | None:
     """Returns the kernel that is used, or None: without vector instructions torch's products are faster."""
-    return trusted(build.AFFINE, FUNCTIONS, Affines, agrees, least=1)
+    return load_verified(build.AFFINE, FUNCTIONS, Affines, agrees_with_torch, least=1)
 
 
-def agrees(made: Affines) -> bool:
+def agrees_with_torch(made: Affines) -> bool:
     """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     x, w, bias = (torch.randn(shape, generator=rng) for shape in ((271, 300), (21, 300), (21,)))
     y = torch.nn.functional.linear(x, w, bias)
-    return near((made(x, w.t(), bias), y), (made(y, w), y @ w))
+    return are_close((made(x, w.t(), bias), y), (made(y, w), y @ w))

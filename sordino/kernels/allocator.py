@@ -6,7 +6,7 @@ import ctypes
 import os
 
 
-def trim() -> None:
+def return_free_memory() -> None:
     """Hands free memory back to the system, where the C library can: glibc. Elsewhere nothing happens."""
     found = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if found is not None:

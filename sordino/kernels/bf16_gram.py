@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, near, numbers, trusted
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, are_close, load_verified, pack_numbers
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {"sordino_bf16_grams": (INT, INT, POINTER, POINTER, SIZE, SIZE, SIZE, FLOAT, POINTER)}
 _SPLIT = 1 << 22  # multiplications; fewer are not worth a second thread
@@ -38,33 +38,40 @@ class LowGrams:
 
         The three are those of `Grams`.
         """
-        return torch.stack([self._of(g, a, threads, floor) for a in inputs], 1)
+        return torch.stack([self._gram_sums_of(g, a, threads, floor) for a in inputs], 1)
 
-    def _of(self, g: Tensor, a: Tensor, threads: int, floor: float) -> Tensor:
+    def _gram_sums_of(self, g: Tensor, a: Tensor, threads: int, floor: float) -> Tensor:
         """Returns the Gram sums of g with one input, (B, 3)."""
         (b, t, p), d = g.shape, a.shape[2]
         out = torch.empty((b, 3), dtype=torch.float64)
         (left, held), (right, also_held) = (
-            numbers((x.data_ptr(), x.stride(0), x.stride(1), x.shape[2])) for x in (g, a)
+            pack_numbers((x.data_ptr(), x.stride(0), x.stride(1), x.shape[2])) for x in (g, a)
         )
-        of, to = (self.level, left, right), (t, floor, out.data_ptr())
+        leading_arguments, trailing_arguments = (self.level, left, right), (t, floor, out.data_ptr())
         several = 1 if b * t * t * (p + d) < _SPLIT else min(threads, b)
-        in_parts(self.library.sordino_bf16_grams, of, to, b, several, short=f"the rows of one sample, {t} × {p}")
+        run_in_parts(
+            self.library.sordino_bf16_grams,
+            leading_arguments,
+            trailing_arguments,
+            b,
+            several,
+            short=f"the rows of one sample, {t} × {p}",
+        )
         del held, also_held
         return out
 
 
 @cache
-def low_grams() -> LowGrams | None:
+def load_low_grams() -> LowGrams | None:
     """Returns the kernel that is used, or None."""
-    return trusted(build.BF16_GRAM, FUNCTIONS, LowGrams, agrees, least=1)
+    return load_verified(build.BF16_GRAM, FUNCTIONS, LowGrams, agrees_with_torch, least=1)
 
 
-def agrees(made: LowGrams) -> bool:
+def agrees_with_torch(made: LowGrams) -> bool:
     """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 19, n, generator=rng).bfloat16() for n in (39, 5))
     product = torch.bmm(g.double(), g.double().mT) * torch.bmm(a.double(), a.double().mT)
     diagonal = product.diagonal(dim1=1, dim2=2)
     wanted = product.sum((1, 2)), diagonal.sum(1), diagonal.sqrt().sum(1)
-    return near(*zip(made(g, [a])[:, 0].unbind(1), wanted, strict=True))
+    return are_close(*zip(made(g, [a])[:, 0].unbind(1), wanted, strict=True))

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, near, numbers, trusted
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, are_close, load_verified, pack_numbers
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_bf16_sum": (INT, INT, POINTER, SIZE, SIZE, INT),
@@ -46,47 +46,47 @@ class LowProducts:
     library: ctypes.CDLL
     level: int
 
-    def takes(self, g: Tensor, a: Tensor) -> bool:
+    def can_multiply(self, g: Tensor, a: Tensor) -> bool:
         """Returns whether it reads g (B, T, p) and a (B, T, d), and is likely to be faster than copies to float32."""
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
-        return large and reads(g, a)
+        return large and can_read(g, a)
 
-    def add(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
+    def add_weighted_product(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
         """Sets out (p, d) = β out + Σ_i w_i g_iᵀ a_i for g (B, T, p), a (B, T, d) and w (B,), rows dense; β is 0 or 1."""
         w, p = w.contiguous(), g.shape[2]
-        given, held = numbers(_fields(g, a, w, out))
+        given, held = pack_numbers(_product_fields(g, a, w, out))
         several = 1 if g.numel() * a.shape[2] < _SMALL else threads
-        in_parts(self.library.sordino_bf16_sum, (self.level, given), (beta,), p, several, _ROWS, _PACKED)
+        run_in_parts(self.library.sordino_bf16_sum, (self.level, given), (beta,), p, several, _ROWS, _PACKED)
         del held
 
-    def rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
+    def compute_rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
         """Sets out (B, p, d), dense, to g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; returns ‖·‖², (B,)."""
         b = len(g)
         squared = torch.empty(b, dtype=torch.float64)
-        given, held = numbers(_fields(g, a, None, out))
-        of, to = (self.level, given, out.stride(0)), (squared.data_ptr(),)
+        given, held = pack_numbers(_product_fields(g, a, None, out))
+        leading_arguments, trailing_arguments = (self.level, given, out.stride(0)), (squared.data_ptr(),)
         several = 1 if g.numel() * a.shape[2] < _SMALL else min(threads, b)
-        in_parts(self.library.sordino_bf16_rows, of, to, b, several, short=_PACKED)
+        run_in_parts(self.library.sordino_bf16_rows, leading_arguments, trailing_arguments, b, several, short=_PACKED)
         del held
         return squared.to(out.dtype)
 
-    def over_positions(self, g: Tensor, threads: int = 1) -> Tensor:
+    def sum_over_positions(self, g: Tensor, threads: int = 1) -> Tensor:
         """Returns Σ_t g_it, (B, p) in float32, for g (B, T, p), rows dense."""
         out = torch.empty(len(g), g.shape[2])
-        given, held = numbers(_fields(g, g, None, out))
+        given, held = pack_numbers(_product_fields(g, g, None, out))
         several = 1 if g.numel() < _SMALL else min(threads, len(g))
-        in_parts(self.library.sordino_bf16_columns, (self.level, given), (), len(g), several, short=_PACKED)
+        run_in_parts(self.library.sordino_bf16_columns, (self.level, given), (), len(g), several, short=_PACKED)
         del held
         return out
 
 
-def reads(*tensors: Tensor) -> bool:
+def can_read(*tensors: Tensor) -> bool:
     """Returns whether all are bfloat16 on the CPU with their last dimension dense, which is what these kernels read."""
     return all([x.dtype is torch.bfloat16 and x.is_cpu and x.stride(-1) == 1 for x in tensors])  # noqa: C419
 
 
-def _fields(g: Tensor, a: Tensor, w: Tensor | None, out: Tensor) -> tuple[int, ...]:
+def _product_fields(g: Tensor, a: Tensor, w: Tensor | None, out: Tensor) -> tuple[int, ...]:
     """Returns the fields of product_t."""
     factors = (g.data_ptr(), a.data_ptr(), 0 if w is None else w.data_ptr())
     steps = (g.stride(0), g.stride(1), a.stride(0), a.stride(1))
@@ -94,19 +94,19 @@ def _fields(g: Tensor, a: Tensor, w: Tensor | None, out: Tensor) -> tuple[int, .
 
 
 @cache
-def low_products() -> LowProducts | None:
+def load_low_products() -> LowProducts | None:
     """Returns the kernel that is used, or None."""
-    return trusted(build.BF16_PRODUCT, FUNCTIONS, LowProducts, agrees, least=1)
+    return load_verified(build.BF16_PRODUCT, FUNCTIONS, LowProducts, agrees_with_torch, least=1)
 
 
-def agrees(made: LowProducts) -> bool:
+def agrees_with_torch(made: LowProducts) -> bool:
     """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((3, 101, 13), (3, 101, 37), (3,)))
     g, a, out, each = g.bfloat16(), a.bfloat16(), torch.ones(13, 37), torch.empty(3, 13, 37)
     rows = torch.bmm(g.float().mT, a.float())
-    made.add(g, a, w, out, 1)
-    squared = made.rows(g, a, each)
+    made.add_weighted_product(g, a, w, out, 1)
+    squared = made.compute_rows(g, a, each)
     wanted = 1 + (rows * w[:, None, None]).sum(0)
-    biases = made.over_positions(a), a.float().sum(1)
-    return near((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))), biases)
+    biases = made.sum_over_positions(a), a.float().sum(1)
+    return are_close((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))), biases)

@@ -93,7 +93,7 @@ LIBRARIES = (
 )
 
 
-def compiler() -> list[str] | None:
+def find_compiler() -> list[str] | None:
     """Returns the command of a C compiler, or None."""
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
@@ -101,22 +101,22 @@ def compiler() -> list[str] | None:
     return None if found is None else [found]
 
 
-def build(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
+def build_libraries(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
     """Compiles each library, and returns by name why some could not be.
 
     A library in use is replaced, not written over.
     """
-    command = compiler()
+    command = find_compiler()
     if command is None:
         return dict.fromkeys([library.name for library in libraries], "there is no C compiler")
     with tempfile.TemporaryDirectory(dir=HERE) as scratch:
-        problems = {library.name: _compiled(library, command, Path(scratch)) for library in libraries}
+        problems = {library.name: _compile_library(library, command, Path(scratch)) for library in libraries}
     return {name: problem for name, problem in problems.items() if problem is not None}
 
 
-def _compiled(library: Library, command: list[str], scratch: Path) -> str | None:
+def _compile_library(library: Library, command: list[str], scratch: Path) -> str | None:
     """Compiles one library, and returns why it could not be done, or None."""
-    made, source = scratch / library.path.name, HERE / library.sources[0]
+    temporary_library, source = scratch / library.path.name, HERE / library.sources[0]
     try:
         stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
         files = [str(source)]
@@ -126,24 +126,24 @@ def _compiled(library: Library, command: list[str], scratch: Path) -> str | None
             again.write_text(_AGAIN.format(source.as_posix()))
             files += ["-DSORDINO_WIDE", str(again)]
         # Compile beside the place where it goes, and move it there when it is complete.
-        done = subprocess.run(
-            [*command, *FLAGS, *library.flags, stamp, *files, "-o", str(made)],
+        completed = subprocess.run(
+            [*command, *FLAGS, *library.flags, stamp, *files, "-o", str(temporary_library)],
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            said = [line for line in done.stderr.splitlines() if "error" in line] or [
-                done.stderr.strip() or "it said nothing"
+        if completed.returncode:
+            error_lines = [line for line in completed.stderr.splitlines() if "error" in line] or [
+                completed.stderr.strip() or "it said nothing"
             ]
-            return f"{command[0]} failed: {said[0]}"
-        os.replace(made, library.path)
+            return f"{command[0]} failed: {error_lines[0]}"
+        os.replace(temporary_library, library.path)
     except OSError as error:  # no such compiler, a source missing, or a library in use where that forbids replacing it
         return f"{command[0]} could not make it: {error}"
     return None
 
 
-def told(problems: dict[str, str]) -> str:
+def format_problems(problems: dict[str, str]) -> str:
     """Returns what could not be compiled, each reason once."""
     reasons: dict[str, list[str]] = {}
     for name, problem in problems.items():
@@ -153,4 +153,4 @@ def told(problems: dict[str, str]) -> str:
 
 if __name__ == "__main__":
     named = [library for library in LIBRARIES if library.name in sys.argv[1:]]
-    raise SystemExit(told(build(named or LIBRARIES)) or None)
+    raise SystemExit(format_problems(build_libraries(named or LIBRARIES)) or None)

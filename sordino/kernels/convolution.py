@@ -10,20 +10,20 @@ from __future__ import annotations
 from functools import cache
 
 from sordino.kernels import build
-from sordino.kernels.abi import KernelWindow, trusted
-from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients, agree, readable
+from sordino.kernels.abi import KernelWindow, load_verified
+from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients, agrees_with_torch_on, is_readable
 
-takes = readable
+can_run = is_readable
 """Whether the kernel can do this layer."""
 _UNEVEN = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
 
 
 @cache
-def gradients() -> SampleGradients | None:
+def load_gradients() -> SampleGradients | None:
     """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
-    return trusted(build.CONVOLUTION, FUNCTIONS, SampleGradients, agrees)
+    return load_verified(build.CONVOLUTION, FUNCTIONS, SampleGradients, agrees_with_torch)
 
 
-def agrees(made: SampleGradients) -> bool:
+def agrees_with_torch(made: SampleGradients) -> bool:
     """Returns whether the kernel gives torch's values, where rows and columns differ in everything."""
-    return agree(made, _UNEVEN)
+    return agrees_with_torch_on(made, _UNEVEN)

@@ -17,9 +17,20 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, KernelWindow, address, near, shape_of, trusted
-from sordino.kernels.kernel_tensors import on_cpu
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import (
+    BEST,
+    INT,
+    POINTER,
+    STEP,
+    KernelGeometry,
+    KernelWindow,
+    address_of,
+    are_close,
+    load_verified,
+    make_shape,
+)
+from sordino.kernels.kernel_tensors import are_cpu_floats
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_correlation": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),
@@ -37,49 +48,49 @@ class Correlations:
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry) -> Tensor:
         """Returns the output, channels last."""
-        y = torch.empty(_output(x, weight, geometry), dtype=x.dtype, memory_format=torch.channels_last)
+        y = torch.empty(_output_shape(x, weight, geometry), dtype=x.dtype, memory_format=torch.channels_last)
         bias = None if bias is None else bias.contiguous()
-        where = (x.data_ptr(), weight.data_ptr(), address(bias), y.data_ptr())
-        self._run("sordino_correlation", shape_of(x, y, geometry, weight.stride()), len(x), where)
+        where = (x.data_ptr(), weight.data_ptr(), address_of(bias), y.data_ptr())
+        self._run("sordino_correlation", make_shape(x, y, geometry, weight.stride()), len(x), where)
         return y
 
     def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry) -> Tensor:
         """Returns the gradient at an input of this size, channels last."""
         a = torch.empty(size, dtype=g.dtype, memory_format=torch.channels_last)
         where = (g.data_ptr(), weight.data_ptr(), a.data_ptr())
-        self._run("sordino_correlation_input", shape_of(a, g, geometry, weight.stride()), len(a), where)
+        self._run("sordino_correlation_input", make_shape(a, g, geometry, weight.stride()), len(a), where)
         return a
 
     def _run(self, name: str, shape: object, samples: int, where: tuple[int | None, ...]) -> None:
         """Runs one of the functions over all samples, divided among threads."""
-        of, threads = (self.level, shape), torch.get_num_threads()
-        in_parts(getattr(self.library, name), of, where, samples, threads, short=_PACKED)
+        leading_arguments, threads = (self.level, shape), torch.get_num_threads()
+        run_in_parts(getattr(self.library, name), leading_arguments, where, samples, threads, short=_PACKED)
 
 
-def takes(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> bool:
+def can_run(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> bool:
     """Returns whether the kernel can do this layer."""
     return (
-        on_cpu(x, weight)
+        are_cpu_floats(x, weight)
         and geometry.groups == 1
         and geometry.dilation == (1, 1)
         and min(x.shape) > 0
-        and min(_output(x, weight, geometry)) > 0
+        and min(_output_shape(x, weight, geometry)) > 0
     )
 
 
-def _output(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> tuple[int, ...]:
+def _output_shape(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> tuple[int, ...]:
     """Returns the shape of the output."""
     sizes = zip(x.shape[2:], geometry.kernel, geometry.stride, geometry.padding, strict=True)
     return (len(x), len(weight), *((n + 2 * p - k) // s + 1 for n, k, s, p in sizes))
 
 
 @cache
-def correlations() -> Correlations | None:
+def load_correlations() -> Correlations | None:
     """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
-    return trusted(build.CORRELATION, FUNCTIONS, Correlations, agrees)
+    return load_verified(build.CORRELATION, FUNCTIONS, Correlations, agrees_with_torch)
 
 
-def agrees(made: Correlations) -> bool:
+def agrees_with_torch(made: Correlations) -> bool:
     """Returns whether output and input gradient of a small layer are torch's."""
     x = (torch.arange(2 * 9 * 7 * 6, dtype=torch.float32) * 0.7).sin().view(2, 9, 7, 6)
     weight = (torch.arange(17 * 9 * 3 * 2, dtype=torch.float32) * 1.3).cos().view(17, 9, 3, 2)
@@ -87,4 +98,4 @@ def agrees(made: Correlations) -> bool:
     geometry = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
     y = torch.conv2d(x, weight, bias, geometry.stride, geometry.padding)
     back = conv2d_input(x.shape, weight, y, geometry.stride, geometry.padding)
-    return near((made.forward(x, weight, bias, geometry), y), (made.backward(x.shape, y, weight, geometry), back))
+    return are_close((made.forward(x, weight, bias, geometry), y), (made.backward(x.shape, y, weight, geometry), back))

@@ -11,23 +11,23 @@ from functools import cache
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import KernelGeometry, KernelWindow, trusted
-from sordino.kernels.sample_gradients import CHANNELS, FUNCTIONS, SampleGradients, agree, readable
+from sordino.kernels.abi import KernelGeometry, KernelWindow, load_verified
+from sordino.kernels.sample_gradients import CHANNELS, FUNCTIONS, SampleGradients, agrees_with_torch_on, is_readable
 
 _UNEVEN = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0), groups=CHANNELS)
 
 
-def takes(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
+def can_run(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
     """Returns whether the kernel can do this layer."""
-    return geometry.groups == a.shape[1] == g.shape[1] and readable(a, g, geometry)
+    return geometry.groups == a.shape[1] == g.shape[1] and is_readable(a, g, geometry)
 
 
 @cache
-def gradients() -> SampleGradients | None:
+def load_gradients() -> SampleGradients | None:
     """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
-    return trusted(build.DEPTHWISE, FUNCTIONS, SampleGradients, agrees)
+    return load_verified(build.DEPTHWISE, FUNCTIONS, SampleGradients, agrees_with_torch)
 
 
-def agrees(made: SampleGradients) -> bool:
+def agrees_with_torch(made: SampleGradients) -> bool:
     """Returns whether the kernel gives torch's values, where rows and columns differ in everything."""
-    return agree(made, _UNEVEN)
+    return agrees_with_torch_on(made, _UNEVEN)

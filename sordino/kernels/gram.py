@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, near, structure, trusted
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, are_close, load_verified, make_struct
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {"sordino_grams": (INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, POINTER, FLOAT, POINTER)}
 _SPLIT = 1 << 21  # multiplications; fewer are not worth a second thread
 
-_Factor = structure("factor_t", at=POINTER, sample=STEP, row=STEP, width=STEP)
+_Factor = make_struct("factor_t", at=POINTER, sample=STEP, row=STEP, width=STEP)
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Grams:
 
         The result is (B, inputs, 3) in float64. To the square of such a length `floor` is added for each element.
         """
-        return self._each(g, inputs, g.shape[1], None, threads, floor)
+        return self._run_all_samples(g, inputs, g.shape[1], None, threads, floor)
 
-    def stretches(self, g: Tensor, a: Tensor, ranges: Sequence[tuple[int, int]], threads: int = 1) -> Tensor:
+    def sum_stretches(self, g: Tensor, a: Tensor, ranges: Sequence[tuple[int, int]], threads: int = 1) -> Tensor:
         """Returns the same three numbers for stretches of the rows of g (R, p) and a (R, d), (B, 3).
 
         A stretch is given by its first row and its number of rows.
@@ -48,9 +48,9 @@ class Grams:
         listed = (ctypes.c_uint64 * (2 * len(ranges)))(*chain.from_iterable(ranges))
         rows = [x if x.stride(1) == 1 else x.contiguous() for x in (g, a)]
         g, a = (x.expand(len(ranges), *x.shape) for x in rows)  # every stretch is one of the same rows
-        return self._each(g, [a], max([n for _, n in ranges], default=0), listed, threads, 0.0)[:, 0]
+        return self._run_all_samples(g, [a], max([n for _, n in ranges], default=0), listed, threads, 0.0)[:, 0]
 
-    def _each(
+    def _run_all_samples(
         self,
         g: Tensor,
         inputs: Sequence[Tensor],
@@ -70,22 +70,32 @@ class Grams:
 
         work = b * t * t * (p + sum(x.shape[2] for x in inputs))
         several = 1 if work < _SPLIT else min(threads, b)
-        of, to = (self.level, ctypes.addressof(factors), count), (t, listed, floor, out.data_ptr())
-        in_parts(self.library.sordino_grams, of, to, b, several, short=f"the rows of one sample, {t} × {p}")
+        leading_arguments, trailing_arguments = (
+            (self.level, ctypes.addressof(factors), count),
+            (t, listed, floor, out.data_ptr()),
+        )
+        run_in_parts(
+            self.library.sordino_grams,
+            leading_arguments,
+            trailing_arguments,
+            b,
+            several,
+            short=f"the rows of one sample, {t} × {p}",
+        )
         return out
 
 
 @cache
-def grams() -> Grams | None:
+def load_grams() -> Grams | None:
     """Returns the kernel that is used, or None."""
-    return trusted(build.GRAM, FUNCTIONS, Grams, agrees)
+    return load_verified(build.GRAM, FUNCTIONS, Grams, agrees_with_torch)
 
 
-def agrees(made: Grams) -> bool:
+def agrees_with_torch(made: Grams) -> bool:
     """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 11, n, generator=rng) for n in (19, 5))
     product = torch.bmm(g, g.mT) * torch.bmm(a, a.mT)
     diagonal = product.diagonal(dim1=1, dim2=2)
     wanted = product.sum((1, 2)), diagonal.sum(1), diagonal.sqrt().sum(1)
-    return near(*zip(made(g, [a])[:, 0].unbind(1), (each.double() for each in wanted), strict=True))
+    return are_close(*zip(made(g, [a])[:, 0].unbind(1), (each.double() for each in wanted), strict=True))

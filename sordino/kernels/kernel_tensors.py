@@ -23,17 +23,17 @@ def is_free(buffer: Tensor) -> bool:
     return count <= _OWNER_ONLY
 
 
-def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
+def allocate(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Returns new memory from the allocator, as a `Room`."""
     return like.new_empty(shape)
 
 
-def on_cpu(*tensors: Tensor) -> bool:
+def are_cpu_floats(*tensors: Tensor) -> bool:
     """Returns whether all are float32 on the CPU, which is all that kernels read and write."""
     return all([x.dtype is torch.float32 and x.is_cpu for x in tensors])  # noqa: C419 — a generator costs more
 
 
-def waves(step: float, *shape: int) -> Tensor:
+def make_waves(step: float, *shape: int) -> Tensor:
     """Returns some numbers for a check, channels last, without touching a random stream."""
     made = (torch.arange(prod(shape), dtype=torch.float32) * step).sin().view(shape)
     return made.contiguous(memory_format=torch.channels_last)

@@ -13,7 +13,7 @@ class KernelUnavailable(Exception):
     """Says why a library is left alone."""
 
 
-def opened(library: Library) -> ctypes.CDLL:
+def open_library(library: Library) -> ctypes.CDLL:
     """Returns the library, without the types of its functions; raises `KernelUnavailable` to say why not."""
     if os.environ.get("SORDINO_KERNELS") == "0":
         raise KernelUnavailable("SORDINO_KERNELS=0")

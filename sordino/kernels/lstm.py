@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address, near, structure, trusted
-from sordino.kernels.kernel_tensors import Room, fresh, on_cpu
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address_of, are_close, load_verified, make_struct
+from sordino.kernels.kernel_tensors import Room, allocate, are_cpu_floats
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = dict.fromkeys(("sordino_lstm_forward", "sordino_lstm_backward"), (INT, INT, POINTER, SIZE, SIZE))
 _SPLIT = 1 << 20  # multiplications; fewer are not worth a second thread
 
-_Layer = structure(
+_Layer = make_struct(
     "layer_t",
     steps=SIZE, batch=SIZE, width=SIZE, hidden=SIZE,
     x=POINTER, x_step=STEP, x_sample=STEP,
@@ -41,7 +41,7 @@ class Weights:
     w_hh: Tensor
     bias: Tensor
 
-    def layer(self, steps: int, batch: int) -> ctypes.Structure:
+    def make_layer_struct(self, steps: int, batch: int) -> ctypes.Structure:
         """Returns the struct that the library is handed: sizes and these weights; all else is NULL."""
         made = _Layer(steps, batch, self.w_ih.shape[1], self.w_hh.shape[1])
         made.w_ih, made.w_hh, made.bias = self.w_ih.data_ptr(), self.w_hh.data_ptr(), self.bias.data_ptr()
@@ -67,7 +67,7 @@ class Back:
     sums: Tensor  # (B, 4H): gradients at the gates' inputs, added up over time
 
 
-def _rows(x: Tensor) -> Tensor:
+def _with_dense_rows(x: Tensor) -> Tensor:
     """Returns x with dense rows."""
     return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
 
@@ -80,16 +80,16 @@ class Recurrence:
     level: int
 
     def forward(
-        self, x: Tensor, h0: Tensor, c0: Tensor, weights: Weights, threads: int = 1, room: Room = fresh
+        self, x: Tensor, h0: Tensor, c0: Tensor, weights: Weights, threads: int = 1, room: Room = allocate
     ) -> tuple[Tensor, Trace]:
         """Returns the hidden states (T, B, H) from x (T, B, d), h0 and c0 (B, H), and what the backward pass needs.
 
         `room` makes what the trace is kept in.
         """
-        x, h0, c0 = _rows(x), h0.contiguous(), c0.contiguous()
+        x, h0, c0 = _with_dense_rows(x), h0.contiguous(), c0.contiguous()
         (steps, b, d), n = x.shape, h0.shape[1]
         trace = Trace(room((steps, b, d + n), x), room((steps, b, 4 * n), x), room((steps + 1, b, n), x))
-        out, layer = x.new_empty((steps, b, n)), weights.layer(steps, b)
+        out, layer = x.new_empty((steps, b, n)), weights.make_layer_struct(steps, b)
         layer.x, layer.x_step, layer.x_sample = x.data_ptr(), x.stride(0), x.stride(1)
         layer.h0, layer.c0, layer.out = h0.data_ptr(), c0.data_ptr(), out.data_ptr()
         self._run(self.library.sordino_lstm_forward, layer, trace, threads)
@@ -102,7 +102,7 @@ class Recurrence:
         dout: Tensor,
         dlast: Tensor,
         threads: int = 1,
-        room: Room = fresh,
+        room: Room = allocate,
         *,
         inner: bool = True,
     ) -> Back:
@@ -110,13 +110,13 @@ class Recurrence:
 
         `inner` asks for the gradient at x too.
         """
-        dout, dlast = _rows(dout), dlast.contiguous()
+        dout, dlast = _with_dense_rows(dout), dlast.contiguous()
         (steps, b, n), d = dout.shape, weights.w_ih.shape[1]
         dx = room((steps, b, d), dout) if inner else None
         back = Back(dx, dlast.new_empty((b, n)), dlast.new_empty((b, n)), dlast.new_empty((b, 4 * n)))
-        layer = weights.layer(steps, b)
+        layer = weights.make_layer_struct(steps, b)
         layer.dout, layer.dout_step, layer.dout_sample = dout.data_ptr(), dout.stride(0), dout.stride(1)
-        layer.dlast, layer.dx = dlast.data_ptr(), address(dx)
+        layer.dlast, layer.dx = dlast.data_ptr(), address_of(dx)
         layer.dh0, layer.dc0, layer.sums = back.dh0.data_ptr(), back.dc0.data_ptr(), back.sums.data_ptr()
         self._run(self.library.sordino_lstm_backward, layer, trace, threads)
         return back
@@ -126,22 +126,22 @@ class Recurrence:
         layer.read, layer.gates, layer.cells = trace.read.data_ptr(), trace.gates.data_ptr(), trace.cells.data_ptr()
 
         work = trace.gates.numel() * trace.read.shape[2]
-        of, several = (self.level, ctypes.addressof(layer)), 1 if work < _SPLIT else threads
-        in_parts(function, of, (), layer.batch, several, short="a copy of an LSTM's weights")
+        leading_arguments, several = (self.level, ctypes.addressof(layer)), 1 if work < _SPLIT else threads
+        run_in_parts(function, leading_arguments, (), layer.batch, several, short="a copy of an LSTM's weights")
 
 
-def usable(*tensors: Tensor) -> bool:
+def is_usable(*tensors: Tensor) -> bool:
     """Returns whether all are float32 on the CPU, and not to be cast to anything else."""
-    return on_cpu(*tensors) and not torch.is_autocast_enabled("cpu")
+    return are_cpu_floats(*tensors) and not torch.is_autocast_enabled("cpu")
 
 
 @cache
-def recurrence() -> Recurrence | None:
+def load_recurrence() -> Recurrence | None:
     """Returns the kernel that is used, or None: without vector instructions torch's products are faster."""
-    return trusted(build.LSTM, FUNCTIONS, Recurrence, agrees, least=1, halved=True)
+    return load_verified(build.LSTM, FUNCTIONS, Recurrence, agrees_with_torch, least=1, halved=True)
 
 
-def agrees(made: Recurrence) -> bool:
+def agrees_with_torch(made: Recurrence) -> bool:
     """Returns whether the kernel gives the values and gradients of torch's own layer."""
     rng = torch.Generator().manual_seed(0)
     steps, b, d, n = 3, 7, 5, 9
@@ -162,4 +162,4 @@ def agrees(made: Recurrence) -> bool:
         slopes = torch.autograd.grad([torch.stack(wanted), c], leaves, [dout, dlast])
     assert back.dx is not None, "asked for"
     found = (out, back.dx, back.dh0, back.dc0, back.sums.sum(0))
-    return near(*zip(found, (torch.stack(wanted).detach(), *slopes), strict=True))
+    return are_close(*zip(found, (torch.stack(wanted).detach(), *slopes), strict=True))

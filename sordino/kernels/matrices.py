@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, DOUBLE, FLOAT, INT, POINTER, SIZE, near, numbers, trusted
+from sordino.kernels.abi import BEST, DOUBLE, FLOAT, INT, POINTER, SIZE, are_close, load_verified, pack_numbers
 
 FUNCTIONS = {
     "sordino_squared": (INT, INT, SIZE, SIZE, POINTER, SIZE, POINTER, POINTER, POINTER),
@@ -37,49 +37,49 @@ class Functions:
         self.most = SIZE.in_dll(library, "sordino_most").value
 
     @staticmethod
-    def readable(tensors: Sequence[Tensor], most: int) -> bool:
+    def are_readable(tensors: Sequence[Tensor], most: int) -> bool:
         """Returns whether these can be read as they lie in memory, and none is larger than `most`."""
         for t in tensors:
             if t.dtype is not torch.float32 or not t.is_cpu:
                 return False
         return max(map(Tensor.numel, tensors), default=0) <= most and all(map(Tensor.is_contiguous, tensors))
 
-    def joined(self, x: Tensor, y: Tensor, z: Tensor, factor: float) -> None:
+    def add_three(self, x: Tensor, y: Tensor, z: Tensor, factor: float) -> None:
         """Sets z = (x + y + z) · factor in double precision, rounded once, to the last bit as torch computes it."""
         where = x.data_ptr(), y.data_ptr(), z.data_ptr()
         self.library.sordino_joined(self.level, z.numel(), *where, factor)
 
-    def shortened(self, squared: Tensor, bound: float) -> Tensor:
+    def clipping_factors(self, squared: Tensor, bound: float) -> Tensor:
         """Returns min(1, C / √s) of contiguous values s, to the last bit as torch does; 1 of what is not a number."""
         out = torch.empty(squared.shape)
         self.library.sordino_shortened(squared.numel(), squared.data_ptr(), bound, out.data_ptr())
         return out
 
-    def within(self, weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
+    def is_within_bound(self, weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
         """Returns whether 0 ≤ w (√s + floor) ≤ limit for all weights (n, 1) and contiguous values s (n,)."""
         where = (weights.shape[0], weights.data_ptr(), weights.stride(0), squared.data_ptr())
         return bool(self.library.sordino_within(*where, floor, limit))
 
-    def finite(self, tensors: Sequence[Tensor]) -> bool:
+    def are_finite(self, tensors: Sequence[Tensor]) -> bool:
         """Returns whether every number of these contiguous tensors is finite."""
         n = len(tensors)
-        where, held = numbers([*map(Tensor.data_ptr, tensors), *map(Tensor.numel, tensors)])
+        where, held = pack_numbers([*map(Tensor.data_ptr, tensors), *map(Tensor.numel, tensors)])
         found = bool(self.library.sordino_finite(self.level, n, where, where + 8 * n))
         del held
         return found
 
 
 class Matrices:
-    """Holds matrices with one row per sample; each of them `suits`."""
+    """Holds matrices with one row per sample; each of them `is_readable_matrix`."""
 
     def __init__(self, compiled: Functions, matrices: Sequence[Tensor]) -> None:
         self._library, self._level, self._held = compiled.library, compiled.level, matrices
         fields: list[int] = []
         for m in matrices:
             fields += (m.data_ptr(), m.shape[1], m.stride(0), 0, 0)
-        self._at, self._fields = numbers(fields)
+        self._at, self._fields = pack_numbers(fields)
 
-    def squared(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
+    def squared_row_products(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
         """Returns ‖x_i‖²‖y_i‖² for pairs of matrices, (B, pairs), the sums over pairs, (B,), and whether all is finite.
 
         A pair is given by the places of its matrices, one after the other; y = −1 leaves it out.
@@ -93,7 +93,9 @@ class Matrices:
         )
         return out, sums, bool(fine)
 
-    def weighted(self, weights: Tensor, to: Mapping[int, Tensor], sums: Mapping[int, Tensor], *, anew: bool) -> None:
+    def write_weighted_rows(
+        self, weights: Tensor, to: Mapping[int, Tensor], sums: Mapping[int, Tensor], *, anew: bool
+    ) -> None:
         """Writes w_i x_i and Σ w_i x_i, for the places asked for; `anew`: the sums begin at 0, not at what is there."""
         fields = self._fields
         for k in range(len(self._held)):
@@ -103,7 +105,7 @@ class Matrices:
         self._library.sordino_weighted(self._level, *where, len(self._held), self._at, anew)
 
 
-def suits(m: Tensor, rows: int, most: int) -> bool:
+def is_readable_matrix(m: Tensor, rows: int, most: int) -> bool:
     """Returns whether this is a readable matrix of so many rows, contiguous each, with at most `most` elements."""
     if m.dtype is not torch.float32 or m.dim() != 2 or not m.is_cpu:
         return False
@@ -111,36 +113,36 @@ def suits(m: Tensor, rows: int, most: int) -> bool:
 
 
 @cache
-def functions() -> Functions | None:
+def load_functions() -> Functions | None:
     """Returns the functions, or None."""
-    return trusted(build.MATRICES, FUNCTIONS, Functions, agrees)
+    return load_verified(build.MATRICES, FUNCTIONS, Functions, agrees_with_torch)
 
 
-def agrees(made: Functions) -> bool:
+def agrees_with_torch(made: Functions) -> bool:
     """Returns whether the functions give what torch gives in double precision."""
     # Squared norms of two matrices and of their pairs.
     x = torch.arange(3 * 1100).remainder(7).sub(3).float().view(3, 1100)[:, :1061]
     y = x[:, :5].contiguous()
     both = Matrices(made, [x, y])
-    squared, sums, fine = both.squared([0, 1, 1, -1])
+    squared, sums, fine = both.squared_row_products([0, 1, 1, -1])
     own = torch.stack([x.double().square().sum(1), y.double().square().sum(1)], 1)
     own[:, 0] *= own[:, 1]
     # Three vectors added up, and weighted rows with their sum.
     three = torch.stack([x[0].sin(), x[1].cos() * 2e-4, x[2].sin() * 3])
     sums_of_three, z = ((three[0].double() + three[1]) + three[2]).mul_(0.3).float(), three[2].clone()
-    made.joined(three[0], three[1], z, 0.3)
+    made.add_three(three[0], three[1], z, 0.3)
     to, total, w = torch.zeros_like(y), torch.ones(5), torch.tensor([0.5, -1.0, 2.0])
-    both.weighted(w, {1: to}, {1: total}, anew=False)
+    both.write_weighted_rows(w, {1: to}, {1: total}, anew=False)
     return (
         fine
         and torch.equal(z, sums_of_three)
-        and made.finite([x[0], y])
-        and not made.finite([y, torch.tensor([1.0, torch.nan])])
-        and near(*zip(squared.double().t(), own.t(), strict=True), (sums.double(), own.sum(1)), rounding=_ROUNDING)
-        and torch.equal(made.shortened(sums, 7.0), (sums.rsqrt() * 7.0).clamp(max=1))
-        and made.within(w[::2, None], w[::2].contiguous(), 0.0, 3.0)
-        and not made.within(w[:, None], w.abs(), 0.0, 3.0)
-        and not made.within(w[::2, None], w[::2].contiguous(), 0.5, 3.0)
+        and made.are_finite([x[0], y])
+        and not made.are_finite([y, torch.tensor([1.0, torch.nan])])
+        and are_close(*zip(squared.double().t(), own.t(), strict=True), (sums.double(), own.sum(1)), rounding=_ROUNDING)
+        and torch.equal(made.clipping_factors(sums, 7.0), (sums.rsqrt() * 7.0).clamp(max=1))
+        and made.is_within_bound(w[::2, None], w[::2].contiguous(), 0.0, 3.0)
+        and not made.is_within_bound(w[:, None], w.abs(), 0.0, 3.0)
+        and not made.is_within_bound(w[::2, None], w[::2].contiguous(), 0.5, 3.0)
         and torch.equal(to, y * w[:, None])
-        and near((total, 1 + (y * w[:, None]).sum(0)))
+        and are_close((total, 1 + (y * w[:, None]).sum(0)))
     )

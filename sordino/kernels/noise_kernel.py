@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, numbers
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, pack_numbers
+from sordino.kernels.threads import run_in_parts
 
 LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
 BEST = len(LEVELS) - 1
@@ -36,11 +36,11 @@ _PAIRS = 1 << 12  # threads begin at multiples of this many pairs
 class Stream(Protocol):
     """The key stream of one draw."""
 
-    def state(self) -> bytes:
+    def key_and_number(self) -> bytes:
         """Returns key and number of the draw."""
         ...
 
-    def into(self, buffer: memoryview | bytearray) -> None:
+    def fill(self, buffer: memoryview | bytearray) -> None:
         """Overwrites the buffer with the bytes that come next."""
         ...
 
@@ -53,7 +53,7 @@ class NoiseKernel:
     level: int
 
     @property
-    def ciphers(self) -> bool:
+    def makes_key_stream(self) -> bool:
         """Whether it makes the key stream itself; if not, OpenSSL does."""
         return self.level != _FED
 
@@ -62,17 +62,17 @@ class NoiseKernel:
         """Values made of one stretch of key stream: part of the definition of the noise."""
         return SIZE.in_dll(self.library, "sordino_block_values").value
 
-    def block(self, stream: Stream, number: int) -> bytes:
+    def read_block(self, stream: Stream, number: int) -> bytes:
         """Returns one block of a key stream."""
         out = ctypes.create_string_buffer(16)
-        self.library.sordino_keystream(self.level, stream.state(), number, 1, out)
+        self.library.sordino_keystream(self.level, stream.key_and_number(), number, 1, out)
         return out.raw
 
-    def keystream(self, stream: Stream, first: int, blocks: int) -> NDArray[np.uint32]:
+    def read_key_stream(self, stream: Stream, first: int, blocks: int) -> NDArray[np.uint32]:
         """Returns blocks first, first + 1, … of a key stream: four words each."""
         out = bytearray(16 * blocks)
         held = (ctypes.c_char * len(out)).from_buffer(out)
-        self.library.sordino_keystream(self.level, stream.state(), first, blocks, held)
+        self.library.sordino_keystream(self.level, stream.key_and_number(), first, blocks, held)
         return np.frombuffer(out, dtype=np.uint32)
 
     def add_normal(
@@ -87,22 +87,22 @@ class NoiseKernel:
         """Adds N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiplies the sums by a factor."""
         # The kernel sees one long array, whose pieces end where `ends` says.
         ends, count = list(accumulate(sizes)), len(sizes)
-        tensors, held = numbers((*addresses, *ends))
-        state, n, bounds = stream.state(), ends[-1], tensors + 8 * count
+        tensors, held = pack_numbers((*addresses, *ends))
+        state, n, bounds = stream.key_and_number(), ends[-1], tensors + 8 * count
 
-        def part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
+        def add_part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
             """Adds the noise of some pairs, made of `words` where the caller makes the key stream."""
             self.library.sordino_add_normal(
                 self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first
             )
 
         # Threads make their own part of the key stream, so the noise does not depend on their number.
-        if not self.ciphers:
-            self._fed(stream, n, part)
+        if not self.makes_key_stream:
+            self._add_from_stream(stream, n, add_part)
         else:
             of, to = (self.level, state, scale, factor), (tensors, bounds, count, None, 0)
-            pairs, several = _pairs(n, self.block_values), 1 if n < _SPLIT else threads
-            in_parts(self.library.sordino_add_normal, of, to, pairs, several, _PAIRS)
+            pairs, several = _count_pairs(n, self.block_values), 1 if n < _SPLIT else threads
+            run_in_parts(self.library.sordino_add_normal, of, to, pairs, several, _PAIRS)
         del held
 
     def normals_at(
@@ -118,18 +118,18 @@ class NoiseKernel:
         # Whole blocks.
         first, last = -(-start // block) * block, end if end == total else end // block * block
         if first < last:
-            self._stretch(stream, scale, total, (first // 2, _pairs(last, block)), out, start, threads)
+            self._add_pairs(stream, scale, total, (first // 2, _count_pairs(last, block)), out, start, threads)
         # What is left of the first and the last block.
         for begin, to in ((start, min(first, end)), (max(first, last), end)):
             if begin < to:
                 base = begin - begin % block
                 made = np.zeros(min(block, total - base), dtype=np.float32)
-                least, most = _behind((len(made) + 1) // 2, begin - base, to - base)
-                self._stretch(stream, scale, total, (base // 2 + least, base // 2 + most), made, base, 1)
+                least, most = _pairs_behind((len(made) + 1) // 2, begin - base, to - base)
+                self._add_pairs(stream, scale, total, (base // 2 + least, base // 2 + most), made, base, 1)
                 out[begin - start : to - start] = made[begin - base : to - base]
         return out
 
-    def _stretch(
+    def _add_pairs(
         self,
         stream: Stream,
         scale: float,
@@ -145,20 +145,25 @@ class NoiseKernel:
         """
         # Pretend that the array begins at value 0; only the pairs asked for are written.
         ends = (ctypes.c_uint64 * 1)(total)
-        whole = (ctypes.c_uint64 * 1)(out.ctypes.data - out.itemsize * first)
+        origin_address = (ctypes.c_uint64 * 1)(out.ctypes.data - out.itemsize * first)
         begin, end = pairs
-        of, to = (self.level, stream.state(), scale, 1.0), (whole, ends, 1, None, 0)
+        leading_arguments, trailing_arguments = (
+            (self.level, stream.key_and_number(), scale, 1.0),
+            (origin_address, ends, 1, None, 0),
+        )
         several = 1 if end - begin < _SPLIT else threads
-        in_parts(self.library.sordino_add_normal, of, to, end, several, _PAIRS, begin=begin)
+        run_in_parts(
+            self.library.sordino_add_normal, leading_arguments, trailing_arguments, end, several, _PAIRS, begin=begin
+        )
 
-    def _fed(self, stream: Stream, n: int, part: _Part) -> None:
+    def _add_from_stream(self, stream: Stream, n: int, part: _Part) -> None:
         """Adds the noise block after block, each with the words the stream makes for it."""
         block = self.block_values
-        pairs, buffer = _pairs(n, block), bytearray(4 * min(block, n + 1))
+        pairs, buffer = _count_pairs(n, block), bytearray(4 * min(block, n + 1))
         words = np.frombuffer(buffer, dtype=np.uint32)
         for begin, first in zip(range(0, pairs, block // 2), range(0, n, block), strict=True):
             end = min(pairs, begin + block // 2)
-            stream.into(memoryview(buffer)[: 8 * (end - begin)])
+            stream.fill(memoryview(buffer)[: 8 * (end - begin)])
             part(begin, end, words.ctypes.data, first)
 
 
@@ -166,7 +171,7 @@ class _Part(Protocol):
     def __call__(self, begin: int, end: int, words: int | None = None, first: int = 0) -> None: ...
 
 
-def _behind(half: int, begin: int, end: int) -> tuple[int, int]:
+def _pairs_behind(half: int, begin: int, end: int) -> tuple[int, int]:
     """Returns the pairs behind values begin … end of a block.
 
     Its first `half` values are cosines and the others sines.
@@ -176,7 +181,7 @@ def _behind(half: int, begin: int, end: int) -> tuple[int, int]:
     return (begin - half, end - half) if begin >= half else (0, half)
 
 
-def _pairs(n: int, block: int) -> int:
+def _count_pairs(n: int, block: int) -> int:
     """Returns the number of pairs that n values take, in blocks."""
-    whole, rest = divmod(n, block)
-    return whole * (block // 2) + (rest + 1) // 2
+    full_blocks, left_over = divmod(n, block)
+    return full_blocks * (block // 2) + (left_over + 1) // 2

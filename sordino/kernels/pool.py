@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelWindow, trusted
-from sordino.kernels.kernel_tensors import on_cpu
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelWindow, load_verified
+from sordino.kernels.kernel_tensors import are_cpu_floats
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = dict.fromkeys(("sordino_pool", "sordino_pool_input"), (INT, INT, POINTER, STEP, STEP, *[POINTER] * 3))
 _TAPS = 1 << 15  # that two bytes can name
@@ -34,52 +34,54 @@ class Pools:
 
     def forward(self, x: Tensor, window: KernelWindow) -> tuple[Tensor, Tensor]:
         """Returns the maxima, channels last, and the tap of its window that each is from."""
-        size = (*x.shape[:2], *_outputs(x.shape, window))
+        size = (*x.shape[:2], *_output_size(x.shape, window))
         y, taps = (torch.empty(size, dtype=dtype, memory_format=_LAST) for dtype in (x.dtype, torch.int16))
-        self._run("sordino_pool", x.shape, y, window, (x.data_ptr(), y.data_ptr(), taps.data_ptr()))
+        self._run_all_samples("sordino_pool", x.shape, y, window, (x.data_ptr(), y.data_ptr(), taps.data_ptr()))
         return y, taps
 
     def backward(self, size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
         """Returns the gradient at an input of this size, channels last."""
         g = g.contiguous(memory_format=_LAST)
         x = torch.empty(size, dtype=g.dtype, memory_format=_LAST)
-        self._run("sordino_pool_input", size, g, window, (g.data_ptr(), taps.data_ptr(), x.data_ptr()))
+        self._run_all_samples("sordino_pool_input", size, g, window, (g.data_ptr(), taps.data_ptr(), x.data_ptr()))
         return x
 
-    def _run(self, name: str, size: torch.Size, y: Tensor, window: KernelWindow, where: tuple[int, ...]) -> None:
+    def _run_all_samples(
+        self, name: str, size: torch.Size, y: Tensor, window: KernelWindow, where: tuple[int, ...]
+    ) -> None:
         """Runs one of the functions over all samples, divided among threads."""
         options = (*window.kernel, *window.stride, *window.padding)
         shape = (ctypes.c_int64 * 11)(*size[1:], *y.shape[2:], *options)
         threads = torch.get_num_threads() if y.numel() >= _SPLIT else 1
-        in_parts(getattr(self.library, name), (self.level, shape), where, len(y), min(threads, len(y)))
+        run_in_parts(getattr(self.library, name), (self.level, shape), where, len(y), min(threads, len(y)))
 
 
-def _outputs(size: torch.Size, window: KernelWindow) -> tuple[int, ...]:
+def _output_size(size: torch.Size, window: KernelWindow) -> tuple[int, ...]:
     """Returns the spatial size of the output."""
     sizes = zip(size[2:], window.kernel, window.stride, window.padding, strict=True)
     return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
 
 
-def takes(x: Tensor, window: KernelWindow) -> bool:
+def can_run(x: Tensor, window: KernelWindow) -> bool:
     """Returns whether the kernel can do this layer: every window has a pixel, and nothing is empty."""
     return (
         x.dim() == 4
-        and on_cpu(x)
+        and are_cpu_floats(x)
         and min(x.shape) > 0
         and x.is_contiguous(memory_format=_LAST)
         and prod(window.kernel) <= _TAPS
         and all([0 <= 2 * p <= k and s > 0 for k, s, p in zip(*window[:3], strict=True)])  # noqa: C419
-        and min(_outputs(x.shape, window)) > 0
+        and min(_output_size(x.shape, window)) > 0
     )
 
 
 @cache
-def pools() -> Pools | None:
+def load_pools() -> Pools | None:
     """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
-    return trusted(build.POOL, FUNCTIONS, Pools, agrees, least=1)
+    return load_verified(build.POOL, FUNCTIONS, Pools, agrees_with_torch, least=1)
 
 
-def agrees(made: Pools) -> bool:
+def agrees_with_torch(made: Pools) -> bool:
     """Returns whether maxima and gradients of a small layer are torch's to the last bit, among equal values too."""
     x = torch.arange(2 * 19 * 7 * 6).remainder(11).float().view(2, 19, 7, 6).contiguous(memory_format=_LAST)
     window = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))

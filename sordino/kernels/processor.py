@@ -11,7 +11,7 @@ _ZEN_4 = ("AuthenticAMD", "25")
 """Vendor and family of processors that run sixteen floats as two times eight; their predecessor, Zen 3, has no AVX-512."""
 
 
-def known(text: str) -> dict[str, str]:
+def parse_cpuinfo(text: str) -> dict[str, str]:
     """Returns what is said of the first processor, by name.
 
     >>> known("vendor_id : A")["vendor_id"]
@@ -22,23 +22,23 @@ def known(text: str) -> dict[str, str]:
 
 
 @cache
-def _this() -> dict[str, str]:
+def _read_cpuinfo() -> dict[str, str]:
     """Returns what the system says of this processor; nothing where it cannot be asked."""
     try:
-        return known(_INFORMATION.read_text())
+        return parse_cpuinfo(_INFORMATION.read_text())
     except OSError:
         return {}
 
 
-def name() -> str:
+def processor_name() -> str:
     """Returns the processor's name, with family and model, which a virtual machine may not put into the name."""
-    said = _this()
+    said = _read_cpuinfo()
     numbers = [said[key] for key in ("cpu family", "model") if key in said]
     plain = said.get("model name") or platform.processor() or platform.machine()
     return f"{plain} ({'.'.join(numbers)})" if numbers else plain
 
 
-def instructions(said: dict[str, str] | None = None) -> str:
+def instruction_set(said: dict[str, str] | None = None) -> str:
     """Returns the instructions torch says it uses, and whether the processor multiplies bfloat16.
 
     torch's libraries and the kernels look at both.
@@ -48,12 +48,12 @@ def instructions(said: dict[str, str] | None = None) -> str:
     """
     import torch  # not for the noise, which needs none
 
-    said = _this() if said is None else said
+    said = _read_cpuinfo() if said is None else said
     low = "avx512_bf16" in said.get("flags", "").split()
     return torch.backends.cpu.get_cpu_capability() + (", bf16" if low else "")
 
 
-def one_piece(said: dict[str, str] | None = None) -> bool:
+def computes_sixteen_at_once(said: dict[str, str] | None = None) -> bool:
     """Returns whether sixteen floats, where the processor has such vectors at all, are computed in one piece.
 
     In two pieces they are no faster than eight in most kernels, and rows that are no multiple of sixteen waste more.
@@ -63,14 +63,14 @@ def one_piece(said: dict[str, str] | None = None) -> bool:
     >>> one_piece({"vendor_id": "AuthenticAMD", "cpu family": "25"})
     False
     """
-    said = _this() if said is None else said
+    said = _read_cpuinfo() if said is None else said
     return (said.get("vendor_id"), said.get("cpu family")) != _ZEN_4
 
 
-def full_width(instructions: str, said: dict[str, str] | None = None) -> bool:
+def torch_computes_sixteen_at_once(instructions: str, said: dict[str, str] | None = None) -> bool:
     """Returns whether torch computes sixteen floats in one piece: on such processors no kernel was timed.
 
     >>> full_width("AVX2"), full_width("AVX512", {"vendor_id": "GenuineIntel", "cpu family": "6"})
     (False, True)
     """
-    return instructions == "AVX512" and one_piece(said)
+    return instructions == "AVX512" and computes_sixteen_at_once(said)

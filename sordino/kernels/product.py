@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, near, numbers, trusted
-from sordino.kernels.kernel_tensors import on_cpu
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import INT, POINTER, SIZE, are_close, load_verified, pack_numbers
+from sordino.kernels.kernel_tensors import are_cpu_floats
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_product": (INT, INT, POINTER, SIZE, SIZE, INT),
@@ -44,56 +44,56 @@ class Products:
     library: ctypes.CDLL
     level: int
 
-    def takes(self, g: Tensor, a: Tensor, out: Tensor) -> bool:
+    def can_multiply(self, g: Tensor, a: Tensor, out: Tensor) -> bool:
         """Returns whether it can do this product, and is likely to be faster."""
         (rows, p), d = g.shape, a.shape[1]
         if min(rows, p, d) < _LEAST or rows * p * d < _SMALL:
             return False
-        return g.stride(1) == a.stride(1) == out.stride(1) == 1 and on_cpu(g, a, out)
+        return g.stride(1) == a.stride(1) == out.stride(1) == 1 and are_cpu_floats(g, a, out)
 
-    def add(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
+    def add_weighted_product(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
         """Sets out (p, d) = β out + Σ_k w_k g_k a_kᵀ for g (K, p), a (K, d) and w (K,), rows dense; β is 0 or 1."""
         w, (rows, p) = w.contiguous(), g.shape
         factors = (g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
-        given, held = numbers((*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0)))
+        given, held = pack_numbers((*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0)))
 
-        in_parts(self.library.sordino_product, (self.level, given), (beta,), p, threads, _ROWS, _PACKED)
+        run_in_parts(self.library.sordino_product, (self.level, given), (beta,), p, threads, _ROWS, _PACKED)
         del held
 
-    def takes_rows(self, g: Tensor, a: Tensor) -> bool:
+    def can_make_rows(self, g: Tensor, a: Tensor) -> bool:
         """Returns whether it can make the rows of g (B, T, p) and a (B, T, d), and is likely to be faster."""
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
-        return large and on_cpu(g, a) and g.stride(2) == a.stride(2) == 1
+        return large and are_cpu_floats(g, a) and g.stride(2) == a.stride(2) == 1
 
-    def rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
+    def compute_rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
         """Sets out (B, p, d), dense, to g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; returns ‖·‖², (B,)."""
         (b, t, p), d = g.shape, a.shape[2]
         squared = torch.empty(b, dtype=torch.float64)
         factors = (g.data_ptr(), a.data_ptr(), 0, g.stride(1), a.stride(1))
-        given, held = numbers((*factors, t, p, d, out.data_ptr(), out.stride(1)))
-        apart, also_held = numbers((g.stride(0), a.stride(0), out.stride(0)))
+        given, held = pack_numbers((*factors, t, p, d, out.data_ptr(), out.stride(1)))
+        apart, also_held = pack_numbers((g.stride(0), a.stride(0), out.stride(0)))
 
-        of, to = (self.level, given, apart), (squared.data_ptr(),)
+        leading_arguments, trailing_arguments = (self.level, given, apart), (squared.data_ptr(),)
         several = 1 if b * t * p * d < _SMALL else min(threads, b)
-        in_parts(self.library.sordino_samples, of, to, b, several, short=_PACKED)
+        run_in_parts(self.library.sordino_samples, leading_arguments, trailing_arguments, b, several, short=_PACKED)
         del held, also_held
         return squared.to(out.dtype)
 
 
 @cache
-def products() -> Products | None:
+def load_products() -> Products | None:
     """Returns the kernel that is used, or None: without vector instructions torch's products are faster."""
-    return trusted(build.PRODUCT, FUNCTIONS, Products, agrees, least=1)
+    return load_verified(build.PRODUCT, FUNCTIONS, Products, agrees_with_torch, least=1)
 
 
-def agrees(made: Products) -> bool:
+def agrees_with_torch(made: Products) -> bool:
     """Returns whether the kernel gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((300, 13), (300, 21), (300,)))
     out = torch.ones(13, 21)
     wanted = 1 + (g * w[:, None]).t() @ a
-    made.add(g, a, w, out, 1)
+    made.add_weighted_product(g, a, w, out, 1)
     g, a, each = g.view(3, 100, 13), a.view(3, 100, 21), torch.empty(3, 13, 21)
-    squared, rows = made.rows(g, a, each), torch.bmm(g.mT, a)
-    return near((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))))
+    squared, rows = made.compute_rows(g, a, each), torch.bmm(g.mT, a)
+    return are_close((out, wanted), (each, rows), (squared, rows.square().sum((1, 2))))

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, address, near, shape_of
-from sordino.kernels.kernel_tensors import on_cpu, waves
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, address_of, are_close, make_shape
+from sordino.kernels.kernel_tensors import are_cpu_floats, make_waves
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_rows": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),
@@ -34,42 +34,44 @@ class SampleGradients:
     library: ctypes.CDLL
     level: int = BEST
 
-    def rows(self, a: Tensor, g: Tensor, geometry: KernelGeometry, into: Tensor | None) -> Tensor:
+    def measure_rows(self, a: Tensor, g: Tensor, geometry: KernelGeometry, into: Tensor | None) -> Tensor:
         """Returns the squared norms, (B,); the gradients go into a dense (B, p, K, C/groups), if there is one."""
-        squared, shape = a.new_empty(len(a)), shape_of(a, g, geometry)
-        where = (a.data_ptr(), g.data_ptr(), address(into), squared.data_ptr())
+        squared, shape = a.new_empty(len(a)), make_shape(a, g, geometry)
+        where = (a.data_ptr(), g.data_ptr(), address_of(into), squared.data_ptr())
 
-        in_parts(self.library.sordino_rows, (self.level, shape), where, len(a), torch.get_num_threads(), short=_PADDED)
+        run_in_parts(
+            self.library.sordino_rows, (self.level, shape), where, len(a), torch.get_num_threads(), short=_PADDED
+        )
         return squared
 
-    def sum(self, a: Tensor, g: Tensor, geometry: KernelGeometry, weights: Tensor) -> Tensor:
+    def weighted_sum(self, a: Tensor, g: Tensor, geometry: KernelGeometry, weights: Tensor) -> Tensor:
         """Returns Σ w_i G_i, as (p, K, C/groups); a sample of weight 0 is not looked at."""
-        shape, threads, weights = shape_of(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
+        shape, threads, weights = make_shape(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
         size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
         sums = a.new_zeros((max(1, threads), *size))
 
         where = (a.data_ptr(), g.data_ptr(), weights.data_ptr(), sums.data_ptr(), len(a), threads, prod(size))
-        in_parts(self.library.sordino_sums, (self.level, shape), where, threads, max(1, threads), short=_PADDED)
+        run_in_parts(self.library.sordino_sums, (self.level, shape), where, threads, max(1, threads), short=_PADDED)
         return sums[0] if threads <= 1 else sums.sum(0)
 
 
-def readable(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
+def is_readable(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
     """Returns whether such a kernel can read this layer: one or two dimensions, nothing empty."""
-    return on_cpu(a, g) and len(geometry.kernel) <= 2 and min(a.shape[1:]) > 0 and min(g.shape[1:]) > 0
+    return are_cpu_floats(a, g) and len(geometry.kernel) <= 2 and min(a.shape[1:]) > 0 and min(g.shape[1:]) > 0
 
 
-def agree(made: SampleGradients, geometry: KernelGeometry) -> bool:
+def agrees_with_torch_on(made: SampleGradients, geometry: KernelGeometry) -> bool:
     """Returns whether rows, norms and sum of a small layer are torch's."""
-    a, groups = waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
+    a, groups = make_waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
     weight = torch.zeros(5 if groups == 1 else groups, CHANNELS // groups, *geometry.kernel)
     options = (geometry.stride, geometry.padding, geometry.dilation, groups)
-    g, weights = waves(1.3, *torch.conv2d(a, weight, None, *options).shape), torch.tensor([0.5, 2.0])
+    g, weights = make_waves(1.3, *torch.conv2d(a, weight, None, *options).shape), torch.tensor([0.5, 2.0])
     wanted = torch.stack(
         [conv2d_weight(a[i : i + 1], weight.shape, g[i : i + 1], *options).flatten(2).mT for i in range(2)]
     )
     rows = torch.empty_like(wanted)
-    squared, total = made.rows(a, g, geometry, rows), made.sum(a, g, geometry, weights)
-    return near(
+    squared, total = made.measure_rows(a, g, geometry, rows), made.weighted_sum(a, g, geometry, weights)
+    return are_close(
         (rows, wanted),
         (squared, wanted.flatten(1).square().sum(1)),
         (total, torch.tensordot(weights, wanted, 1)),

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, check, numbers
-from sordino.kernels.library import KernelUnavailable, opened
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, pack_numbers, raise_if_short
+from sordino.kernels.library import KernelUnavailable, open_library
 
 _NUMBERS, _FLOATS = 12, 2  # that a function may take
 _MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
@@ -32,13 +32,13 @@ Arguments = Sequence[Any]
 
 
 @cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+def _thread_pool(process: int, threads: int) -> ThreadPoolExecutor:
     """Returns the pool of threads of a process."""
     return ThreadPoolExecutor(threads, thread_name_prefix="sordino")
 
 
 @cache
-def torchs_threads() -> int | None:
+def find_torch_threads() -> int | None:
     """Returns the address by which torch's own threads are called, if its OpenMP runtime is one whose entry is known."""
     try:
         maps = Path("/proc/self/maps").read_text().split()
@@ -55,45 +55,45 @@ def torchs_threads() -> int | None:
 
 
 @cache
-def _team() -> Callable[..., int] | None:
+def _load_team() -> Callable[..., int] | None:
     """Returns the compiled function that hands out ranges, if it gives each once."""
-    if torchs_threads() is None:
+    if find_torch_threads() is None:
         return None
     try:
-        team = opened(build.THREADS).sordino_team
+        team = open_library(build.THREADS).sordino_team
     except KernelUnavailable:
         return None
     team.restype, team.argtypes = INT, (POINTER, POINTER, POINTER, POINTER, SIZE, SIZE, POINTER)
-    return team if _agrees(team) else None
+    return team if _covers_every_range(team) else None
 
 
-def _agrees(team: Callable[..., int]) -> bool:
+def _covers_every_range(team: Callable[..., int]) -> bool:
     """Returns whether a function is given every range once, with its other arguments where they belong."""
     seen: list[tuple[float, ...]] = []
 
-    def noted(*given: float) -> int:
+    def note_call(*given: float) -> int:
         """Notes the arguments of a call."""
         seen.append(given)
         return 0
 
-    kernel = _KERNEL(noted)
-    _call(team, kernel, (7, 0.5), (None, 0.25, 9), [0, 3, 5])
+    kernel = _KERNEL(note_call)
+    _call_team(team, kernel, (7, 0.5), (None, 0.25, 9), [0, 3, 5])
     return sorted(seen) == [(7, 0.5, 0, 3, 0, 0.25, 9), (7, 0.5, 3, 5, 0, 0.25, 9)]
 
 
 _functions: dict[int, tuple[Any, int | None, tuple[bool, ...]]] = {}  # by identity, since they have no hash
 
 
-def _known(function: Any) -> tuple[int | None, tuple[bool, ...]]:
+def _function_facts(function: Any) -> tuple[int | None, tuple[bool, ...]]:
     """Returns a function's address, and which of its arguments are floats."""
-    found = _functions.get(id(function))
-    if found is None:
+    facts = _functions.get(id(function))
+    if facts is None:
         is_float = tuple([kind is FLOAT for kind in function.argtypes])
-        found = _functions[id(function)] = function, ctypes.cast(function, ctypes.c_void_p).value, is_float
-    return found[1:]
+        facts = _functions[id(function)] = function, ctypes.cast(function, ctypes.c_void_p).value, is_float
+    return facts[1:]
 
 
-def _number(given: Any) -> int:
+def _to_number(given: Any) -> int:
     """Returns an argument as a number: itself, or the address of what it holds."""
     if isinstance(given, int):
         return given
@@ -102,25 +102,25 @@ def _number(given: Any) -> int:
     return 0 if given is None else ctypes.addressof(given)
 
 
-def _call(team: Callable[..., int], function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int:
+def _call_team(team: Callable[..., int], function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int:
     """Calls a function for all ranges by torch's threads, with its arguments sorted into numbers and floats."""
-    address, is_float = _known(function)
+    address, is_float = _function_facts(function)
     # Sort the arguments into numbers and floats, which threads.c puts back in order.
     arguments = list(zip((*before, 0, 0, *after), is_float, strict=True))
-    given = [_number(x) for x, one in arguments if not one]
+    given = [_to_number(x) for x, one in arguments if not one]
     floats = array("f", [x for x, one in arguments if one])
     assert len(given) <= _NUMBERS, "there is room for so many"
     assert len(floats) <= _FLOATS, "and for so many"
     floats.extend([0.0] * (_FLOATS - len(floats)))
-    at, held = numbers([*given, *[0] * (_NUMBERS - len(given)), *cuts])
+    at, held = pack_numbers([*given, *[0] * (_NUMBERS - len(given)), *cuts])
     place = len(before) - sum(is_float[: len(before)])
     where = (at, floats.buffer_info()[0], place, len(cuts) - 1, at + 8 * _NUMBERS)
-    problem = team(torchs_threads(), address, *where)
+    problem = team(find_torch_threads(), address, *where)
     del held
     return problem
 
 
-def in_parts(
+def run_in_parts(
     function: Any,
     before: Arguments,
     after: Arguments,
@@ -139,30 +139,30 @@ def in_parts(
     if begin >= end:
         return
     # Cut the range, and run it here, by torch's threads, or by a pool.
-    cuts = [begin, end] if threads == 1 else _cuts(begin, end, threads, multiple)
+    cuts = [begin, end] if threads == 1 else _cut_range(begin, end, threads, multiple)
     if len(cuts) == 2:
         problem = function(*before, begin, end, *after)
-    elif (team := _team()) is not None:
-        problem = _call(team, function, before, after, cuts)
+    elif (team := _load_team()) is not None:
+        problem = _call_team(team, function, before, after, cuts)
     else:
-        problem = _by_pool(lambda first, last: function(*before, first, last, *after), cuts)
+        problem = _run_by_pool(lambda first, last: function(*before, first, last, *after), cuts)
     if short is not None:
-        check(problem, short)
+        raise_if_short(problem, short)
 
 
-def _cuts(begin: int, end: int, threads: int, multiple: int) -> list[int]:
+def _cut_range(begin: int, end: int, threads: int, multiple: int) -> list[int]:
     """Returns where the range is cut: as many parts as threads, at multiples."""
     cuts = {begin + round((end - begin) * k / threads / multiple) * multiple for k in range(threads)}
     return [*sorted([cut for cut in cuts if cut < end]), end]
 
 
-def _by_pool(run: Callable[[int, int], Any], cuts: list[int]) -> int:
+def _run_by_pool(run: Callable[[int, int], Any], cuts: list[int]) -> int:
     """Runs the ranges by a pool of threads, the first in this one, and returns the first problem."""
     first, *ranges = pairwise(cuts)
-    others = [_pool(os.getpid(), len(ranges)).submit(run, *cut) for cut in ranges]
+    others = [_thread_pool(os.getpid(), len(ranges)).submit(run, *cut) for cut in ranges]
     try:
-        found = [run(*first)]
+        problems = [run(*first)]
     finally:  # whoever catches an error may free what the others still write to
         wait(others)
-    found += [other.result() for other in others]
-    return next((problem for problem in found if problem), 0)
+    problems += [other.result() for other in others]
+    return next((problem for problem in problems if problem), 0)

@@ -20,9 +20,20 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, KernelWindow, address, near, shape_of, trusted
-from sordino.kernels.kernel_tensors import Room, fresh, waves
-from sordino.kernels.threads import in_parts
+from sordino.kernels.abi import (
+    BEST,
+    INT,
+    POINTER,
+    STEP,
+    KernelGeometry,
+    KernelWindow,
+    address_of,
+    are_close,
+    load_verified,
+    make_shape,
+)
+from sordino.kernels.kernel_tensors import Room, allocate, make_waves
+from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_winograd": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),
@@ -33,7 +44,7 @@ _POINTS = 16  # products of a tile
 _PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
-def fits(geometry: KernelGeometry) -> bool:
+def is_winograd_convolution(geometry: KernelGeometry) -> bool:
     """Returns whether it is a convolution of this kind."""
     return (
         geometry.kernel == (3, 3)
@@ -43,7 +54,7 @@ def fits(geometry: KernelGeometry) -> bool:
     )
 
 
-def channels_last(x: Tensor) -> bool:
+def has_channels_last(x: Tensor) -> bool:
     """Returns whether the channels of a pixel lie side by side."""
     return x.stride(1) == 1 or x.shape[1] == 1
 
@@ -56,14 +67,14 @@ class Passes:
     level: int = BEST
 
     def forward(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry, room: Room = fresh
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry, room: Room = allocate
     ) -> Tensor:
         """Returns the output, channels last."""
         size = (len(x), len(weight), *(n + 2 * p - 2 for n, p in zip(x.shape[2:], geometry.padding, strict=True)))
-        return self._pass(x, torch.Size(size), weight.data_ptr(), weight.stride(), bias, geometry, room)
+        return self._run_pass(x, torch.Size(size), weight.data_ptr(), weight.stride(), bias, geometry, room)
 
     def backward(
-        self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry, room: Room = fresh
+        self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry, room: Room = allocate
     ) -> Tensor:
         """Returns the gradient at an input of this size, channels last.
 
@@ -72,9 +83,9 @@ class Passes:
         out, channel, row, column = weight.stride()
         last = weight.data_ptr() + (2 * row + 2 * column) * weight.element_size()
         (above, left), steps = geometry.padding, (channel, out, -row, -column)
-        return self._pass(g, size, last, steps, None, KernelWindow((3, 3), padding=(2 - above, 2 - left)), room)
+        return self._run_pass(g, size, last, steps, None, KernelWindow((3, 3), padding=(2 - above, 2 - left)), room)
 
-    def _pass(
+    def _run_pass(
         self,
         x: Tensor,
         size: torch.Size,
@@ -85,29 +96,41 @@ class Passes:
         room: Room,
     ) -> Tensor:
         """Runs one pass: transforms and packs the weights, then multiplies the tiles of all samples."""
-        x = x if channels_last(x) else x.contiguous(memory_format=torch.channels_last)
+        x = x if has_channels_last(x) else x.contiguous(memory_format=torch.channels_last)
         y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
         panel = _PANEL[self.library.sordino_level(self.level)]
-        shape, panels, threads = shape_of(x, y, geometry, steps), -(-size[1] // panel), torch.get_num_threads()
+        shape, panels, threads = make_shape(x, y, geometry, steps), -(-size[1] // panel), torch.get_num_threads()
         # Transform and pack the weights once, then run all samples.
         packed = room((panels * panel * _POINTS * (x.shape[1] + 1),), x)
         bias = None if bias is None else bias.contiguous()
 
-        of, where = (self.level, shape), (x.data_ptr(), packed.data_ptr(), address(bias), y.data_ptr())
-        in_parts(self.library.sordino_winograd_weights, of, (weight, packed.data_ptr()), panels, threads)
-        in_parts(self.library.sordino_winograd, of, where, len(x), threads, short="a block of Winograd's tiles")
+        leading_arguments, where = (
+            (self.level, shape),
+            (x.data_ptr(), packed.data_ptr(), address_of(bias), y.data_ptr()),
+        )
+        run_in_parts(
+            self.library.sordino_winograd_weights, leading_arguments, (weight, packed.data_ptr()), panels, threads
+        )
+        run_in_parts(
+            self.library.sordino_winograd,
+            leading_arguments,
+            where,
+            len(x),
+            threads,
+            short="a block of Winograd's tiles",
+        )
         return y
 
 
 @cache
-def passes() -> Passes | None:
+def load_passes() -> Passes | None:
     """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
-    return trusted(build.WINOGRAD, FUNCTIONS, Passes, agrees)
+    return load_verified(build.WINOGRAD, FUNCTIONS, Passes, agrees_with_torch)
 
 
-def agrees(made: Passes) -> bool:
+def agrees_with_torch(made: Passes) -> bool:
     """Returns whether output and input gradient of a small layer are torch's."""
-    x, weight, bias = waves(0.7, 2, 9, 7, 6), waves(1.3, 17, 9, 3, 3), torch.arange(17, dtype=torch.float32)
+    x, weight, bias = make_waves(0.7, 2, 9, 7, 6), make_waves(1.3, 17, 9, 3, 3), torch.arange(17, dtype=torch.float32)
     y = torch.conv2d(x, weight, bias, padding=1)
     back = conv2d_input(x.shape, weight, y, padding=1)
-    return near((made.forward(x, weight, bias, _PLAIN), y), (made.backward(x.shape, y, weight, _PLAIN), back))
+    return are_close((made.forward(x, weight, bias, _PLAIN), y), (made.backward(x.shape, y, weight, _PLAIN), back))

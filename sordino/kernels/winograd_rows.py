@@ -14,24 +14,29 @@ from functools import cache
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import KernelGeometry, KernelWindow, trusted
-from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients, agree, readable
-from sordino.kernels.winograd import channels_last, fits
+from sordino.kernels.abi import KernelGeometry, KernelWindow, load_verified
+from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients, agrees_with_torch_on, is_readable
+from sordino.kernels.winograd import has_channels_last, is_winograd_convolution
 
 _PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
-def takes(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
+def can_run(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
     """Returns whether the weight gradients of this layer can be computed so."""
-    return fits(geometry) and readable(a, g, geometry) and channels_last(a) and channels_last(g)
+    return (
+        is_winograd_convolution(geometry)
+        and is_readable(a, g, geometry)
+        and has_channels_last(a)
+        and has_channels_last(g)
+    )
 
 
 @cache
-def gradients() -> SampleGradients | None:
+def load_gradients() -> SampleGradients | None:
     """Returns the kernel that is used, or None: there is none, or it does not give what it should."""
-    return trusted(build.WINOGRAD_ROWS, FUNCTIONS, SampleGradients, agrees)
+    return load_verified(build.WINOGRAD_ROWS, FUNCTIONS, SampleGradients, agrees_with_torch)
 
 
-def agrees(made: SampleGradients) -> bool:
+def agrees_with_torch(made: SampleGradients) -> bool:
     """Returns whether the kernel gives torch's values."""
-    return agree(made, _PLAIN)
+    return agrees_with_torch_on(made, _PLAIN)

@@ -18,7 +18,7 @@ from sordino import events, validate
 from sordino.accounting.accountant import Accountant, Unsupported
 from sordino.accounting.privacy_loss.phases import relation_of
 from sordino.events import Event, NonPrivate, Relation
-from sordino.release.noise_tail import MOST_COORDINATES, unsupported
+from sordino.release.noise_tail import MOST_COORDINATES, delta_of_noise_end
 
 DATASET_SIZE = "dataset size"
 BY_THE_RATE = "dataset size, by the rate"
@@ -48,7 +48,7 @@ _PARTS = 6
 """How many phases of a run are printed; all of them are in the event."""
 
 
-def rounded_up(epsilon: float) -> str:
+def round_up(epsilon: float) -> str:
     """Returns ε with three digits after the point, never below its value."""
     shift = 10.0**_DIGITS
     return f"{math.ceil(epsilon * shift) / shift:.{_DIGITS}f}"
@@ -95,10 +95,10 @@ class Guarantee:
         Ε, neighbours, accountant, event and what it does not cover.
         """
         lines = [
-            f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy",
+            f"({round_up(self.epsilon)}, {self.delta:g})-differential privacy",
             f"  neighbours   {self.relation}: {self.neighbours}",
             f"  accountant   {self.accountant}",
-            f"  event        {describe(self.event)}",
+            f"  event        {describe_event(self.event)}",
         ]
         for name in self.not_covered:
             why = _WHY.get(name)
@@ -138,18 +138,18 @@ Claim: TypeAlias = Guarantee | NoGuarantee
 """What `private.claim` returns: look which of the two it is before you read an ε."""
 
 
-def other_ledgers(count: int) -> str:
+def name_other_ledgers(count: int) -> str:
     """Returns the line saying that other ledgers of this process hold something done to the same records."""
     runs = "another ledger" if count == 1 else f"{count} other ledgers"
     return f"{OTHERS} {runs} in this process; give all of it one Ledger to add it up"
 
 
-def kept_records(attribute: str) -> str:
+def name_kept_records(attribute: str) -> str:
     """Returns how a claim names an attribute of the model in which a forward pass kept values of records."""
     return f"values of records that the model keeps in {attribute!r}: its state dict has none, torch.save(model) does"
 
 
-def claim(
+def make_claim(
     event: Event,
     delta: float,
     accountant: Accountant,
@@ -176,13 +176,13 @@ def claim(
     try:
         # The end of the noise costs some δ; the accountant gets what is left of it.
         relation = relation_of(event)
-        missing = unsupported(event, delta, relation, coordinates)
-        if missing > 0 and missing >= delta:
+        tail_delta = delta_of_noise_end(event, delta, relation, coordinates)
+        if tail_delta > 0 and tail_delta >= delta:
             return NoGuarantee(
                 f"δ={delta:g} is below what the noise supports: its values end, and over this event that costs "
-                f"δ={missing:.2g}; ask at a larger δ"
+                f"δ={tail_delta:.2g}; ask at a larger δ"
             )
-        epsilon = accountant.epsilon(event, delta if missing <= _SEEN * delta else delta - missing)
+        epsilon = accountant.epsilon(event, delta if tail_delta <= _SEEN * delta else delta - tail_delta)
     except Unsupported as error:
         return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
     if not math.isfinite(epsilon):
@@ -190,7 +190,7 @@ def claim(
     return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered, rests_on, unit)
 
 
-def table(said: Claim) -> dict[str, Any]:
+def claim_to_json(claim: Claim) -> dict[str, Any]:
     """Returns a claim as JSON can hold it.
 
     Its keys are epsilon, delta, relation, unit, accountant, event, not_covered and rests_on; or reason alone.
@@ -198,21 +198,21 @@ def table(said: Claim) -> dict[str, Any]:
     >>> table(NoGuarantee("nothing was released"))
     {'reason': 'nothing was released'}
     """
-    if isinstance(said, NoGuarantee):
-        return {"reason": said.reason}
+    if isinstance(claim, NoGuarantee):
+        return {"reason": claim.reason}
     return {
-        "epsilon": said.epsilon,
-        "delta": said.delta,
-        "relation": str(said.relation),
-        "unit": said.unit,
-        "accountant": said.accountant,
-        "event": events.to_json(said.event),
-        "not_covered": list(said.not_covered),
-        "rests_on": list(said.rests_on),
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "relation": str(claim.relation),
+        "unit": claim.unit,
+        "accountant": claim.accountant,
+        "event": events.to_json(claim.event),
+        "not_covered": list(claim.not_covered),
+        "rests_on": list(claim.rests_on),
     }
 
 
-def explain(name: str) -> str | None:
+def explain_not_covered(name: str) -> str | None:
     """Returns why something is not covered, where this is known.
 
     >>> explain(SEED) is None
@@ -221,16 +221,16 @@ def explain(name: str) -> str | None:
     return _WHY.get(name)
 
 
-def describe(event: Event) -> str:
+def describe_event(event: Event) -> str:
     """Returns an event on one line.
 
     >>> describe(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
     '2000 × Poisson(0.01, Gaussian(1.1))'
     """
     if isinstance(event, events.Repeat):
-        return f"{event.count} × {describe(event.event)}"
+        return f"{event.count} × {describe_event(event.event)}"
     if isinstance(event, events.Together):
-        shown = [describe(part) for part in event.events[:_PARTS]]
+        shown = [describe_event(part) for part in event.events[:_PARTS]]
         if len(event.events) > _PARTS:
             shown.append(f"… {len(event.events) - _PARTS} more")
         return "(" + " + ".join(shown) + ")"
@@ -238,7 +238,7 @@ def describe(event: Event) -> str:
     values = []
     for value in vars(event).values():
         if isinstance(value, Event):
-            values.append(describe(value))
+            values.append(describe_event(value))
         else:
             values.append(f"{value:.6g}" if isinstance(value, float) else str(value))
     return f"{type(event).__name__}({', '.join(values)})"

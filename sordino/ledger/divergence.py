@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.distributed.row_shard import local
-from sordino.kernels.matrices import functions
+from sordino.distributed.row_shard import local_rows
+from sordino.kernels.matrices import load_functions
 
 _SMALL = 1 << 20
 """Numbers up to which one call for all tensors is better than torch's threads."""
@@ -35,24 +35,24 @@ class Diverged:
         return f"training diverged at step {self.step}: {self.what} is not finite"
 
 
-def finite(tensors: Sequence[Tensor]) -> bool:
+def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Returns whether every number of these tensors is finite, as far as this rank has them.
 
     It takes one pass: a sum that is finite has finite terms.
     """
-    compiled, tensors = functions(), [local(tensor) for tensor in tensors]
-    if compiled is not None and compiled.readable(tensors, _SMALL):
-        return compiled.finite(tensors)
+    compiled, tensors = load_functions(), [local_rows(tensor) for tensor in tensors]
+    if compiled is not None and compiled.are_readable(tensors, _SMALL):
+        return compiled.are_finite(tensors)
     with torch.no_grad():
         sums = [tensor.sum() for tensor in tensors]
-        one = bool(sums) and len({(t.device, t.dtype) for t in sums}) == 1  # a device is waited for once
-        return math.isfinite(float(torch.stack(sums).double().sum()) if one else sum(map(float, sums)))
+        all_alike = bool(sums) and len({(t.device, t.dtype) for t in sums}) == 1  # a device is waited for once
+        return math.isfinite(float(torch.stack(sums).double().sum()) if all_alike else sum(map(float, sums)))
 
 
-def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """Returns the name of the first tensor that holds something else than finite numbers, or None."""
-    if finite(list(tensors.values())):
+    if all_finite(list(tensors.values())):
         return None
     return next(
-        (name for name, tensor in tensors.items() if not local(tensor).isfinite().all()), None
+        (name for name, tensor in tensors.items() if not local_rows(tensor).isfinite().all()), None
     )  # sums may overflow

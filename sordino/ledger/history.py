@@ -27,11 +27,13 @@ def ledger_of(parameters: Iterable[nn.Parameter]) -> Ledger | None:
 
     Of several, one in which something was entered comes first, and of those the last.
     """
-    found = [ledger for ledgers in _known_of(parameters) for ledger in ledgers]
-    return next((ledger for ledger in reversed(found) if not ledger.empty), found[-1] if found else None)
+    ledgers_known = [ledger for ledgers in _ledgers_of_parameters(parameters) for ledger in ledgers]
+    return next(
+        (ledger for ledger in reversed(ledgers_known) if not ledger.empty), ledgers_known[-1] if ledgers_known else None
+    )
 
 
-def trained(parameters: Iterable[nn.Parameter], ledger: Ledger) -> list[list[Ledger]]:
+def enter_training(parameters: Iterable[nn.Parameter], ledger: Ledger) -> list[list[Ledger]]:
     """Enters that a run on these parameters writes in this ledger, from the moment that the run is made.
 
     Two runs that are made on one model before either has drawn a lot would otherwise not know of each other.
@@ -42,74 +44,74 @@ def trained(parameters: Iterable[nn.Parameter], ledger: Ledger) -> list[list[Led
         key = id(p)
         known = _of_parameter.get(key)
         if known is None or known[0]() is not p:
-            known = _of_parameter[key] = weakref.ref(p, _dropping(_of_parameter, key)), []
+            known = _of_parameter[key] = weakref.ref(p, _remove_when_gone(_of_parameter, key)), []
         if not any(each is ledger for each in known[1]):
             known[1].append(ledger)
-    return _known_of(parameters)
+    return _ledgers_of_parameters(parameters)
 
 
-def _known_of(parameters: Iterable[nn.Parameter]) -> list[list[Ledger]]:
+def _ledgers_of_parameters(parameters: Iterable[nn.Parameter]) -> list[list[Ledger]]:
     """Returns the lists of ledgers of those parameters that are known."""
-    found = []
+    ledger_lists = []
     for p in parameters:
         known = _of_parameter.get(id(p))
         if known is not None and known[0]() is p:
-            found.append(known[1])
-    return found
+            ledger_lists.append(known[1])
+    return ledger_lists
 
 
-def drawn_from(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:
+def enter_use_of_data(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:
     """Enters that the records of this dataset are used under this ledger.
 
     Returns the ledgers of each thing that the dataset is made of.
 
     Not the things themselves: a ledger that held its data would keep it in memory as long as the process lives.
     """
-    found = [_entry(part)[1] for part in _parts(dataset)]
-    for ledgers in found:
+    ledger_lists = [_entry_of_part(part)[1] for part in _parts_of_dataset(dataset)]
+    for ledgers in ledger_lists:
         if not any(known is ledger for known in ledgers):
             ledgers.append(ledger)
-    return found
+    return ledger_lists
 
 
-def others(of_data: Iterable[list[Ledger]], ledger: Ledger) -> int:
+def count_other_ledgers(ledger_lists: Iterable[list[Ledger]], ledger: Ledger) -> int:
     """Returns how many other ledgers hold something done to these records."""
-    found: dict[int, Ledger] = {}
-    for ledgers in of_data:
+    other_ledgers: dict[int, Ledger] = {}
+    for ledgers in ledger_lists:
         for known in ledgers:
             if known is not ledger and not known.empty:
-                found[id(known)] = known
-    return len(found)
+                other_ledgers[id(known)] = known
+    return len(other_ledgers)
 
 
-def _parts(dataset: Any) -> list[Any]:
+def _parts_of_dataset(dataset: Any) -> list[Any]:
     """Returns the tensors or files that a dataset is made of: wrappers come and go, these stay."""
     if type(dataset) is TensorDataset:
         return list(dataset.tensors[:1])
     if isinstance(dataset, Subset):
-        return _parts(dataset.dataset)
+        return _parts_of_dataset(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
-        return [part for inner in dataset.datasets for part in _parts(inner)]
+        return [part for inner in dataset.datasets for part in _parts_of_dataset(inner)]
     return [dataset]
 
 
-def _entry(part: Any) -> tuple[Any, list[Ledger]]:
+def _entry_of_part(part: Any) -> tuple[Any, list[Ledger]]:
     """Returns the entry of one part of a dataset, which is made if there is none.
 
     The part is held weakly where it allows that, so that the table keeps no data alive.
     """
-    key = _key(part)
+    key = _key_of_part(part)
     known = _of_data.get(key)
     if known is None or (isinstance(known[0], weakref.ref) and known[0]() is None):
         try:
-            held: Any = weakref.ref(part, _dropping(_of_data, key))
+            reference: Any = weakref.ref(part, _remove_when_gone(_of_data, key))
         except TypeError:  # a plain list
-            held = part
-        known = _of_data[key] = held, []
+            reference = part
+        known = _of_data[key] = reference, []
     return known
 
 
-def _dropping(table: dict[int, Any], key: int) -> Callable[[Any], None]:
+def _remove_when_gone(table: dict[int, Any], key: int) -> Callable[[Any], None]:
     """Returns a callback that removes an entry when its object is gone.
 
     The table is bound here, because modules may be gone before.
@@ -117,6 +119,6 @@ def _dropping(table: dict[int, Any], key: int) -> Callable[[Any], None]:
     return lambda _: table.pop(key, None) and None
 
 
-def _key(part: Any) -> int:
+def _key_of_part(part: Any) -> int:
     """Returns the key of a part; views of one memory are one thing."""
     return part.untyped_storage()._cdata if isinstance(part, Tensor) else id(part)

@@ -56,7 +56,7 @@ class LedgerEntry:
 
 
 @dataclass
-class _Draw:
+class _OpenDraw:
     """A draw that is open: what was released on it so far, and what would be charged if nothing is."""
 
     amplify: Callable[[Event], Event]
@@ -65,7 +65,7 @@ class _Draw:
     bins: int | None
     released: list[Event] = field(default_factory=list)
 
-    def entry(self) -> LedgerEntry:
+    def to_entry(self) -> LedgerEntry:
         events = self.released or [self.planned()]
         return LedgerEntry(canonical(self.amplify(compose(events))), 1, self.cover, self.bins)
 
@@ -87,8 +87,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: list[LedgerEntry] = []
-        self._open: dict[str, _Draw] = {}  # by section
-        self._pages = self._coordinates = 0
+        self._open: dict[str, _OpenDraw] = {}  # by section
+        self._sections = self._coordinates = 0
         self._disclosed: dict[str, None] = {}
         self._declared: dict[str, None] = {}
         self._counts: dict[str, LotCounts] = {}  # by section
@@ -108,12 +108,12 @@ class Ledger:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the ledger by its state: another process has a ledger of its own from here on."""
-        return _loaded, (self.state_dict(),)
+        return _load_ledger, (self.state_dict(),)
 
     def page(self) -> str:
         """Returns the name of a new section, for one more thing that will be done to the data."""
-        self._pages += 1
-        return str(self._pages - 1)
+        self._sections += 1
+        return str(self._sections - 1)
 
     def open(
         self,
@@ -125,13 +125,13 @@ class Ledger:
     ) -> None:
         """Opens a draw in a section of the ledger, and closes the one before it there."""
         self.close(page)
-        self._open[page] = _Draw(amplify, planned, None if cover is None else f"{page}/{cover}", bins)
+        self._open[page] = _OpenDraw(amplify, planned, None if cover is None else f"{page}/{cover}", bins)
 
     def close(self, page: str = "") -> None:
         """Closes the open draw of a section: nothing more will be released on it."""
         draw = self._open.pop(page, None)
         if draw is not None:
-            self._append(draw.entry())
+            self._append(draw.to_entry())
 
     def release(self, event: Event, page: str = "") -> None:
         """Enters a release on the section's open draw; with no draw open there, on all of the data."""
@@ -172,23 +172,23 @@ class Ledger:
         self._unit = unit
         if declared:
             self.declare(declared)
-        self._data += history.drawn_from(dataset, self)
+        self._data += history.enter_use_of_data(dataset, self)
 
     def trains(self, parameters: Iterable[nn.Parameter]) -> None:
         """Enters that a run on these parameters writes in this ledger; others that they are trained under will be named."""
-        held = list(parameters)
-        self.watchers.take_over(held, self.void)
+        trained = list(parameters)
+        self.watchers.take_over(trained, self.void)
         known = {id(each) for each in self._trained}
-        self._trained += [each for each in history.trained(held, self) if id(each) not in known]
+        self._trained += [each for each in history.enter_training(trained, self) if id(each) not in known]
 
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What holds the facts about the user's code that the events take for granted."""
         counts = list(self._counts.values())
-        word = lot_counts.taken_on_your_word(counts, self._unit)
-        return (*lot_counts.said(counts, self._unit), *self._declared, *word)
+        word = lot_counts.describe_assumptions(counts, self._unit)
+        return (*lot_counts.describe_counts(counts, self._unit), *self._declared, *word)
 
-    def noised(self, coordinates: int) -> None:
+    def record_coordinates(self, coordinates: int) -> None:
         """Records that noise is added to so many numbers at once, because the cost of its end grows with them."""
         self._coordinates = max(self._coordinates, coordinates)
 
@@ -200,9 +200,9 @@ class Ledger:
     @property
     def disclosed(self) -> tuple[str, ...]:
         """What the claim does not cover, in the order it was said."""
-        others = history.others(self._data, self)
-        elsewhere = [claims.TRAINED_BEFORE] if history.others(self._trained, self) else []
-        return (*self._disclosed, *elsewhere, *([claims.other_ledgers(others)] if others else []))
+        others = history.count_other_ledgers(self._data, self)
+        elsewhere = [claims.TRAINED_BEFORE] if history.count_other_ledgers(self._trained, self) else []
+        return (*self._disclosed, *elsewhere, *([claims.name_other_ledgers(others)] if others else []))
 
     @property
     def length(self) -> int:
@@ -218,7 +218,7 @@ class Ledger:
         """Returns everything so far as one event; open draws are included."""
         passes: dict[str, list[LedgerEntry]] = {}
         parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
-        for entry in self._all():
+        for entry in self._all_entries():
             if entry.cover is None:
                 parts.append(Repeat(entry.event, entry.count))
             elif entry.cover in passes:
@@ -226,23 +226,25 @@ class Ledger:
             else:
                 passes[entry.cover] = [entry]
                 parts.append(entry.cover)
-        return compose(_pass(passes[part]) if isinstance(part, str) else part for part in parts)
+        return compose(_event_of_pass(passes[part]) if isinstance(part, str) else part for part in parts)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
         """Returns what can truly be said of everything so far: a `Guarantee`, or a `NoGuarantee` with its reason.
 
         Every run that writes in this ledger is asked first: it looks at its parameters, and tests the end of its lots.
         """
-        self.watchers.look(self.void)
+        self.watchers.run_checks(self.void)
         chosen = PLD() if accountant is None else accountant
-        return claims.claim(self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates, self._unit)
+        return claims.make_claim(
+            self.event(), delta, chosen, self.disclosed, self.rests_on, self.coordinates, self._unit
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the ledger as JSON can hold it; open draws are in it as charged."""
-        rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all()]
+        rows = [[to_json(entry.event), entry.count, entry.cover, entry.bins] for entry in self._all_entries()]
         return {
             "entries": rows,
-            "pages": self._pages,
+            "pages": self._sections,
             "disclosed": list(self._disclosed),
             "declared": list(self._declared),
             "counts": {page: list(counts) for page, counts in self._counts.items()},
@@ -255,49 +257,49 @@ class Ledger:
 
         A ledger that holds something else is never overwritten; one that holds the same entries keeps them.
         """
-        loaded = [LedgerEntry(from_json(event), *rest) for event, *rest in state["entries"]]
-        if not self.empty and self._all() != loaded:
+        saved_entries = [LedgerEntry(from_json(event), *rest) for event, *rest in state["entries"]]
+        if not self.empty and self._all_entries() != saved_entries:
             raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
         if self.empty:
-            self._entries, self._unit = loaded, state.get("unit", _RECORD)
-        self._pages = max(self._pages, state["pages"])
+            self._entries, self._unit = saved_entries, state.get("unit", _RECORD)
+        self._sections = max(self._sections, state["pages"])
         self._coordinates = max(self._coordinates, state["coordinates"])
         self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}
         self._declared = {**dict.fromkeys(state.get("declared", ())), **self._declared}
-        for page, counts in state.get("counts", {}).items():
-            self._counts.setdefault(page, LotCounts(*counts))
+        for section, counts in state.get("counts", {}).items():
+            self._counts.setdefault(section, LotCounts(*counts))
 
-    def _all(self) -> list[LedgerEntry]:
+    def _all_entries(self) -> list[LedgerEntry]:
         entries = self._entries
         for draw in self._open.values():
-            entries = _appended(entries, draw.entry())
+            entries = _append_entry(entries, draw.to_entry())
         return entries
 
     def _append(self, entry: LedgerEntry) -> None:
-        self._entries = _appended(self._entries, entry, in_place=True)
+        self._entries = _append_entry(self._entries, entry, in_place=True)
 
 
-def _loaded(state: Mapping[str, Any]) -> Ledger:
+def _load_ledger(state: Mapping[str, Any]) -> Ledger:
     ledger = Ledger()
     ledger.load_state_dict(state)
     return ledger
 
 
-def _pass(entries: list[LedgerEntry]) -> Event:
+def _event_of_pass(entries: list[LedgerEntry]) -> Event:
     """Returns the event of all draws of one pass, of which a record meets at most one."""
     bins = entries[0].bins
     if bins is None:
-        return Shuffle(compose(Repeat(_batch(entry.event), entry.count) for entry in entries))
+        return Shuffle(compose(Repeat(_keep_together(entry.event), entry.count) for entry in entries))
     # Lots on which different things were released are charged as if each had all of them.
     return BallsInBins(bins, compose(dict.fromkeys(entry.event for entry in entries)))
 
 
-def _batch(event: Event) -> Event:
+def _keep_together(event: Event) -> Event:
     """Wraps several releases on one batch in `Batch`: a record that meets one of them meets all."""
     return Batch(event) if isinstance(event, Together | Repeat) else event
 
 
-def _appended(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: bool = False) -> list[LedgerEntry]:
+def _append_entry(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: bool = False) -> list[LedgerEntry]:
     """Returns the entries with one more, which is merged into the last if the two are alike."""
     result = entries if in_place else list(entries)
     last = result[-1] if result else None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from sordino.distributed.row_shard import is_shard
-from sordino.kernels.bytes_at import bytes_at
+from sordino.kernels.bytes_at import read_bytes
 from sordino.ledger import claims
 
 if TYPE_CHECKING:
@@ -56,54 +56,54 @@ class Lineage:
 
     def begin(self, parameters: Iterable[nn.Parameter]) -> None:
         """Notes the initial values. They are no result of this run: others may begin at the same ones."""
-        self._initial = {digest for p in _largest(parameters) if (digest := _digest(p)) is not None}
+        self._initial = {digest for p in _largest_tensors(parameters) if (digest := _digest_of_values(p)) is not None}
 
     def remember(self, parameters: Iterable[nn.Parameter]) -> None:
         """Remembers the values that these parameters have now as made by this run."""
-        for p in _largest(parameters):
-            digest = _digest(p)
+        for p in _largest_tensors(parameters):
+            digest = _digest_of_values(p)
             if digest is not None and digest not in self._initial:
-                _made.setdefault(_kind(p), {})[digest] = self._ledger
+                _made.setdefault(_shape_and_dtype(p), {})[digest] = self._ledger
 
 
-def unnamed_past(parameters: Iterable[nn.Parameter], ledger: Ledger) -> str | None:
+def find_unnamed_past(parameters: Iterable[nn.Parameter], ledger: Ledger) -> str | None:
     """Returns what a claim must name about the weights that a run begins with, or None if nothing is known of them.
 
     Weights that a run with the same ledger made are part of its claim already.
     """
     every = list(parameters)
-    makers = [maker for p in every if (maker := _maker(p)) is not None]
+    makers = [maker for p in every if (maker := _find_maker(p)) is not None]
     if any(maker() is not ledger for maker in makers):
         return claims.COPIED
-    often = any(p.requires_grad and p.is_cpu and not is_shard(p) and p._version >= _WRITES for p in every)
-    return claims.WRITTEN_BEFORE if often and not makers else None
+    written_often = any(p.requires_grad and p.is_cpu and not is_shard(p) and p._version >= _WRITES for p in every)
+    return claims.WRITTEN_BEFORE if written_often and not makers else None
 
 
-def _maker(p: nn.Parameter) -> weakref.ref[Ledger] | None:
+def _find_maker(p: nn.Parameter) -> weakref.ref[Ledger] | None:
     """Returns the ledger of the run that made these very values, if one did; the ledger may be gone."""
-    known = _made.get(_kind(p))
-    digest = None if known is None else _digest(p)
+    known = _made.get(_shape_and_dtype(p))
+    digest = None if known is None else _digest_of_values(p)
     return None if known is None or digest is None else known.get(digest)
 
 
-def _largest(parameters: Iterable[nn.Parameter]) -> Sequence[nn.Parameter]:
+def _largest_tensors(parameters: Iterable[nn.Parameter]) -> Sequence[nn.Parameter]:
     return sorted((p for p in parameters if p.requires_grad), key=Tensor.numel, reverse=True)[:_TENSORS]
 
 
-def _kind(p: Tensor) -> Kind:
+def _shape_and_dtype(p: Tensor) -> Kind:
     return tuple(p.shape), str(p.dtype)
 
 
-def _digest(p: nn.Parameter) -> int | None:
+def _digest_of_values(p: nn.Parameter) -> int | None:
     """Returns a digest of some numbers of a tensor, or None for one that is small, divided or constant."""
     if is_shard(p) or p.is_meta or p.numel() < _FEWEST or not p.is_contiguous() or not p.is_cpu:
         return None
-    many = min(_COMPARED, p.numel())
-    start = _places.get(_kind(p))
+    count = min(_COMPARED, p.numel())
+    start = _places.get(_shape_and_dtype(p))
     if start is None:
-        start = _places[_kind(p)] = _coins.randrange(p.numel() - many + 1)
+        start = _places[_shape_and_dtype(p)] = _coins.randrange(p.numel() - count + 1)
     size = p.element_size()
-    found = bytes_at(p.data_ptr() + start * size, many * size).raw
-    if found == found[:size] * many:
+    raw_bytes = read_bytes(p.data_ptr() + start * size, count * size).raw
+    if raw_bytes == raw_bytes[:size] * count:
         return None
-    return hash(found)
+    return hash(raw_bytes)

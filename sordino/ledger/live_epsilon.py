@@ -32,5 +32,5 @@ class LiveEpsilon:
 
     def __call__(self, event: Event, coordinates: int = MOST_COORDINATES) -> float | None:
         """Returns ε of this event, or None if it has none."""
-        said = claims.claim(event, self.delta, self._live, coordinates=coordinates)
+        said = claims.make_claim(event, self.delta, self._live, coordinates=coordinates)
         return said.epsilon if isinstance(said, Guarantee) else None

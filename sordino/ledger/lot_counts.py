@@ -36,7 +36,7 @@ def smallest_share(tested: int, confidence: float = CONFIDENCE) -> float:
     return 1 - (1 - confidence) ** (1 / tested) if tested else 1.0
 
 
-def said(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
+def describe_counts(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
     """Returns in words what became of the lots, for the claim.
 
     >>> said([LotCounts(7200, 73), LotCounts()])
@@ -67,7 +67,7 @@ def said(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
     return tuple(lines)
 
 
-def taken_on_your_word(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
+def describe_assumptions(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
     """Returns one line about what a claim of a training run takes on the user's word; nothing where no lot was drawn.
 
     >>> taken_on_your_word([LotCounts(7200, 73)])[0]

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sordino.distributed.row_shard import is_shard, local, version
-from sordino.kernels.bytes_at import bytes_at
+from sordino.distributed.row_shard import is_shard, local_rows, version_of
+from sordino.kernels.bytes_at import read_bytes
 from sordino.ledger.watchers import LeftBehind
 
 Buffers = Sequence[tuple[str, Tensor]]
@@ -40,7 +40,7 @@ class ParameterWatch:
         self._names: list[str] = []
         self._parameters: list[nn.Parameter] = []
         self._divided = False  # among ranks, some of them
-        self._at: dict[int, int] = {}  # a parameter's place in these lists, by its identity
+        self._positions: dict[int, int] = {}  # a parameter's place in these lists, by its identity
         self._versions: list[int] = []
         self._addresses: list[int] = []
         self._pieces: list[tuple[int, int]] = []  # which bytes of each are compared: from where on, how many
@@ -49,60 +49,60 @@ class ParameterWatch:
         self._buffers: list[Tensor] = []
         self._buffer_versions: list[int] = []
 
-    def take(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
+    def accept_all(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
         """Records all parameters and buffers as they are now as right."""
         self._buffers = [tensor for _, tensor in buffers]
         self._buffer_versions = list(map(_version, self._buffers))
         self._names, self._parameters = list(named), list(named.values())
-        self._at = {id(p): i for i, p in enumerate(self._parameters)}
+        self._positions = {id(p): i for i, p in enumerate(self._parameters)}
         self._divided = any(map(is_shard, self._parameters))
-        self._versions, self._addresses = self._look(self._parameters)
-        self._pieces = _pieces(self._parameters)
+        self._versions, self._addresses = self._versions_and_addresses(self._parameters)
+        self._pieces = _choose_pieces(self._parameters)
         places = zip(self._addresses, self._pieces, strict=True)
-        self._windows = [bytes_at(address + start, many) for address, (start, many) in places]
+        self._windows = [read_bytes(address + start, many) for address, (start, many) in places]
         self._numbers = [window.raw for window in self._windows]
 
-    def adopt(self, named: Mapping[str, nn.Parameter]) -> None:
+    def replace_parameters(self, named: Mapping[str, nn.Parameter]) -> None:
         """Replaces the watched parameters by these; those that are new to the model are right as they are."""
         known = [(p, self._versions[i], self._addresses[i]) for i, p in enumerate(self._parameters)]
         buffers, versions = self._buffers, self._buffer_versions
-        self.take(named)
+        self.accept_all(named)
         self._buffers, self._buffer_versions = buffers, versions
         for p, before, address in known:
-            i = self._at.get(id(p))
+            i = self._positions.get(id(p))
             if i is not None:
                 self._versions[i], self._addresses[i] = before, address
 
-    def put_back(self, parameters: Sequence[nn.Parameter]) -> None:
+    def accept_restored(self, parameters: Sequence[nn.Parameter]) -> None:
         """Accepts parameters that the library itself moved and put back to the last bit."""
-        self._noted(parameters)
+        self._record_versions(parameters)
 
-    def allow(self, parameters: Sequence[nn.Parameter]) -> None:
+    def accept_changed(self, parameters: Sequence[nn.Parameter]) -> None:
         """Accepts the change of these parameters, as after a step on released gradients."""
-        for i in self._noted(parameters):
+        for i in self._record_versions(parameters):
             self._numbers[i] = self._windows[i].raw
 
-    def _noted(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
+    def _record_versions(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
         """Records versions and addresses of these parameters and returns their places in the lists."""
         if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
-            self._versions, addresses = self._look(parameters)
+            self._versions, addresses = self._versions_and_addresses(parameters)
             if addresses == self._addresses:
                 return range(len(addresses))
-        places = [i for i in map(self._at.get, map(id, parameters)) if i is not None]
+        places = [i for i in map(self._positions.get, map(id, parameters)) if i is not None]
         for i in places:
             p = self._parameters[i]
-            self._versions[i], address = version(p), local(p).data_ptr()
+            self._versions[i], address = version_of(p), local_rows(p).data_ptr()
             if address != self._addresses[i]:
                 start, many = self._pieces[i]
-                self._addresses[i], self._windows[i] = address, bytes_at(address + start, many)
+                self._addresses[i], self._windows[i] = address, read_bytes(address + start, many)
         return places
 
-    def changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
+    def find_changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
         """Returns the name of a parameter or buffer that is not as it was left; `numbers` compares some numbers too."""
         for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
             if now is not tensor or now._version != known:
                 return name
-        versions, addresses = self._look(self._parameters)
+        versions, addresses = self._versions_and_addresses(self._parameters)
         if versions != self._versions or addresses != self._addresses:
             before, after = zip(self._versions, self._addresses, strict=True), zip(versions, addresses, strict=True)
             return self._first_different(before, after)
@@ -116,10 +116,10 @@ class ParameterWatch:
         """Returns the parameters as they should be found by whoever looks at them after this watch is gone."""
         return LeftBehind.of(self._names, self._parameters, self._versions)
 
-    def _look(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
+    def _versions_and_addresses(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
         """Returns the current versions and addresses; of divided parameters, those of this rank's rows."""
         if self._divided:
-            return list(map(version, parameters)), [local(p).data_ptr() for p in parameters]
+            return list(map(version_of, parameters)), [local_rows(p).data_ptr() for p in parameters]
         return list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
 
     def _first_different(self, before: Iterable[object], now: Iterable[object]) -> str:
@@ -127,18 +127,24 @@ class ParameterWatch:
         return f"parameter {next(different)!r}"
 
 
-def _pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
+def _choose_pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
     """Returns which bytes of each parameter are compared, by start and length.
 
     A parameter without plain memory here has none; its version and address must do.
     """
-    found = []
+    pieces = []
     for p in parameters:
-        own = local(p).detach()
-        if own.is_meta or not own.numel() or not own.is_contiguous() or not own.is_cpu or not own.data_ptr():
-            found.append((0, 0))
+        held_rows = local_rows(p).detach()
+        if (
+            held_rows.is_meta
+            or not held_rows.numel()
+            or not held_rows.is_contiguous()
+            or not held_rows.is_cpu
+            or not held_rows.data_ptr()
+        ):
+            pieces.append((0, 0))
             continue
-        many = min(own.numel(), max(_LEAST, _PIECE // len(parameters)))
-        start = _coins.randrange(own.numel() - many + 1)
-        found.append((start * own.element_size(), many * own.element_size()))
-    return found
+        count = min(held_rows.numel(), max(_LEAST, _PIECE // len(parameters)))
+        start = _coins.randrange(held_rows.numel() - count + 1)
+        pieces.append((start * held_rows.element_size(), count * held_rows.element_size()))
+    return pieces

@@ -19,8 +19,8 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from sordino.distributed.row_shard import local, version
-from sordino.kernels.bytes_at import floats_at
+from sordino.distributed.row_shard import local_rows, version_of
+from sordino.kernels.bytes_at import read_two_floats
 
 _coins = random.Random(secrets.randbits(128))
 """A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
@@ -33,7 +33,7 @@ _ONE = [1.0]
 
 
 @dataclass(slots=True)
-class Written:
+class ReleasedGradient:
     """A gradient as it was written: the tensor, its version, and two of its numbers with their places in memory."""
 
     grad: Tensor
@@ -43,65 +43,72 @@ class Written:
     sample: list[float]
     owner: ref[object]  # whose release it was
 
-    def factors(self, grad: Tensor) -> list[float] | None:
+    def factors_to(self, grad: Tensor) -> list[float] | None:
         """Returns what the sampled numbers were multiplied by; None where it cannot have been a multiplication."""
         if grad.shape != self.grad.shape or grad.dtype != self.grad.dtype:
             return None
-        if local(self.grad).is_contiguous() and not local(grad).is_contiguous():  # it may have less memory: one number
+        if (
+            local_rows(self.grad).is_contiguous() and not local_rows(grad).is_contiguous()
+        ):  # it may have less memory: one number
             return None
-        found = []
-        for before, after in zip(self.sample, _sample(grad, self.first, self.stride), strict=True):
+        ratios = []
+        for before, after in zip(self.sample, _read_two_numbers(grad, self.first, self.stride), strict=True):
             if before == 0:
                 if after != 0:
                     return None
             elif not math.isfinite(after):
                 return None
             else:
-                found.append(after / before)
-        return found
+                ratios.append(after / before)
+        return ratios
 
 
-_written: dict[int, tuple[ref[nn.Parameter], Written | None]] = {}  # by identity: tensors do not compare as keys do
+_written: dict[
+    int, tuple[ref[nn.Parameter], ReleasedGradient | None]
+] = {}  # by identity: tensors do not compare as keys do
 
 
-def write(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
+def write_gradients(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
     """Sets released gradients and remembers what they looked like."""
-    whose = ref(owner)
+    owner_reference = ref(owner)
     for p, grad in grads:
         # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
-        p.grad = own = grad if grad._base is None else grad.data
-        _remember(p, own, whose)
+        p.grad = gradient = grad if grad._base is None else grad.data
+        _store_sample(p, gradient, owner_reference)
 
 
-def remember(p: nn.Parameter, owner: object) -> None:
+def remember_gradient(p: nn.Parameter, owner: object) -> None:
     """Remembers the gradient that is there now as released."""
     assert p.grad is not None, "there is a gradient to remember"
-    _remember(p, p.grad, ref(owner))
+    _store_sample(p, p.grad, ref(owner))
 
 
-def _remember(p: nn.Parameter, own: Tensor, owner: ref[object]) -> None:
+def _store_sample(p: nn.Parameter, grad: Tensor, owner: ref[object]) -> None:
     """Stores a gradient with two of its numbers, at places drawn at random."""
-    n, toss = local(own).numel(), _coins.random
-    first = int(toss() * n)
-    stride = int(toss() * (n - first))
+    n, coin = local_rows(grad).numel(), _coins.random
+    first = int(coin() * n)
+    stride = int(coin() * (n - first))
     key = id(p)
     known = _written.get(key)
-    whose = known[0] if known is not None and known[0]() is p else _until_gone(p)
-    _written[key] = whose, Written(own, version(own), first, stride, _sample(own, first, stride), owner)
+    whose = known[0] if known is not None and known[0]() is p else _reference_that_forgets(p)
+    _written[key] = (
+        whose,
+        ReleasedGradient(grad, version_of(grad), first, stride, _read_two_numbers(grad, first, stride), owner),
+    )
 
 
-def _until_gone(p: nn.Parameter) -> ref[nn.Parameter]:
+def _reference_that_forgets(p: nn.Parameter) -> ref[nn.Parameter]:
     """Returns a weak reference whose end removes what is known of the parameter."""
     key = id(p)
 
-    def gone(dead: ref[nn.Parameter]) -> None:
+    def forget_dead(dead: ref[nn.Parameter]) -> None:
         if _written.get(key, (None,))[0] is dead:
             del _written[key]
 
-    return ref(p, gone)
+    return ref(p, forget_dead)
 
 
-def forget(parameters: Iterable[nn.Parameter], owner: object) -> None:
+def drop_gradients(parameters: Iterable[nn.Parameter], owner: object) -> None:
     """Drops the gradients that this owner released, and frees their memory."""
     for p in parameters:
         whose, held = _written.get(id(p), (None, None))
@@ -110,16 +117,16 @@ def forget(parameters: Iterable[nn.Parameter], owner: object) -> None:
             p.grad = None
 
 
-def copied(grad: Tensor) -> bool:
+def is_released_copy(grad: Tensor) -> bool:
     """Returns whether this is one of the released gradients, or a copy of one."""
     for _, held in _written.values():
-        factors = held.factors(grad) if held is not None and held.sample else None
+        factors = held.factors_to(grad) if held is not None and held.sample else None
         if factors is not None and all(abs(factor - 1) <= _AGREE for factor in factors):
             return True
     return False
 
 
-def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
+def find_changed_gradient(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
     """Returns a parameter whose gradient is not a released one times the factor that all share, or None."""
     common: float | None = None
     for p in parameters:
@@ -131,7 +138,7 @@ def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
         if held is None or whose is None or whose() is not p:
             return p
         # The same tensor at the same version was not touched: the common case, without reading numbers.
-        factors = _ONE if grad is held.grad and version(grad) == held.version else held.factors(grad)
+        factors = _ONE if grad is held.grad and version_of(grad) == held.version else held.factors_to(grad)
         if factors is _ONE and (common is None or common == 1.0):  # as a rule
             common = 1.0
             continue
@@ -146,12 +153,12 @@ def changed(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
     return None
 
 
-def _sample(grad: Tensor, first: int, stride: int) -> list[float]:
+def _read_two_numbers(grad: Tensor, first: int, stride: int) -> list[float]:
     """Returns two numbers of a tensor, by their places in its memory."""
-    grad = local(grad)
+    grad = local_rows(grad)
     if not grad.numel():
         return []
     if grad.dtype is torch.float32 and grad.is_cpu and grad.is_contiguous():  # as a rule; others may have less memory
-        return floats_at(grad.data_ptr(), first, stride)
-    found: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()
-    return found
+        return read_two_floats(grad.data_ptr(), first, stride)
+    numbers: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()
+    return numbers

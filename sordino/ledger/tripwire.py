@@ -31,9 +31,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sordino.distributed.row_shard import is_shard, own_part
+from sordino.distributed.row_shard import is_shard, shard_like
 from sordino.ledger import claims, released_gradients
-from sordino.ledger.lineage import Lineage, unnamed_past
+from sordino.ledger.lineage import Lineage, find_unnamed_past
 from sordino.ledger.parameter_watch import Buffers, ParameterWatch
 from sordino.refusal import Refusal
 
@@ -82,9 +82,9 @@ class Tripwire:
         self._excused = False  # inside `public` or `post_processing`
         self._public = False
         self.public_before = False  # steps on public data were declared
-        self.looping = False  # a lot is drawn and the next one is not
+        self.is_looping = False  # a lot is drawn and the next one is not
         self.steps = 0  # optimizer steps on released gradients
-        self.used = True  # what was last released fed a step, or is in the user's hands
+        self.release_was_used = True  # what was last released fed a step, or is in the user's hands
         _alive.add(self)
         # The hooks hold this object weakly and are removed with it, so that a run can be collected.
         me = weakref.ref(self)
@@ -118,24 +118,24 @@ class Tripwire:
                 self._void(_PARAMETER.format(f"parameter {missing!r}"))
         self._named, self._ids, me = parameters, new, weakref.ref(self)
         if self._trusted:
-            self._values.adopt(parameters)
+            self._values.replace_parameters(parameters)
         # The hook notices a backward pass outside private.backward; it holds this object weakly.
         for p in parameters.values():
             if p.requires_grad and (id(p) not in self._hooked or self._hooked[id(p)]() is not p):
 
-                def stray(_: Tensor) -> None:
+                def note_stray_backward(_: Tensor) -> None:
                     wire = me()
                     if wire is not None and not wire._public:
                         wire._void(_STRAY)
 
-                p.register_post_accumulate_grad_hook(stray)
+                p.register_post_accumulate_grad_hook(note_stray_backward)
                 self._hooked[id(p)] = weakref.ref(p)
 
     def begin(self) -> None:
         """Trusts the parameters as they are before the first draw, and names what is known of their past."""
         parameters = list(self._named.values())
         self._ledger.trains(parameters)
-        past = unnamed_past(parameters, self._ledger)
+        past = find_unnamed_past(parameters, self._ledger)
         if past == claims.COPIED or (past is not None and not self.public_before):
             self._ledger.disclose(past)
         self._lineage.begin(parameters)
@@ -147,40 +147,40 @@ class Tripwire:
             watched = {key for wire in list(_alive) if wire is not self and wire._trusted for key in wire._ids}
             left = self._values.left_behind().without(watched)  # those that another run watches are its own to look at
             if left is not None:
-                self._ledger.watchers.leave(left)
+                self._ledger.watchers.add_left_behind(left)
 
     def trust(self) -> None:
         """Accepts the parameters as they are: before the first draw, and after a state was loaded."""
-        self._values.take(self._named, self._buffers)
+        self._values.accept_all(self._named, self._buffers)
         self._trusted = True
 
-    def put_back(self) -> None:
+    def accept_restored(self) -> None:
         """Accepts parameters that the library itself moved and put back to the last bit."""
         if self._trusted:
-            self._values.put_back(list(self._named.values()))
+            self._values.accept_restored(list(self._named.values()))
 
-    def look(self, *, numbers: bool = True) -> None:
+    def check_parameters(self, *, numbers: bool = True) -> None:
         """Voids the claim if a parameter changed other than by a step on released gradients."""
         if not self._trusted or self._excused:
             return
-        name = self._values.changed(self._buffers, numbers=numbers)
+        name = self._values.find_changed(self._buffers, numbers=numbers)
         if name is not None:
             self._void(_PARAMETER.format(name))
             self.trust()  # said once
 
-    def write(self, released: Mapping[str, Tensor]) -> None:
+    def write_gradients(self, released: Mapping[str, Tensor]) -> None:
         """Sets released gradients, by the parameters' names, and remembers what they looked like."""
         written = []
         for name, p in self._named.items():
             grad = released.get(name)
             if grad is not None:
-                own = own_part(p, grad) if is_shard(p) and not is_shard(grad) else grad
-                written.append((p, own if own.dtype == p.dtype else own.to(p.dtype)))
-        released_gradients.write(written, self)
+                local_grad = shard_like(p, grad) if is_shard(p) and not is_shard(grad) else grad
+                written.append((p, local_grad if local_grad.dtype == p.dtype else local_grad.to(p.dtype)))
+        released_gradients.write_gradients(written, self)
 
-    def forget(self) -> None:
+    def drop_gradients(self) -> None:
         """Drops every gradient that this run has written."""
-        released_gradients.forget(self._named.values(), self)
+        released_gradients.drop_gradients(self._named.values(), self)
 
     @contextmanager
     def public(self) -> Iterator[None]:
@@ -195,82 +195,87 @@ class Tripwire:
     @contextmanager
     def post_processing(self) -> Iterator[None]:
         """Allows, while it lasts, changes of parameters and gradients by what was released."""
-        self.look()
-        before, self._excused, self.used = self._excused, True, True
+        self.check_parameters()
+        before, self._excused, self.release_was_used = self._excused, True, True
         try:
             yield
         finally:
             self._excused = before
             for p in self._named.values():
                 if p.grad is not None and not before:
-                    released_gradients.remember(p, self)
+                    released_gradients.remember_gradient(p, self)
             if self._trusted:
-                self._values.take(self._named, self._buffers)
+                self._values.accept_all(self._named, self._buffers)
 
-    def _mine(self, optimizer: Optimizer) -> list[nn.Parameter]:
+    def _watched_parameters_of(self, optimizer: Optimizer) -> list[nn.Parameter]:
         return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._ids]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Checks parameters and gradients before an optimizer step, and wraps its closure."""
         if self._excused:
             return None
-        mine = self._mine(optimizer)
+        mine = self._watched_parameters_of(optimizer)
         if not mine:
-            if self.looping and not _watched_by_another(optimizer) and _has_own_gradients(optimizer):
+            if self.is_looping and not _is_watched_by_a_run(optimizer) and _has_own_gradients(optimizer):
                 self._void(_ANOTHER)
             return None
-        self.look()
-        self._look_at(mine)
-        self._look_beside(optimizer, mine)
-        return self._wrapped(mine, args, kwargs)
+        self.check_parameters()
+        self._check_gradients(mine)
+        self._check_other_parameters(optimizer, mine)
+        return self._wrap_closure(mine, args, kwargs)
 
-    def _look_at(self, mine: list[nn.Parameter]) -> None:
-        p = released_gradients.changed(mine)
+    def _check_gradients(self, mine: list[nn.Parameter]) -> None:
+        p = released_gradients.find_changed_gradient(mine)
         if p is not None:
             self._void(_GRADIENT.format(self._ids[id(p)]))
 
-    def _look_beside(self, optimizer: Optimizer, mine: list[nn.Parameter]) -> None:
+    def _check_other_parameters(self, optimizer: Optimizer, mine: list[nn.Parameter]) -> None:
         """Checks what the optimizer trains besides the model, in a step on released gradients."""
-        if len(mine) == sum(len(group["params"]) for group in optimizer.param_groups) or not self.looping:
+        if len(mine) == sum(len(group["params"]) for group in optimizer.param_groups) or not self.is_looping:
             return
-        beside = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not _known(p)]
-        if any(p.grad is not None and not released_gradients.copied(p.grad) for p in beside):
+        beside = [
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.requires_grad and not _is_known_parameter(p)
+        ]
+        if any(p.grad is not None and not released_gradients.is_released_copy(p.grad) for p in beside):
             self._void(_BESIDE)
         idle = next((p for p in beside if p.grad is None), None)
         if idle is not None and any(p.grad is not None for p in mine):
             raise Refusal(_NEVER.format(tuple(idle.shape)))
 
-    def _wrapped(self, mine: list[nn.Parameter], args: Any, kwargs: Any) -> Any:
+    def _wrap_closure(self, mine: list[nn.Parameter], args: Any, kwargs: Any) -> Any:
         """Returns the step's arguments with its closure wrapped, so that the gradients it computes are checked too."""
         closure = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
         if not callable(closure):
             return None
 
-        def watched() -> Any:
+        def checked_closure() -> Any:
             result = closure()
-            self._look_at(mine)
+            self._check_gradients(mine)
             return result
 
         if "closure" in kwargs:
-            return args, {**kwargs, "closure": watched}
-        return (args[0], watched, *args[2:]), kwargs
+            return args, {**kwargs, "closure": checked_closure}
+        return (args[0], checked_closure, *args[2:]), kwargs
 
     def _after_step(self, optimizer: Optimizer) -> None:
         """Accepts the parameters that an optimizer step has just changed."""
-        mine = self._mine(optimizer)
+        mine = self._watched_parameters_of(optimizer)
         if mine:
             self.steps += 1
-            self.used = self.used or any(p.grad is not None for p in mine)
-            self._values.allow(mine)
+            self.release_was_used = self.release_was_used or any(p.grad is not None for p in mine)
+            self._values.accept_changed(mine)
             self._lineage.remember(mine)
 
 
-def _watched_by_another(optimizer: Optimizer) -> bool:
+def _is_watched_by_a_run(optimizer: Optimizer) -> bool:
     """Returns whether some run of the process watches what this optimizer trains."""
-    return any(wire._mine(optimizer) for wire in _alive)
+    return any(wire._watched_parameters_of(optimizer) for wire in _alive)
 
 
-def _known(p: nn.Parameter) -> bool:
+def _is_known_parameter(p: nn.Parameter) -> bool:
     """Returns whether this is or was a parameter of a model that some run of the process watches."""
     return any(id(p) in wire._ids or (id(p) in wire._hooked and wire._hooked[id(p)]() is p) for wire in _alive)
 
@@ -278,7 +283,7 @@ def _known(p: nn.Parameter) -> bool:
 def _has_own_gradients(optimizer: Optimizer) -> bool:
     """Returns whether the optimizer has gradients that are no copies of released ones."""
     grads = (p.grad for group in optimizer.param_groups for p in group["params"])
-    return any(grad is not None and not released_gradients.copied(grad) for grad in grads)
+    return any(grad is not None and not released_gradients.is_released_copy(grad) for grad in grads)
 
 
 @contextmanager
@@ -286,15 +291,15 @@ def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """Allows library code, such as an average, to make parameters of released ones, in every run that watches them."""
     ids = {id(p) for p in parameters.values()}
     wires = [wire for wire in _alive if ids & wire._ids.keys()]
-    with _all(wires):
+    with _post_processing_of_all(wires):
         yield
 
 
 @contextmanager
-def _all(wires: list[Tripwire]) -> Iterator[None]:
+def _post_processing_of_all(wires: list[Tripwire]) -> Iterator[None]:
     """Enters `post_processing` of all these runs, one inside the other."""
     if not wires:
         yield
         return
-    with wires[0].post_processing(), _all(wires[1:]):
+    with wires[0].post_processing(), _post_processing_of_all(wires[1:]):
         yield

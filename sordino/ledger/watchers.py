@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from torch import nn
 
-from sordino.distributed.row_shard import version
+from sordino.distributed.row_shard import version_of
 
 LEFT = (
     "parameter {!r} was changed after the run that trained it was gone, and by whom nobody knows; keep the Private until "
@@ -29,33 +29,33 @@ class Watchers:
         self._methods: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._left: list[LeftBehind] = []
 
-    def add(self, look: Callable[[], None]) -> None:
+    def add(self, check: Callable[[], None]) -> None:
         """Adds a method of a run."""
-        self._methods.append(weakref.WeakMethod(look))
+        self._methods.append(weakref.WeakMethod(check))
 
     def take_over(self, parameters: Iterable[nn.Parameter], void: Callable[[str], None]) -> None:
         """Looks at what runs that are gone left behind, and hands these parameters to the run that begins with them."""
-        self._look_at_left(void)
+        self._check_left_behind(void)
         taken = {id(p) for p in parameters}
-        self._left = [rest for left in self._left if (rest := left.without(taken)) is not None]
+        self._left = [remaining for left in self._left if (remaining := left.without(taken)) is not None]
 
-    def leave(self, left: LeftBehind) -> None:
+    def add_left_behind(self, left: LeftBehind) -> None:
         """Takes over the parameters of a run that is about to be gone."""
         self._left.append(left)
 
-    def look(self, void: Callable[[str], None]) -> None:
+    def run_checks(self, void: Callable[[str], None]) -> None:
         """Lets every run that lives look at itself, and looks at the parameters of those that are gone."""
         self._methods = [method for method in self._methods if method() is not None]
         for method in self._methods:
-            look = method()
-            if look is not None:
-                look()
-        self._look_at_left(void)
+            check = method()
+            if check is not None:
+                check()
+        self._check_left_behind(void)
 
-    def _look_at_left(self, void: Callable[[str], None]) -> None:
+    def _check_left_behind(self, void: Callable[[str], None]) -> None:
         """Voids the claim if a parameter of a run that is gone was written to."""
         for left in self._left:
-            changed = left.changed()
+            changed = left.find_changed()
             if changed is not None:
                 void(LEFT.format(changed))
 
@@ -73,13 +73,13 @@ class LeftBehind:
 
     def without(self, taken: Container[int]) -> LeftBehind | None:
         """Returns these parameters except those of the given identities; None if nothing remains."""
-        rest = [(n, p, v) for n, p, v in self._known if id(p()) not in taken]
-        return LeftBehind(rest) if rest else None
+        remaining = [(n, p, v) for n, p, v in self._known if id(p()) not in taken]
+        return LeftBehind(remaining) if remaining else None
 
-    def changed(self) -> str | None:
+    def find_changed(self) -> str | None:
         """Returns the name of a parameter that was written to since, or None."""
         for name, reference, known in self._known:
             p = reference()
-            if p is not None and version(p) != known:
+            if p is not None and version_of(p) != known:
                 return name
         return None

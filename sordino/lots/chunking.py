@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 
-class Cutting(Protocol):
+class LotCutting(Protocol):
     """A way to cut the lots of a run into batches and to divide these among the ranks."""
 
     @property
@@ -24,36 +24,36 @@ class Cutting(Protocol):
         """The rank of this process."""
         ...
 
-    def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
+    def cut(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
         """Returns the batches of a lot, as indices of its records."""
         ...
 
-    def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
+    def shares_of_ranks(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
         """Returns, for each rank, the numbers of the batches that it computes."""
         ...
 
 
 @dataclass(frozen=True)
-class InTurn:
+class CuttingInTurn:
     """Gives the batches to the ranks in turn: batch c belongs to rank c mod W."""
 
     rank: int
     size: int
 
-    def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
+    def cut(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
         """Returns the batches of a lot, cut by the records' numbers."""
-        return chunks(indices, physical_batch, records)
+        return cut_into_batches(indices, physical_batch, records)
 
-    def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
+    def shares_of_ranks(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
         """Returns the numbers of the batches of each rank, in turn; the first ranks may have one more."""
         return [range(rank, len(chunks), self.size) for rank in range(self.size)]
 
 
-WHOLE = InTurn(0, 1)
+ONE_PROCESS = CuttingInTurn(0, 1)
 """The cutting of one process, which computes every batch."""
 
 
-def chunks(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
+def cut_into_batches(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
     """Returns a lot's indices in batches of at most `physical_batch` records; none for an empty lot.
 
     Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
@@ -63,11 +63,11 @@ def chunks(indices: Indices, physical_batch: int, records: int | None = None) ->
     if len(indices) <= physical_batch:
         return [indices] if len(indices) else []
     if records is not None and bool((np.diff(indices) > 0).all()):
-        return list(_halved(indices, 0, records, physical_batch))
+        return list(_cut_by_halves(indices, 0, records, physical_batch))
     return np.array_split(indices, -(-len(indices) // physical_batch))
 
 
-def _halved(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
+def _cut_by_halves(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
     """Yields the ascending indices of [first, last) in pieces that fit into a batch."""
     if len(indices) <= physical_batch:
         if len(indices):
@@ -75,5 +75,5 @@ def _halved(indices: Indices, first: int, last: int, physical_batch: int) -> Ite
         return
     middle = (first + last) // 2
     cut = int(np.searchsorted(indices, middle))
-    yield from _halved(indices[:cut], first, middle, physical_batch)
-    yield from _halved(indices[cut:], middle, last, physical_batch)
+    yield from _cut_by_halves(indices[:cut], first, middle, physical_batch)
+    yield from _cut_by_halves(indices[cut:], middle, last, physical_batch)

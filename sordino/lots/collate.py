@@ -19,14 +19,14 @@ from torch.utils.data import default_collate
 from sordino.refusal import Refusal
 
 
-def joined(records: list[Any]) -> Any:
+def join_records(records: list[Any]) -> Any:
     """Returns the batch of these records; raises Refusal where they cannot be joined."""
     if records and all(isinstance(record, Mapping) for record in records):
         # Records that are dicts are joined key by key.
         keys = list(records[0])
         if any(record.keys() != records[0].keys() for record in records):
             raise Refusal("the records of a dataset have different keys: need the same in each; give `collate`")
-        return {key: _column(key, [record[key] for record in records]) for key in keys}
+        return {key: _join_column(key, [record[key] for record in records]) for key in keys}
     try:
         return default_collate(records)
     except (TypeError, RuntimeError) as error:  # its words may hold sizes; the kind is enough
@@ -36,11 +36,11 @@ def joined(records: list[Any]) -> Any:
         ) from None
 
 
-def _column(key: Any, values: list[Any]) -> Any:
+def _join_column(key: Any, values: list[Any]) -> Any:
     """Returns the batch of one key of all records."""
     if all(value is None for value in values):
         return None
-    rows = [_row(value) for value in values]
+    rows = [_as_tensor_if_numeric(value) for value in values]
     if all(isinstance(row, Tensor) for row in rows):
         # Padding needs a mask that the loss respects, so it is left to the user.
         if len({row.shape for row in rows}) > 1:
@@ -55,10 +55,10 @@ def _column(key: Any, values: list[Any]) -> Any:
         raise Refusal(
             f"{key!r} is {kind}: need a number or a tensor in every record; tokenise or drop the column before training"
         )
-    return joined(values)
+    return join_records(values)
 
 
-def _row(value: Any) -> Any:
+def _as_tensor_if_numeric(value: Any) -> Any:
     """Returns a value as a tensor if it is a number, an array or a list of numbers; otherwise as it is."""
     # A list of numbers becomes a row; a list of anything else is left to torch.
     if isinstance(value, list | tuple) and not any(isinstance(one, Tensor | str | bytes | Mapping) for one in value):

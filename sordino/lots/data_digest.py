@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sordino.distributed.claim_facts import ClaimFacts, digest_of_record
 from sordino.lots.loading import Loader
-from sordino.rng.global_generators import left_as_they_were, seed_all
+from sordino.rng.global_generators import preserve_generators, seed_all
 
 ALL_BYTES = 64 << 20
 """Rows of tensors up to so many bytes are digested as a whole."""
@@ -33,32 +33,34 @@ FIRST_READS = 16
 _READ_AGAIN = 3
 SECONDS = 0.5
 """What the first rank spends on reading more records of a dataset that runs code of its own."""
-_AT_ONCE = 1024
+_ROWS_AT_ONCE = 1024
 
 
 def digest_rows(key: bytes, load: Loader, n: int) -> bytes:
     """Returns a keyed digest of the rows of a dataset of tensors: of all of them, or of some that the key chooses."""
-    each = sum(column.nbytes for column in load(np.zeros(1, dtype=np.int64)))
+    record_bytes = sum(column.nbytes for column in load(np.zeros(1, dtype=np.int64)))
     chosen = (
-        np.arange(n) if n * each <= ALL_BYTES else choose_records(key, n, max(64, min(SOME_ROWS, ALL_BYTES // each)))
+        np.arange(n)
+        if n * record_bytes <= ALL_BYTES
+        else choose_records(key, n, max(64, min(SOME_ROWS, ALL_BYTES // record_bytes)))
     )
-    made = hashlib.blake2b(key=key, digest_size=16)
-    for start in range(0, len(chosen), _AT_ONCE):
-        made.update(digest_of_record(key, load(chosen[start : start + _AT_ONCE])))
-    return made.digest()
+    digest = hashlib.blake2b(key=key, digest_size=16)
+    for start in range(0, len(chosen), _ROWS_AT_ONCE):
+        digest.update(digest_of_record(key, load(chosen[start : start + _ROWS_AT_ONCE])))
+    return digest.digest()
 
 
 def digest_reads(key: bytes, load: Loader, indices: NDArray[np.int64]) -> list[bytes]:
     """Returns a keyed digest of each of these records, read one by one under seeds that follow from the key."""
-    fresh, found = load.unread(), []
-    with left_as_they_were():
+    unread_loader, digests = load.as_if_unread(), []
+    with preserve_generators():
         for index in indices.tolist():
-            seed_all(_number(key, b"seed", index) % 2**32)
-            found.append(digest_of_record(key, fresh.record(index)))
-    return found
+            seed_all(_keyed_number(key, b"seed", index) % 2**32)
+            digests.append(digest_of_record(key, unread_loader.read_record(index)))
+    return digests
 
 
-def first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | None, float]:
+def digest_first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | None, float]:
     """Returns digests of the first records that the key chooses, and the seconds that one read takes.
 
     The digests are None if the records change by themselves.
@@ -66,9 +68,9 @@ def first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | None, f
     Each record is read several times. A dataset that changes half of its records at random, by a generator of its own,
     would go unnoticed with a probability below 2⁻³².
     """
-    chosen, begun = choose_records(key, n, FIRST_READS), time.perf_counter()
+    chosen, started = choose_records(key, n, FIRST_READS), time.perf_counter()
     reads = [digest_reads(key, load, chosen) for _ in range(_READ_AGAIN)]
-    seconds = (time.perf_counter() - begun) / max(1, len(chosen) * _READ_AGAIN)
+    seconds = (time.perf_counter() - started) / max(1, len(chosen) * _READ_AGAIN)
     return reads[0] if all(again == reads[0] for again in reads) else None, seconds
 
 
@@ -76,16 +78,16 @@ def choose_records(key: bytes, n: int, count: int) -> NDArray[np.int64]:
     """Returns `count` of `n` records in ascending order, chosen by the key; all of them if there are no more."""
     if count >= n:
         return np.arange(n)
-    chooser = np.random.Generator(np.random.Philox(_number(key, b"which records", n)))
+    chooser = np.random.Generator(np.random.Philox(_keyed_number(key, b"which records", n)))
     return np.sort(chooser.choice(n, size=count, replace=False)).astype(np.int64)
 
 
-def _number(key: bytes, what: bytes, index: int) -> int:
+def _keyed_number(key: bytes, what: bytes, index: int) -> int:
     made = hashlib.blake2b(what + b" " + str(index).encode(), key=key, digest_size=8)
     return int.from_bytes(made.digest(), "little")
 
 
-def reads_in_time(seconds_each: float, n: int) -> int:
+def count_reads_in_time(seconds_each: float, n: int) -> int:
     """Returns how many records can be read in the time there is for it."""
     return int(min(n, SECONDS / max(seconds_each, 1e-7)))
 
@@ -98,11 +100,11 @@ def add_records(facts: ClaimFacts, key: bytes, load: Loader, n: int) -> float:
     if is_loaded_by_rows(load):
         facts.add("records of the dataset", digest_rows(key, load, n))
         return 0.0
-    reads, seconds = first_reads(key, load, n)
+    reads, seconds = digest_first_reads(key, load, n)
     facts.add("records of the dataset", "which change by themselves" if reads is None else b"".join(reads))
     return 0.0 if reads is None else seconds
 
 
 def is_loaded_by_rows(load: Any) -> bool:
     """Returns whether batches are rows of tensors that no code of a user touches."""
-    return isinstance(load, Loader) and load.by_indexing
+    return isinstance(load, Loader) and load.is_by_indexing

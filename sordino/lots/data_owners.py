@@ -22,11 +22,11 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from sordino import validate
-from sordino.lots.chunking import Indices, chunks
+from sordino.lots.chunking import Indices, cut_into_batches
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
-    from sordino.lots.loading import Alter, Loader, Reads
+    from sordino.lots.loading import Alter, BatchReader, Loader
 
 
 class Sites(Dataset[Any]):
@@ -54,42 +54,42 @@ class Sites(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         site = int(np.searchsorted(self.ends, index, side="right"))
-        return self.of(site, self.held)[index - self.begin(site)]
+        return self.entry_of_site(site, self.held)[index - self.first_record_of(site)]
 
-    def of(self, site: int, by_site: Mapping[int, Any]) -> Any:
+    def entry_of_site(self, site: int, by_site: Mapping[int, Any]) -> Any:
         """Returns the entry of a site in `by_site`; raises Refusal if this rank does not hold the site."""
         if site not in by_site:
             raise Refusal(f"a record of site {site} was asked for on a rank that holds {list(self.held)}")
         return by_site[site]
 
-    def begin(self, site: int) -> int:
+    def first_record_of(self, site: int) -> int:
         """Returns the number of a site's first record among all records."""
         return int(self.ends[site]) - self.lengths[site]
 
     @property
-    def here(self) -> ConcatDataset[Any]:
+    def local_records(self) -> ConcatDataset[Any]:
         """The records that are held here, as one dataset."""
         return ConcatDataset(list(self.held.values()))
 
-    def places(self, indices: Indices) -> Indices:
+    def to_local_places(self, indices: Indices) -> Indices:
         """Returns the places, among the records held here, of those of `indices` that are held here."""
-        found, before = [indices[:0]], 0
+        local_places, before = [indices[:0]], 0
         for site in self.held:
-            begin = self.begin(site)
-            of = indices[(indices >= begin) & (indices < self.ends[site])]
-            found.append(of - begin + before)
+            begin = self.first_record_of(site)
+            in_site = indices[(indices >= begin) & (indices < self.ends[site])]
+            local_places.append(in_site - begin + before)
             before += self.lengths[site]
-        return np.concatenate(found)
+        return np.concatenate(local_places)
 
-    def numbers(self, places: Indices) -> Indices:
+    def to_record_numbers(self, places: Indices) -> Indices:
         """Returns the numbers among all records of those that stand here at these places."""
         ends = np.cumsum([self.lengths[site] for site in self.held])  # here
-        further = np.array([self.ends[site] for site in self.held]) - ends
-        return np.asarray(places + further[np.searchsorted(ends, places, side="right")], dtype=np.int64)
+        offsets = np.array([self.ends[site] for site in self.held]) - ends
+        return np.asarray(places + offsets[np.searchsorted(ends, places, side="right")], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class BySite:
+class CuttingBySite:
     """Cuts a lot at the borders of sites; a batch belongs to the rank that computes its site."""
 
     ends: Indices  # of the sites
@@ -97,60 +97,60 @@ class BySite:
     rank: int
     size: int
 
-    def chunks(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
+    def cut(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
         """Returns the batches of a lot, cut by site, and within a site by the records' numbers."""
-        of = np.searchsorted(self.ends, indices, side="right")
-        found: list[Indices] = []
+        sites = np.searchsorted(self.ends, indices, side="right")
+        batches: list[Indices] = []
         for site, end in enumerate(self.ends):
             begin = 0 if site == 0 else int(self.ends[site - 1])
-            here = indices[of == site] - begin
-            found += [part + begin for part in chunks(here, physical_batch, int(end) - begin)]
-        return found
+            in_site = indices[sites == site] - begin
+            batches += [part + begin for part in cut_into_batches(in_site, physical_batch, int(end) - begin)]
+        return batches
 
-    def shares(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
+    def shares_of_ranks(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
         """Returns the numbers of the batches of each rank: those of the sites that it computes."""
-        found: list[list[int]] = [[] for _ in range(self.size)]
+        by_rank: list[list[int]] = [[] for _ in range(self.size)]
         for number, part in enumerate(chunks):
             site = int(np.searchsorted(self.ends, part[0], side="right"))
-            found[self.owners[site]].append(number)
-        return found
+            by_rank[self.owners[site]].append(number)
+        return by_rank
 
 
-def owners(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
+def assign_sites(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
     """Returns which rank computes each site, of those that hold it: one that computes the fewest so far.
 
     >>> owners([[0, 1], [1, 2]], 3)
     (0, 1, 1)
     """
-    found: list[int] = []
+    assigned: list[int] = []
     for site in range(sites):
         holders = [rank for rank, each in enumerate(held) if site in each]
         if not holders:
             raise Refusal(f"site {site} is held by no rank: need each of the {sites} sites on one of them")
-        found.append(min(holders, key=lambda rank: (found.count(rank), rank)))
-    return tuple(found)
+        assigned.append(min(holders, key=lambda rank: (assigned.count(rank), rank)))
+    return tuple(assigned)
 
 
-class OwnRecords:
+class LocalRecords:
     """A reader of the records that are held here, numbered from 0."""
 
-    def __init__(self, load: Reads, sites: Sites) -> None:
+    def __init__(self, load: BatchReader, sites: Sites) -> None:
         self._load, self._sites = load, sites
 
-    def unread(self) -> OwnRecords:
+    def as_if_unread(self) -> LocalRecords:
         """Returns a reader as if nothing had been read."""
-        return OwnRecords(self._load.unread(), self._sites)
+        return LocalRecords(self._load.as_if_unread(), self._sites)
 
-    def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
+    def to_single_records(self, indices: Indices) -> tuple[Loader, Indices]:
         """Returns the loader of single records of all sites, and the numbers of these among them."""
-        return self._load.by_record(self._sites.numbers(indices))
+        return self._load.to_single_records(self._sites.to_record_numbers(indices))
 
-    def code(self) -> list[Any]:
+    def list_user_code(self) -> list[Any]:
         """Returns what a user wrote that is run to make a batch."""
-        return self._load.code()
+        return self._load.list_user_code()
 
     def __call__(
         self, indices: Indices, before: Callable[[int], None] | None = None, alter: Alter | None = None
     ) -> Any:
         """Returns the batch of these records."""
-        return self._load(self._sites.numbers(indices), before, alter)
+        return self._load(self._sites.to_record_numbers(indices), before, alter)

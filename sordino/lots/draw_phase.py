@@ -14,7 +14,7 @@ from sordino.sampling.sampler import Draw
 
 
 @dataclass
-class Phase:
+class DrawPhase:
     """The state of one call of `draws`: a number that no other call of the run has, and its position."""
 
     number: int
@@ -24,11 +24,11 @@ class Phase:
     ended: bool = False
     """Whether the call has made all its lots, or was left: nobody draws from it any more."""
 
-    def moved(self, draw: Draw) -> None:
+    def advance(self, draw: Draw) -> None:
         """Advances the position by one draw and keeps what the sampler remembers after it."""
         self.position += 1
         self.memory = draw.memory
 
-    def cover(self, draw: Draw) -> str | None:
+    def pass_name(self, draw: Draw) -> str | None:
         """Returns the name of the pass over the data that the draw belongs to; None if it belongs to none."""
         return None if draw.cover is None else f"{self.number}/{draw.cover}"

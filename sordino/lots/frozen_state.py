@@ -69,12 +69,12 @@ _ITERATORS: tuple[type, ...] = (
     type(iter({})),
 )
 _FRAMEWORKS = ("sordino.", "lightning.", "pytorch_lightning.", "lightning_fabric.", "transformers.trainer")
-_SMALL = 1 << 20
+_SMALL_BYTES = 1 << 20
 """Tensors and arrays of up to so many bytes are written back after every record; larger ones must not be written to."""
-_FEWEST, _LONG = 8, 1000
+_FEWEST_RECORDS, _LONG_CONTAINER = 8, 1000
 """Below the first number of records, a container of that length is an accident; from the second on, containers of the
 dataset with one entry per record are not followed."""
-_MOST = 200_000
+_MOST_OBJECTS = 200_000
 """The largest number of objects that are followed."""
 
 
@@ -93,15 +93,15 @@ class FrozenState:
     def __init__(self, model: nn.Module, code: Iterable[Any], dataset: Any, records: int) -> None:
         self._records = records
         self._seen: set[int] = set()
-        self._alive: list[Any] = []  # so that no identity is given out again
-        self._restore: list[Callable[[], None]] = []
-        self._own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self._of_dataset = False
-        self._follow((model, *code))
-        self._of_dataset = True
-        self._follow((dataset,))
+        self._kept_alive: list[Any] = []  # so that no identity is given out again
+        self._restorers: list[Callable[[], None]] = []
+        self._model_tensors = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._following_dataset = False
+        self._note_everything_reachable((model, *code))
+        self._following_dataset = True
+        self._note_everything_reachable((dataset,))
 
-    def _follow(self, roots: Iterable[Any]) -> None:
+    def _note_everything_reachable(self, roots: Iterable[Any]) -> None:
         """Notes everything that can be reached from these, each thing once."""
         waiting = deque(roots)
         while waiting:
@@ -109,39 +109,39 @@ class FrozenState:
             if isinstance(thing, _ATOMS) or id(thing) in self._seen:
                 continue
             self._seen.add(id(thing))
-            self._alive.append(thing)
-            if len(self._alive) > _MOST:
+            self._kept_alive.append(thing)
+            if len(self._kept_alive) > _MOST_OBJECTS:
                 raise Refusal(
                     "isolate=True: the model, the loss and the dataset reach too many objects to put them all back"
                 )
             # Objects of this library are not the user's code.
             if type(thing).__module__.startswith(_FRAMEWORKS) and not isinstance(thing, nn.Module):
                 continue  # the objects of this library and of a framework around the loop keep nothing of a record
-            if not self._is_rows(thing):
-                waiting.extend(self._note(thing))
+            if not self._holds_one_entry_per_record(thing):
+                waiting.extend(self._note_object_state(thing))
 
-    def _is_rows(self, thing: Any) -> bool:
+    def _holds_one_entry_per_record(self, thing: Any) -> bool:
         """Returns whether a container of the dataset holds its records; refuses one that the model or loss holds."""
         if isinstance(thing, Tensor | np.ndarray):
-            held = thing.ndim > 0 and thing.shape[0] == self._records and id(thing) not in self._own
+            held = thing.ndim > 0 and thing.shape[0] == self._records and id(thing) not in self._model_tensors
         else:
             held = isinstance(thing, list | tuple | dict | deque) and len(thing) == self._records
-        if not held or self._records < _FEWEST:
+        if not held or self._records < _FEWEST_RECORDS:
             return False
         # A table with an entry per record, outside the dataset, would let one record's loss read another's values.
-        if not self._of_dataset:
+        if not self._following_dataset:
             raise Refusal(
                 f"isolate=True: the model, the loss or collate holds a {type(thing).__name__} with one entry per record, "
                 "so that it could read other records; let the dataset give each record all that belongs to it"
             )
-        return isinstance(thing, Tensor | np.ndarray) or self._records >= _LONG
+        return isinstance(thing, Tensor | np.ndarray) or self._records >= _LONG_CONTAINER
 
     def put_back(self) -> None:
         """Gives everything back what it held."""
-        for restore in self._restore:
+        for restore in self._restorers:
             restore()
 
-    def _note(self, thing: Any) -> Iterable[Any]:
+    def _note_object_state(self, thing: Any) -> Iterable[Any]:
         """Notes how one thing is put back, and returns what it holds."""
         if isinstance(thing, Tensor):
             return self._note_tensor(thing)
@@ -149,17 +149,17 @@ class FrozenState:
             return self._note_array(thing)
         # Random generators go back to where they stood.
         if isinstance(thing, torch.Generator):
-            stood = thing.get_state()
-            self._restore.append(lambda: _discard(thing.set_state(stood)))
+            saved_state = thing.get_state()
+            self._restorers.append(lambda: _discard(thing.set_state(saved_state)))
             return ()
         if isinstance(thing, np.random.Generator):
-            self._restore.append(partial(setattr, thing.bit_generator, "state", thing.bit_generator.state))
+            self._restorers.append(partial(setattr, thing.bit_generator, "state", thing.bit_generator.state))
             return ()
         if isinstance(thing, np.random.RandomState):
-            self._restore.append(partial(thing.set_state, thing.get_state()))
+            self._restorers.append(partial(thing.set_state, thing.get_state()))
             return ()
         if isinstance(thing, random.Random):
-            self._restore.append(partial(thing.setstate, thing.getstate()))
+            self._restorers.append(partial(thing.setstate, thing.getstate()))
             return ()
         # Containers are refilled; functions, methods and classes are followed to what they hold.
         if isinstance(thing, dict | list | set | deque | bytearray):
@@ -192,7 +192,11 @@ class FrozenState:
         """Notes a tensor: a small one is written back after every record, a large one must not be written to."""
         held = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
         # Copying a large tensor after every record would be slow; its version shows whether it was written to.
-        if isinstance(tensor, nn.Parameter) or tensor.numel() * tensor.element_size() > _SMALL or tensor.requires_grad:
+        if (
+            isinstance(tensor, nn.Parameter)
+            or tensor.numel() * tensor.element_size() > _SMALL_BYTES
+            or tensor.requires_grad
+        ):
             known = tensor._version
 
             def check() -> None:
@@ -201,7 +205,7 @@ class FrozenState:
                         "isolate=True: a pass over a record wrote to a parameter or to a large tensor; it must not"
                     )
 
-            self._restore.append(check)
+            self._restorers.append(check)
         else:
             kept = tensor.detach().clone()
 
@@ -213,18 +217,18 @@ class FrozenState:
                 if not torch.equal(now.nan_to_num(), kept.nan_to_num()):
                     now.copy_(kept)
 
-            self._restore.append(write_back)
+            self._restorers.append(write_back)
         return held
 
     def _note_array(self, array: np.ndarray[Any, Any]) -> Iterable[Any]:
         """Notes an array: a small one is written back after every record, one of objects is followed."""
         if array.dtype == object:
             kept = array.copy()
-            self._restore.append(lambda: np.copyto(array, kept) if array.flags.writeable else None)
+            self._restorers.append(lambda: np.copyto(array, kept) if array.flags.writeable else None)
             return tuple(array.flat)
-        if array.nbytes <= _SMALL and array.flags.writeable:
+        if array.nbytes <= _SMALL_BYTES and array.flags.writeable:
             copied = array.copy()
-            self._restore.append(lambda: np.copyto(array, copied))
+            self._restorers.append(lambda: np.copyto(array, copied))
         return ()
 
     def _note_container(self, thing: Any) -> Iterable[Any]:
@@ -236,22 +240,22 @@ class FrozenState:
             base: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
 
             def restore() -> None:
-                if len(thing) != len(keys) or not all(map(_same, dict.values(thing), values)):
+                if len(thing) != len(keys) or not all(map(_is_same_object, dict.values(thing), values)):
                     base.clear(thing)
                     for key, value in zip(keys, values, strict=True):
                         base.__setitem__(thing, key, value)
 
-            self._restore.append(restore)
+            self._restorers.append(restore)
             return (*keys, *values)
         # Lists, sets and deques are emptied and filled again if anything in them changed.
         kept = list(thing)
 
         def refill() -> None:
-            if len(thing) != len(kept) or not all(map(_same, thing, kept)):
+            if len(thing) != len(kept) or not all(map(_is_same_object, thing, kept)):
                 thing.clear()
                 (thing.update if isinstance(thing, set) else thing.extend)(kept)
 
-        self._restore.append(refill)
+        self._restorers.append(refill)
         return () if isinstance(thing, bytearray) else kept
 
     def _note_function(self, function: types.FunctionType) -> Iterable[Any]:
@@ -259,17 +263,17 @@ class FrozenState:
         held: list[Any] = [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
         if function.__dict__:
             held.append(function.__dict__)
-        if not _is_users(function.__module__):
+        if not _is_user_module(function.__module__):
             return held
         # Global variables that the code names are set back, and those that it creates are removed.
         space = function.__globals__
-        for name in _names(function.__code__):
+        for name in _names_in_code(function.__code__):
             if name in space:
                 value = space[name]
                 held.append(value)
-                self._restore.append(partial(_set_global, space, name, value))
+                self._restorers.append(partial(_set_global, space, name, value))
             else:
-                self._restore.append(partial(space.pop, name, None))
+                self._restorers.append(partial(space.pop, name, None))
         return held
 
     def _note_cell(self, cell: types.CellType) -> Iterable[Any]:
@@ -278,12 +282,12 @@ class FrozenState:
             value = cell.cell_contents
         except ValueError:
             return ()
-        self._restore.append(partial(setattr, cell, "cell_contents", value))
+        self._restorers.append(partial(setattr, cell, "cell_contents", value))
         return (value,)
 
     def _note_class(self, kind: type) -> Iterable[Any]:
         """Notes the attributes of a class that the user wrote."""
-        if not _is_users(kind.__module__):
+        if not _is_user_module(kind.__module__):
             return ()
         # A counter kept in a class attribute is as much a memory as one in an object.
         members = {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__", "__doc__", "__module__")}
@@ -296,7 +300,7 @@ class FrozenState:
             for name in [name for name in vars(kind) if name not in members and not name.startswith("__")]:
                 delattr(kind, name)
 
-        self._restore.append(restore)
+        self._restorers.append(restore)
         return (*members.values(), *kind.__bases__)
 
     def _note_object(self, thing: Any) -> Iterable[Any]:
@@ -312,7 +316,7 @@ class FrozenState:
                 if name not in ("__dict__", "__weakref__") and hasattr(thing, name):
                     value = getattr(thing, name)
                     held.append(value)
-                    self._restore.append(partial(_set_slot, thing, name, value))
+                    self._restorers.append(partial(_set_slot, thing, name, value))
         return held
 
 
@@ -320,7 +324,7 @@ def _discard(_: object) -> None:
     """Returns nothing, whatever a setter returned."""
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same_object(one: Any, other: Any) -> bool:
     return one is other
 
 
@@ -339,12 +343,12 @@ def _is_stateful_builtin(thing: Any) -> bool:
     return getattr(thing, "__dict__", None) is None
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def _names_in_code(code: types.CodeType) -> Iterator[str]:
     """Yields the names of global variables and attributes in a function's code, and in functions that it defines."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _names_in_code(constant)
 
 
 _INSTALLED = tuple(
@@ -359,7 +363,7 @@ _INSTALLED = tuple(
 )
 
 
-def _is_users(module: str | None) -> bool:
+def _is_user_module(module: str | None) -> bool:
     """Returns whether a module is the user's own and not of an installed package, of Python or of this library."""
     found = sys.modules.get(module or "")
     file = getattr(found, "__file__", None)

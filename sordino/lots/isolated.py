@@ -24,25 +24,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.lots.collate import joined
-from sordino.lots.draw_request import Request
+from sordino.lots.collate import join_records
+from sordino.lots.draw_request import DrawRequest
 from sordino.lots.frozen_state import FrozenState
 from sordino.lots.loading import Alter, Loader
-from sordino.lots.one_record import one_record
+from sordino.lots.one_record import dataset_of_one_record
 from sordino.per_sample import model_checks
-from sordino.per_sample.batch_structure import losses as losses_of
-from sordino.per_sample.batch_structure import plain, size, to
-from sordino.per_sample.chunked import nothing
+from sordino.per_sample.batch_structure import batch_size, move_to, to_plain_containers
+from sordino.per_sample.batch_structure import call_loss as losses_of
+from sordino.per_sample.chunked import make_empty
 from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.model_inventory import Inventory
-from sordino.per_sample.protocol import Backend, LossFn, PerSample, trainable
-from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.per_sample.protocol import Backend, LossFn, PerSample, trainable_parameters
+from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.refusal import Refusal
 from sordino.release.vectors import accumulation_dtype
-from sordino.rng.global_generators import left_as_they_were, seed_all
+from sordino.rng.global_generators import preserve_generators, seed_all
 from sordino.sampling.sampler import Informed
 
-WORD = "your word that your code keeps nothing of a record in files, other processes or modules that it imports by name"
+WORD_KEEPS_NOTHING = (
+    "your word that your code keeps nothing of a record in files, other processes or modules that it imports by name"
+)
 WORD_READING = (
     "your word that each record is read from its own row alone: the dataset holds no rows that could be taken away"
 )
@@ -62,7 +64,7 @@ def isolated_backend(given: Backend | None, *, several_ranks: bool) -> Isolated:
     return Isolated()
 
 
-def isolated_request(request: Request, declare: Callable[[str], None]) -> Request:
+def isolated_request(request: DrawRequest, declare: Callable[[str], None]) -> DrawRequest:
     """Returns a request whose records are read one by one.
 
     Raises:
@@ -80,59 +82,59 @@ def isolated_request(request: Request, declare: Callable[[str], None]) -> Reques
             f"isolate=True: {type(request.sampler).__name__} asks all records before it draws; use Poisson, say"
         )
     # What cannot be put back, such as files, remains the user's word, and the claim says so.
-    declare(WORD)
-    return replace(request, load=ApartLoader(request.load, declare))
+    declare(WORD_KEEPS_NOTHING)
+    return replace(request, load=IsolatedLoader(request.load, declare))
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class UnreadPart:
     """A part of a lot by the numbers of its records, none of which has been read."""
 
     indices: NDArray[np.int64]
-    loader: ApartLoader
+    loader: IsolatedLoader
 
 
-class ApartLoader:
+class IsolatedLoader:
     """Reads records one by one, each from a dataset that holds no other."""
 
     def __init__(self, loader: Loader, declare: Callable[[str], None]) -> None:
         self._loader, self.dataset, self._declare = loader, loader.dataset, declare
-        self.join = joined if loader.collate is None else loader.collate
+        self.join = join_records if loader.collate is None else loader.collate
 
-    def unread(self) -> ApartLoader:
+    def as_if_unread(self) -> IsolatedLoader:
         """Returns itself: nothing is ever kept of what was read."""
         return self
 
-    def by_record(self, indices: NDArray[np.int64]) -> tuple[Loader, NDArray[np.int64]]:
+    def to_single_records(self, indices: NDArray[np.int64]) -> tuple[Loader, NDArray[np.int64]]:
         """Returns the loader of single records, and the indices, which are those of records already."""
         return self._loader, indices
 
-    def code(self) -> list[Any]:
+    def list_user_code(self) -> list[Any]:
         """Returns what a user wrote that is run to make a batch."""
-        return self._loader.code()
+        return self._loader.list_user_code()
 
     def __call__(
         self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None, alter: Alter | None = None
-    ) -> Apart:
+    ) -> UnreadPart:
         """Returns the part of a lot; its records are read when their gradients are computed."""
-        return Apart(indices, self)
+        return UnreadPart(indices, self)
 
-    def alone(self, index: int) -> Any:
+    def load_alone(self, index: int) -> Any:
         """Returns the batch of one record, read from a dataset that holds no other and collated by itself."""
-        own, place = one_record(self.dataset, index), 0
+        source, place = dataset_of_one_record(self.dataset, index), 0
         # Where rows cannot be taken away, the record is read from the whole dataset, and the claim says so.
-        if own is None:
+        if source is None:
             self._declare(WORD_READING)
-            own, place = self.dataset, index
-        fetch = getattr(own, "__getitems__", None)
-        records = [own[place]] if fetch is None else fetch([place])
-        made = plain(self.join(records))
+            source, place = self.dataset, index
+        fetch = getattr(source, "__getitems__", None)
+        records = [source[place]] if fetch is None else fetch([place])
+        batch = to_plain_containers(self.join(records))
         # Several rows from one record would each be clipped on their own.
-        if size(made) != 1:
+        if batch_size(batch) != 1:
             raise Refusal(
                 "isolate=True: collate made another number of rows than one of one record; need one row per record"
             )
-        return made
+        return batch
 
 
 @dataclass(frozen=True)
@@ -148,29 +150,31 @@ class Isolated:
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Returns the gradients of the records of a part of a lot, each computed by itself."""
-        model_checks.statistics(model)
-        if not isinstance(batch, Apart):
+        model_checks.refuse_batch_statistics(model)
+        if not isinstance(batch, UnreadPart):
             raise Refusal("isolate=True: records are run one by one; use the lots of private.draws")
-        parameters = trainable(model)
+        parameters = trainable_parameters(model)
         if not len(batch.indices):
-            return nothing(parameters)
+            return make_empty(parameters)
         seed = int(torch.randint(2**62, ())) if self.seed is None else self.seed
         device = next(iter(parameters.values())).device
-        loader, vectors = batch.loader, vectors_of(model.modules())
+        loader, vectors = batch.loader, find_spectral_vectors(model.modules())
         # Everything that the user's code can reach is noted before the first record.
         state = FrozenState(model, (loss_fn, loader.join), loader.dataset, len(loader.dataset))
-        rows = {name: _empty(p, len(batch.indices)) for name, p in parameters.items()}
+        rows = {name: _zero_rows(p, len(batch.indices)) for name, p in parameters.items()}
         losses: list[Tensor] = []
-        with left_as_they_were(), left_unmoved(vectors):
+        with preserve_generators(), keep_vectors(vectors):
             for place, index in enumerate(batch.indices.tolist()):
                 # The record's random numbers depend on its own number, not on who else is in the lot.
                 seed_all(_seed_of(seed, index))
                 try:
                     with torch.enable_grad():
-                        loss = model_checks.one_loss(losses_of(loss_fn, model, to(loader.alone(index), device)))
+                        loss = model_checks.require_one_loss(
+                            losses_of(loss_fn, model, move_to(loader.load_alone(index), device))
+                        )
                     if loss.requires_grad:
-                        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-                        for (name, _), gradient in zip(parameters.items(), found, strict=True):
+                        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                        for (name, _), gradient in zip(parameters.items(), gradients, strict=True):
                             if gradient is not None:
                                 rows[name][place] = gradient.to_dense()
                     losses.append(loss.detach().clone())
@@ -189,10 +193,10 @@ class Isolated:
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Returns the bytes of one record's gradient, which is kept until the lot is summed."""
-        return sum(p.numel() * max(4, p.element_size()) for p in trainable(model).values())
+        return sum(p.numel() * max(4, p.element_size()) for p in trainable_parameters(model).values())
 
 
-def _empty(p: nn.Parameter, rows: int) -> Tensor:
+def _zero_rows(p: nn.Parameter, rows: int) -> Tensor:
     return torch.zeros((rows, *p.shape), dtype=accumulation_dtype(p.dtype), device=p.device)
 
 

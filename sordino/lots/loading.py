@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from sordino.lots.chunking import WHOLE, Cutting, Indices
-from sordino.lots.collate import joined
+from sordino.lots.chunking import ONE_PROCESS, Indices, LotCutting
+from sordino.lots.collate import join_records
 from sordino.lots.data_owners import Sites
-from sordino.per_sample.batch_structure import plain
+from sordino.per_sample.batch_structure import to_plain_containers
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
 
@@ -39,7 +39,7 @@ class MapStyle(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-def length(dataset: Any) -> int:
+def count_records(dataset: Any) -> int:
     """Returns the number of records of a map-style dataset; raises Refusal for anything else."""
     if isinstance(dataset, DataLoader):
         raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
@@ -56,18 +56,18 @@ def length(dataset: Any) -> int:
     return n
 
 
-class Reads(Protocol):
+class BatchReader(Protocol):
     """A reader: turns indices into a batch of records or of units."""
 
-    def unread(self) -> Reads:
+    def as_if_unread(self) -> BatchReader:
         """Returns a reader as if nothing had been read."""
         ...
 
-    def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
+    def to_single_records(self, indices: Indices) -> tuple[Loader, Indices]:
         """Returns the loader of single records, and which of them these indices stand for."""
         ...
 
-    def code(self) -> list[Any]:
+    def list_user_code(self) -> list[Any]:
         """Returns what a user wrote that is run to make a batch: the dataset and collate."""
         ...
 
@@ -88,10 +88,10 @@ class Loader:
         self.repeats_are_charged = repeats_are_charged
         self._dataset = dataset
         self._collate = collate
-        self._begun: Loader | None = None
-        self._tensors = _tensors(dataset) if collate is None else None
-        self._join = joined if collate is None else collate
-        self._many = getattr(dataset, "__getitems__", None)
+        self._before_reading: Loader | None = None
+        self._tensors = _row_loader(dataset) if collate is None else None
+        self._join = join_records if collate is None else collate
+        self._read_many = getattr(dataset, "__getitems__", None)
 
     @property
     def dataset(self) -> Any:
@@ -103,31 +103,33 @@ class Loader:
         """The user's function that makes a batch of records, if there is one."""
         return self._collate
 
-    def by_record(self, indices: Indices) -> tuple[Loader, Indices]:
+    def to_single_records(self, indices: Indices) -> tuple[Loader, Indices]:
         """Returns itself and the indices, which are those of records already."""
         return self, indices
 
     @property
-    def by_indexing(self) -> bool:
+    def is_by_indexing(self) -> bool:
         """Whether batches are rows of tensors, untouched by anyone's code."""
         return self._tensors is not None
 
-    def begin(self) -> None:
+    def remember_unread(self) -> None:
         """Remembers dataset and collate as they are before the first record is read."""
         if self._tensors is None:
-            self._begun = Loader(_copied(self._dataset), _copied(self._collate))
+            self._before_reading = Loader(_copy_without_data(self._dataset), _copy_without_data(self._collate))
 
-    def unread(self) -> Loader:
+    def as_if_unread(self) -> Loader:
         """Returns a loader of dataset and collate as if nothing had been read; itself where they cannot be copied."""
-        if self._begun is None:
+        if self._before_reading is None:
             return self
-        return Loader(_copied(self._begun._dataset), _copied(self._begun._collate))
+        return Loader(
+            _copy_without_data(self._before_reading._dataset), _copy_without_data(self._before_reading._collate)
+        )
 
-    def record(self, index: int) -> Any:
+    def read_record(self, index: int) -> Any:
         """Returns one record as the dataset gives it, before collate."""
         return self._dataset[index]
 
-    def code(self) -> list[Any]:
+    def list_user_code(self) -> list[Any]:
         """Returns the dataset and collate; nothing where batches are rows of tensors."""
         return [] if self._tensors is not None else [self._dataset, self._collate]
 
@@ -145,11 +147,11 @@ class Loader:
             batch = self._tensors(indices)
             if alter is None:
                 return batch
-            return tuple(joined(alter([tuple(column[k] for column in batch) for k in range(len(indices))])))
+            return tuple(join_records(alter([tuple(column[k] for column in batch) for k in range(len(indices))])))
         # Other datasets are read all at once where they can be, or record by record.
         rows = indices.tolist()
-        if self._many is not None:
-            records = self._many(rows)
+        if self._read_many is not None:
+            records = self._read_many(rows)
         elif before is None:
             records = [self._dataset[i] for i in rows]
         else:
@@ -159,10 +161,10 @@ class Loader:
                 records.append(self._dataset[i])
         if before is not None:
             before(-1)
-        return plain(self._join(records if alter is None else alter(list(records))))
+        return to_plain_containers(self._join(records if alter is None else alter(list(records))))
 
 
-def _copied(thing: Any) -> Any:
+def _copy_without_data(thing: Any) -> Any:
     """Returns a copy with its own attributes and its own plain containers; the data in them are shared.
 
     What a dataset learns while it is read (a mean, a table of labels) is then learnt by the copy alone.
@@ -171,55 +173,55 @@ def _copied(thing: Any) -> Any:
         return thing
     try:
         # A shallow copy shares the data but not what is learnt about them.
-        made = copy.copy(thing)
-        for name, value in vars(made).items():
+        copied = copy.copy(thing)
+        for name, value in vars(copied).items():
             if type(value) in (dict, list, set):
-                setattr(made, name, copy.copy(value))
+                setattr(copied, name, copy.copy(value))
             elif isinstance(value, Dataset):
-                setattr(made, name, _copied(value))
+                setattr(copied, name, _copy_without_data(value))
     except Exception:  # a stranger's class may forbid it
         return thing
-    return made
+    return copied
 
 
-def _tensors(dataset: Any) -> Load | None:
+def _row_loader(dataset: Any) -> Load | None:
     """Returns a function that loads batches by indexing, if the dataset consists of tensors; otherwise None."""
     if type(dataset) is TensorDataset:
         columns = dataset.tensors
-        return lambda indices: _rows(columns, torch.from_numpy(indices))
+        return lambda indices: _select_rows(columns, torch.from_numpy(indices))
     # Exact types only: a subclass may run code of its own for every record.
     if type(dataset) is Subset:
-        inner = _tensors(dataset.dataset)
+        inner = _row_loader(dataset.dataset)
         if inner is not None:
             chosen = np.asarray(dataset.indices, dtype=np.int64)
             return lambda indices: inner(chosen[indices])
     if type(dataset) is Sites:
-        by_site = {site: load for site, held in dataset.held.items() if (load := _tensors(held)) is not None}
+        by_site = {site: load for site, held in dataset.held.items() if (load := _row_loader(held)) is not None}
         if len(by_site) == len(dataset.held):
-            return partial(_of_sites, dataset, by_site)
+            return partial(_load_rows_of_sites, dataset, by_site)
     return None
 
 
-def _of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
+def _load_rows_of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
     """Returns rows of tensors that are held by site; a batch of a lot is of one site."""
-    of = np.searchsorted(sites.ends, indices, side="right")
-    order = np.argsort(of, kind="stable")
+    sites_of_rows = np.searchsorted(sites.ends, indices, side="right")
+    order = np.argsort(sites_of_rows, kind="stable")
     parts = []
-    for some in np.split(order, np.flatnonzero(np.diff(of[order])) + 1):
-        site = int(of[some[0]])
-        parts.append(sites.of(site, by_site)(indices[some] - sites.begin(site)))
+    for some in np.split(order, np.flatnonzero(np.diff(sites_of_rows[order])) + 1):
+        site = int(sites_of_rows[some[0]])
+        parts.append(sites.entry_of_site(site, by_site)(indices[some] - sites.first_record_of(site)))
     if len(parts) == 1:
         return parts[0]
-    back = torch.from_numpy(np.argsort(order))
-    return tuple(torch.cat(columns)[back] for columns in zip(*parts, strict=True))
+    inverse_order = torch.from_numpy(np.argsort(order))
+    return tuple(torch.cat(columns)[inverse_order] for columns in zip(*parts, strict=True))
 
 
-def _rows(columns: tuple[Tensor, ...], indices: Tensor) -> tuple[Tensor, ...]:
+def _select_rows(columns: tuple[Tensor, ...], indices: Tensor) -> tuple[Tensor, ...]:
     """Returns copies of these rows; index_select copies whole rows, at a fifth of the price of indexing."""
     return tuple([c.index_select(0, indices if c.is_cpu else indices.to(c.device)) for c in columns])
 
 
-class Batches:
+class LotBatches:
     """The batches of one lot, or a rank's share of them.
 
     Each call goes through them from the first batch; only the first call can use what was prefetched.
@@ -232,11 +234,11 @@ class Batches:
         load: Load,
         records: int | None = None,
         prefetched: Callable[[int], Any] | None = None,
-        cutting: Cutting = WHOLE,
+        cutting: LotCutting = ONE_PROCESS,
     ) -> None:
         """Cuts the lot by `cutting` and keeps the batches that are loaded by this rank."""
-        parts = cutting.chunks(indices, physical_batch, records)
-        shares = cutting.shares(parts)
+        parts = cutting.cut(indices, physical_batch, records)
+        shares = cutting.shares_of_ranks(parts)
         self.chunks, self.numbers = len(parts), shares[cutting.rank]
         self.most_chunks = max(map(len, shares))  # of any rank
         self._parts, self.most = [parts[number] for number in self.numbers], physical_batch
@@ -261,42 +263,42 @@ class Prefetch:
         workers: int,
         collate: Callable[[list[Any]], Any] | None,
         seed: int,
-        cutting: Cutting = WHOLE,
+        cutting: LotCutting = ONE_PROCESS,
     ) -> None:
-        n = length(dataset)
+        n = count_records(dataset)
 
-        def parts(draw: Draw) -> Iterator[tuple[int, Indices]]:
-            found = cutting.chunks(draw.indices, physical_batch, n)
-            return ((number, found[number]) for number in cutting.shares(found)[cutting.rank])
+        def local_parts(draw: Draw) -> Iterator[tuple[int, Indices]]:
+            batches = cutting.cut(draw.indices, physical_batch, n)
+            return ((number, batches[number]) for number in cutting.shares_of_ranks(batches)[cutting.rank])
 
         # The draws are made twice, from the same stream: once for the keys of the batches, once for their records.
-        self._keys = ((k, number) for k, draw in enumerate(draws()) for number, _ in parts(draw))
-        batches = (part.tolist() for draw in draws() for _, part in parts(draw))
+        self._keys = ((k, number) for k, draw in enumerate(draws()) for number, _ in local_parts(draw))
+        batches = (part.tolist() for draw in draws() for _, part in local_parts(draw))
         generator = torch.Generator().manual_seed(seed)
         self._loader = DataLoader(
             dataset,
-            batch_sampler=_Once(batches),
+            batch_sampler=_IndexBatches(batches),
             num_workers=workers,
-            collate_fn=joined if collate is None else collate,
+            collate_fn=join_records if collate is None else collate,
             generator=generator,
         )
         self._batches: Iterator[Any] | None = None
 
-    def of(self, lot: int) -> Callable[[int], Any]:
+    def batches_of_lot(self, lot: int) -> Callable[[int], Any]:
         """Returns a function from the number of a batch to the batch, for one lot."""
-        return partial(self.take, lot)
+        return partial(self.take_batch, lot)
 
-    def take(self, lot: int, chunk: int) -> Any:
+    def take_batch(self, lot: int, chunk: int) -> Any:
         """Returns one batch of one lot; batches before it, left by abandoned lots, are thrown away."""
         if self._batches is None:
             self._batches = iter(self._loader)
         while True:
             key, batch = next(self._keys), next(self._batches)
             if key == (lot, chunk):
-                return plain(batch)
+                return to_plain_containers(batch)
 
 
-class _Once:
+class _IndexBatches:
     """Wraps lists of indices as DataLoader wants them."""
 
     def __init__(self, batches: Iterator[list[int]]) -> None:

@@ -22,28 +22,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.distributed.fully_sharded import FullySharded
-from sordino.distributed.message_guard import no_messages
+from sordino.distributed.message_guard import refuse_messages
 from sordino.distributed.shared_lot import RankedLot
 from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import loss_probe
-from sordino.per_sample.chunked import Chunked, nothing
-from sordino.per_sample.displaced_model import displaced
-from sordino.per_sample.engine.backward_memory import lifted_bytes
+from sordino.per_sample.chunked import Chunked, make_empty
+from sordino.per_sample.displaced_model import displace_model
+from sordino.per_sample.engine.backward_memory import count_lifted_bytes
 from sordino.per_sample.engine.captured import Captured
-from sordino.per_sample.model_inventory import Inventory, Names, held_by, names_of
-from sordino.per_sample.physical_batch import activation_bytes, for_ranks, physical_batch
-from sordino.per_sample.protocol import Backend, LossFn, PerSample, estimate_of
-from sordino.per_sample.seeded_forward import Seeded, reseed
-from sordino.per_sample.spectral_norm import left_unmoved, move_on, vectors_of
-from sordino.per_sample.unit_loss import UnitBatch, unit_losses
+from sordino.per_sample.model_inventory import Inventory, ParameterNames, list_model_tensors, list_tensor_names
+from sordino.per_sample.physical_batch import activation_bytes, choose_for_ranks, choose_physical_batch
+from sordino.per_sample.protocol import Backend, LossFn, PerSample, estimate_kind
+from sordino.per_sample.seeded_forward import Seeded, set_seed
+from sordino.per_sample.spectral_norm import advance_vectors, find_spectral_vectors, keep_vectors
+from sordino.per_sample.unit_loss import UnitBatch, compute_unit_losses
 from sordino.refusal import Refusal
 from sordino.rng.streams import Rng
 
 _version = attrgetter("_version")
 _AS_THEY_ARE = nullcontext()
-_AGREE = 1e-3  # relative, of squared norms: a layer may round otherwise
+_NORM_TOLERANCE = 1e-3  # relative, of squared norms: a layer may round otherwise
 
 
 class Watcher(Protocol):
@@ -67,72 +67,72 @@ class LotGradients:
     ) -> None:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
         self._sharded = sharded
-        self._layer_by_layer = _layer_by_layer(backend, penalty, sharded)
-        self._unit_loss = partial(unit_losses, loss_fn)
+        self._layer_by_layer = _wants_layer_by_layer(backend, penalty, sharded)
+        self._unit_loss = partial(compute_unit_losses, loss_fn)
         self.device = torch.device("cpu")  # where the model is
         # The names of parameters at rest, and as the passes see them where a sharded model is gathered.
-        self._at_rest = Names(model)
-        self._names = self._at_rest if sharded is None else Names(model)  # as the passes see them
+        self._at_rest = ParameterNames(model)
+        self._names = self._at_rest if sharded is None else ParameterNames(model)  # as the passes see them
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
         self._tensors: list[Tensor] = []  # all that the model holds
         self._vectors: list[Tensor] = []  # of spectral normalisations
         self.buffers: list[tuple[str, Tensor]] = []
         self.watcher: Watcher | None = None  # sees the next training pass over a lot's first batch, once
-        self.look()
+        self.refresh_inventory()
 
-    def look(self, now: Inventory | None = None) -> None:
+    def refresh_inventory(self, new_inventory: Inventory | None = None) -> None:
         """Refreshes what is known of the model, once per lot.
 
         Parameters may be thawed, frozen or moved between lots, not within one.
         """
-        self.rest()
-        inventory = Inventory(self.model) if now is None else now
-        if self._sharded is None or not self._sharded.inside:
-            self._at_rest.look(inventory)
+        self.release_full_parameters()
+        inventory = Inventory(self.model) if new_inventory is None else new_inventory
+        if self._sharded is None or not self._sharded.is_gathered:
+            self._at_rest.refresh(inventory)
         for p in self.named.values():
             self.device = p.device
             break
-        self._look_inside(inventory)
+        self._refresh_pass_view(inventory)
 
-    def _look_inside(self, inventory: Inventory) -> None:
+    def _refresh_pass_view(self, inventory: Inventory) -> None:
         """Refreshes what is known of the model as the passes see it, with gathered parameters."""
         self._inventory = inventory
-        held = held_by(self._inventory.modules)
-        self._vectors = vectors_of(self._inventory.modules)
+        held = list_model_tensors(self._inventory.modules)
+        self._vectors = find_spectral_vectors(self._inventory.modules)
         if len(held) != len(self._tensors) or not all(map(is_, held, self._tensors)):
-            named = zip(names_of(self._inventory.modules), held, strict=True)
+            named = zip(list_tensor_names(self._inventory.modules), held, strict=True)
             self._tensors = held
             self.buffers = [(name, tensor) for name, tensor in named if not isinstance(tensor, nn.Parameter)]
 
-    def rest(self) -> None:
+    def release_full_parameters(self) -> None:
         """Releases gathered parameters, so that of a sharded model this rank holds its own rows only."""
         if self._sharded is not None:
-            self._sharded.rest()
+            self._sharded.release_full_parameters()
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def gathered_parameters(self) -> Iterator[None]:
         """Allows passes inside: parameters that are divided among ranks are gathered."""
         if self._sharded is None:
             yield
             return
-        with self._sharded.whole():
-            self._look_at_wholes()
+        with self._sharded.gathered_parameters():
+            self._refresh_gathered()
             yield
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _parameters_for_passes(self) -> Iterator[None]:
         """Allows the passes over a lot inside, with parameters gathered layer by layer if that is asked for."""
         if self._sharded is None or not self._layer_by_layer:
-            with self.whole():
+            with self.gathered_parameters():
                 yield
             return
-        with self._sharded.layered():
-            self._look_at_wholes()
+        with self._sharded.gathered_layer_by_layer():
+            self._refresh_gathered()
             yield
 
-    def _look_at_wholes(self) -> None:
-        self._look_inside(Inventory(self.model))
-        self._names.look(self._inventory)
+    def _refresh_gathered(self) -> None:
+        self._refresh_pass_view(Inventory(self.model))
+        self._names.refresh(self._inventory)
 
     @property
     def named(self) -> dict[str, nn.Parameter]:
@@ -143,85 +143,91 @@ class LotGradients:
         """Returns the loss, or its mean over the records of a unit where the batch is of units."""
         return self._unit_loss if type(batch) is UnitBatch else self.loss_fn
 
-    def tried(self, first: Callable[[int], Any]) -> Any:
+    def probe_first_records(self, load_first: Callable[[int], Any]) -> Any:
         """Returns the first records, moved to the model's device, after a probe of the loss on them."""
-        self.look()
-        few = batches.to(first(loss_probe.PROBE), self.device)
-        with self.whole(), no_messages():
-            loss_probe.probe(self.model, self.loss_for(few), few)
+        self.refresh_inventory()
+        probe_batch = batches.move_to(load_first(loss_probe.PROBE), self.device)
+        with self.gathered_parameters(), refuse_messages():
+            loss_probe.probe_loss(self.model, self.loss_for(probe_batch), probe_batch)
         if self._layer_by_layer:
-            self._try_layers(few)
-        return few
+            self._compare_layer_by_layer(probe_batch)
+        return probe_batch
 
-    def _try_layers(self, few: Any) -> None:
+    def _compare_layer_by_layer(self, probe_batch: Any) -> None:
         """Compares norms with those of the gathered model, and refuses a difference.
 
         What reads a parameter outside its module's forward reads nan where parameters are gathered layer by layer.
         """
-        with Seeded(0, self.device), self.whole():
-            whole = self.gradients(few).norms()
-        with Seeded(0, self.device), self._inside():
-            found = self.gradients(few).norms()
-        if not torch.allclose(whole.squared, found.squared, rtol=_AGREE, equal_nan=True):
+        with Seeded(0, self.device), self.gathered_parameters():
+            gathered_norms = self.compute_gradients(probe_batch).norms()
+        with Seeded(0, self.device), self._parameters_for_passes():
+            layered_norms = self.compute_gradients(probe_batch).norms()
+        if not torch.allclose(gathered_norms.squared, layered_norms.squared, rtol=_NORM_TOLERANCE, equal_nan=True):
             raise Refusal(
                 "layer_by_layer=True: with parameters gathered layer by layer the norms are others, so some parameter is "
                 "read outside the forward of the module that has it in its charge; apply fully_shard to a module around "
                 "both, or leave layer_by_layer out"
             )
 
-    def sizes(self) -> dict[str, int]:
+    def count_elements(self) -> dict[str, int]:
         """Returns the number of elements of each trainable parameter."""
         return {name: p.numel() for name, p in self._names.trained.items()}
 
-    def passing(self, stream: Rng) -> AbstractContextManager[None]:
+    def seeded_passes(self, stream: Rng) -> AbstractContextManager[None]:
         """Allows the passes over a lot inside, with random numbers of the run.
 
         Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
         """
         seeded = Seeded(stream.seed(), self.device)
-        return seeded if self._sharded is None else self._passing_divided(seeded)
+        return seeded if self._sharded is None else self._seeded_sharded_passes(seeded)
 
     @contextmanager
-    def _passing_divided(self, seeded: Seeded) -> Iterator[None]:
-        with seeded, self._inside():
+    def _seeded_sharded_passes(self, seeded: Seeded) -> Iterator[None]:
+        with seeded, self._parameters_for_passes():
             yield
 
-    def gradients(self, batch: Any) -> PerSample:
+    def compute_gradients(self, batch: Any) -> PerSample:
         """Returns the per-sample gradients of one batch that is a whole pass."""
-        return self._part(_for_pass(self.backend, Inventory(self.model)), batch, self._names.trained)[0]
+        return self._compute_part(_backend_for_pass(self.backend, Inventory(self.model)), batch, self._names.trained)[0]
 
-    def gradients_of(self, model: nn.Module, batch: Any) -> PerSample:
+    def compute_gradients_of_model(self, model: nn.Module, batch: Any) -> PerSample:
         """Returns per-sample gradients of another model, such as a copy in double precision, without the penalty."""
         inventory = Inventory(model)
-        with left_unmoved(vectors_of(inventory.modules)):
-            return _for_pass(self.backend, inventory).per_sample(
-                model, self.loss_for(batch), batches.to(batch, self.device)
+        with keep_vectors(find_spectral_vectors(inventory.modules)):
+            return _backend_for_pass(self.backend, inventory).per_sample(
+                model, self.loss_for(batch), batches.move_to(batch, self.device)
             )
 
-    def over(self) -> None:
+    def finish_passes(self) -> None:
         """Ends the passes of a lot: vectors of spectral normalisations, which move once per lot, move on."""
         if self._vectors:
-            with self.whole():
-                move_on(self._inventory.modules)
+            with self.gathered_parameters():
+                advance_vectors(self._inventory.modules)
 
-    def physical_batch(self, few: Any, expected: float, *, by_shapes: bool = False) -> int:
+    def choose_physical_batch(self, probe_batch: Any, expected: float, *, by_shapes: bool = False) -> int:
         """Returns how many records are processed at once, from the memory that a few of them take.
 
         By shapes alone it is the same on every rank, and for any number of ranks.
         """
-        with self.whole():
-            activations = activation_bytes(self.model, self.loss_for(few), few)
+        with self.gathered_parameters():
+            activations = activation_bytes(self.model, self.loss_for(probe_batch), probe_batch)
             if by_shapes:
-                return for_ranks(activations, expected)
-            parameters = sum(map(lifted_bytes, self.model.parameters()))
-            each = self.backend.sample_bytes(self.model)
-            return physical_batch(each, self.device, expected, activations, parameters, partial(self._held_bytes, few))
+                return choose_for_ranks(activations, expected)
+            parameters = sum(map(count_lifted_bytes, self.model.parameters()))
+            bytes_per_record = self.backend.sample_bytes(self.model)
+            return choose_physical_batch(
+                bytes_per_record, self.device, expected, activations, parameters, partial(self._held_bytes, probe_batch)
+            )
 
-    def _held_bytes(self, few: Any) -> int:
+    def _held_bytes(self, probe_batch: Any) -> int:
         """Returns the bytes that norms and sums need per record; 0 for backends that do not say."""
-        return self.backend.held_bytes(self.model, self.loss_for(few), few) if isinstance(self.backend, Captured) else 0
+        return (
+            self.backend.held_bytes(self.model, self.loss_for(probe_batch), probe_batch)
+            if isinstance(self.backend, Captured)
+            else 0
+        )
 
-    def of(
+    def as_query_input(
         self,
         lot: Lot,
         losses: list[Tensor],
@@ -231,64 +237,64 @@ class LotGradients:
     ) -> Chunked:
         """Returns the lot as a query is given it: at the current model, and at a model moved, which is put back."""
         return Chunked(
-            lambda: self.parts(lot, losses, ranked, watched=True),
-            partial(self.parts_at, lot, losses, put_back, ranked),
+            lambda: self.generate_parts(lot, losses, ranked, notify_watcher=True),
+            partial(self.generate_parts_moved, lot, losses, put_back, ranked),
             records,
-            estimate_of(self.backend),
-            self.sizes,
+            estimate_kind(self.backend),
+            self.count_elements,
             lot.most,
             ranked,
         )
 
-    def parts(
-        self, lot: Lot, losses: list[Tensor], ranked: RankedLot | None = None, *, watched: bool = False
+    def generate_parts(
+        self, lot: Lot, losses: list[Tensor], ranked: RankedLot | None = None, *, notify_watcher: bool = False
     ) -> Iterator[PerSample]:
         """Yields the lot's per-sample gradients batch by batch, one empty part for an empty lot, and fills `losses`.
 
-        `watched`: a watcher that waits sees the first of these passes.
+        `notify_watcher`: a watcher that waits sees the first of these passes.
         """
         losses.clear()
         watcher: Watcher | None = None
-        if watched:
+        if notify_watcher:
             watcher, self.watcher = self.watcher, None
         if ranked is not None:  # what is drawn for all chunks of a pass is the same on all ranks
-            reseed(ranked.begin_pass(), self.device)
-        # What is random for all records of a pass is drawn once, in `_for_pass`, and not once per batch.
+            set_seed(ranked.begin_pass(), self.device)
+        # What is random for all records of a pass is drawn once, in `_backend_for_pass`, and not once per batch.
         parameters = self._names.trained
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
-        backend = _for_pass(self.backend, self._inventory)
-        for batch in lot.loads() if ranked is None else self._loaded(lot, ranked):
+        backend = _backend_for_pass(self.backend, self._inventory)
+        for batch in lot.loads() if ranked is None else self._load_local_batches(lot, ranked):
             if watcher is None:
-                part, loss = self._part(backend, batch, parameters)
+                part, loss = self._compute_part(backend, batch, parameters)
             else:
-                part, loss = watcher.watch(batch, partial(self._part, backend, batch, parameters))
+                part, loss = watcher.watch(batch, partial(self._compute_part, backend, batch, parameters))
                 watcher = None
             losses.append(loss)
             yield part
             del part  # or it would live on beside the next one
         # An empty lot still has one part, so that noise is added to a sum of zeros.
         if not losses:
-            part = nothing(parameters, estimate_of(backend))
+            part = make_empty(parameters, estimate_kind(backend))
             losses.append(part.losses)
             yield part
 
-    def _loaded(self, lot: Lot, ranked: RankedLot) -> Iterator[Any]:
+    def _load_local_batches(self, lot: Lot, ranked: RankedLot) -> Iterator[Any]:
         """Yields the batches of this rank; each is loaded and computed under its own seed, whichever rank does it."""
         loads = iter(lot.loads())
         for place in range(len(ranked.numbers)):
-            reseed(ranked.begin_chunk(place), self.device)
+            set_seed(ranked.begin_chunk(place), self.device)
             yield next(loads)
 
-    def parts_at(
+    def generate_parts_moved(
         self,
         lot: Lot,
         losses: list[Tensor],
         put_back: ExitStack,
         ranked: RankedLot | None,
-        by: Mapping[str, Tensor],
+        displacement: Mapping[str, Tensor],
     ) -> Iterator[PerSample]:
-        """Yields the lot's per-sample gradients with the parameters moved by `by`.
+        """Yields the lot's per-sample gradients with the parameters moved by `displacement`.
 
         The parameters are put back after the last part, or when the query is left.
 
@@ -296,39 +302,41 @@ class LotGradients:
         """
 
         def parts() -> Generator[PerSample, None, None]:
-            with displaced(self.model, by):
-                yield from self.parts(lot, [] if losses else losses, ranked)
+            with displace_model(self.model, displacement):
+                yield from self.generate_parts(lot, [] if losses else losses, ranked)
 
-        made = parts()
-        put_back.callback(made.close)
-        return made
+        generator = parts()
+        put_back.callback(generator.close)
+        return generator
 
-    def _part(self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]) -> tuple[PerSample, Tensor]:
+    def _compute_part(
+        self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]
+    ) -> tuple[PerSample, Tensor]:
         """Returns a batch's per-sample gradients, the penalty in them, and its losses."""
         before = list(map(_version, self._tensors))
-        loss_fn, batch = self.loss_for(batch), batches.to(batch, self.device)
-        with left_unmoved(self._vectors) if self._vectors else _AS_THEY_ARE:
+        loss_fn, batch = self.loss_for(batch), batches.move_to(batch, self.device)
+        with keep_vectors(self._vectors) if self._vectors else _AS_THEY_ARE:
             part = backend.per_sample(self.model, loss_fn, batch)
         # A forward pass that wrote to a parameter or buffer may have kept something of the records; it is reported.
         after = list(map(_version, self._tensors))
         if before != after:
-            named = zip(names_of(self._inventory.modules), before, after, strict=True)
+            named = zip(list_tensor_names(self._inventory.modules), before, after, strict=True)
             self.written = next(name for name, a, b in named if a != b)
         losses = part.losses
-        return part if self.penalty is None else self.penalty.shifted(part, parameters), losses
+        return part if self.penalty is None else self.penalty.add_to(part, parameters), losses
 
 
-def _layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySharded | None) -> bool:
+def _wants_layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySharded | None) -> bool:
     """Returns whether parameters are gathered layer by layer; raises Refusal where that cannot be."""
-    asked = isinstance(backend, Captured) and backend.options.layer_by_layer
-    if asked and sharded is None:
+    wanted = isinstance(backend, Captured) and backend.options.layer_by_layer
+    if wanted and sharded is None:
         raise Refusal("layer_by_layer=True: the model is not divided; apply fully_shard to it, or leave that out")
-    if asked and penalty is not None:
+    if wanted and penalty is not None:
         raise Refusal("layer_by_layer=True: a penalty inside the clip reads all parameters; leave one of them out")
-    return asked
+    return wanted
 
 
-def _for_pass(backend: Backend, inventory: Inventory) -> Backend:
+def _backend_for_pass(backend: Backend, inventory: Inventory) -> Backend:
     """Returns what a `PerPass` backend is for one pass; another backend is returned as it is.
 
     `isinstance` with a protocol would be slow here, because this is called at every step.

@@ -27,7 +27,7 @@ class Draws(Iterator[Lot]):
     """
 
     def __init__(self, steps: int, made: Generator[Lot, None, None]) -> None:
-        self._steps, self._made = steps, made
+        self._steps, self._lots = steps, made
 
     def __len__(self) -> int:
         return self._steps
@@ -36,8 +36,8 @@ class Draws(Iterator[Lot]):
         return self
 
     def __next__(self) -> Lot:
-        return next(self._made)
+        return next(self._lots)
 
     def close(self) -> None:
         """Ends the loop early: no further lot is drawn, and the workers that load records stop."""
-        self._made.close()
+        self._lots.close()

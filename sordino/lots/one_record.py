@@ -9,7 +9,7 @@ dataset with a single record cannot: whatever it computes over its rows is compu
     any other object            a shallow copy in which every attribute with one entry per record has the one of this record
 
 Privacy: rows that a dataset does not hold in its attributes (files that it reads by number, global variables) cannot be
-taken away from it. `one_record` returns None if it finds no rows, or finds rows in a closure or a global variable as
+taken away from it. `dataset_of_one_record` returns None if it finds no rows, or finds rows in a closure or a global variable as
 well.
 """
 
@@ -24,10 +24,10 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-_DEEP = 3
+_DEPTH = 3
 
 
-def one_record(dataset: Any, index: int) -> Any | None:
+def dataset_of_one_record(dataset: Any, index: int) -> Any | None:
     """Returns a dataset of length 1 that holds the record at `index`, or None if that cannot be made.
 
     >>> one_record(["a", "b", "c"], 1)
@@ -38,12 +38,12 @@ def one_record(dataset: Any, index: int) -> Any | None:
     if type(dataset) in (list, tuple):
         return [dataset[index]]
     if type(dataset) is Subset:
-        inner = one_record(dataset.dataset, int(dataset.indices[index]))
+        inner = dataset_of_one_record(dataset.dataset, int(dataset.indices[index]))
         return None if inner is None else Subset(inner, [0])
     if type(dataset) is ConcatDataset:
         part = int(np.searchsorted(dataset.cumulative_sizes, index, side="right"))
         before = dataset.cumulative_sizes[part - 1] if part else 0
-        inner = one_record(dataset.datasets[part], index - before)
+        inner = dataset_of_one_record(dataset.datasets[part], index - before)
         return None if inner is None else ConcatDataset([inner])
     if type(dataset).__module__.split(".")[0] == "datasets" and hasattr(dataset, "select"):
         return dataset.select([index], keep_in_memory=True)
@@ -51,22 +51,22 @@ def one_record(dataset: Any, index: int) -> Any | None:
     length = len(dataset)
     if length < 2 or _reads_rows_elsewhere(type(dataset), length):
         return None
-    made, found = _with_one_row(dataset, length, index, _DEEP)
+    made, found = _copy_with_one_row(dataset, length, index, _DEPTH)
     return made if found else None
 
 
-def _with_one_row(thing: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
+def _copy_with_one_row(thing: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
     """Returns a shallow copy of an object whose attributes hold one row each, and whether any of them held rows."""
-    made, found = copy.copy(thing), False
+    copied, has_rows = copy.copy(thing), False
     for name, value in list(vars(thing).items()):
-        new, rows = _row_of(value, length, index, deep)
+        new, rows = _cut_to_one_row(value, length, index, deep)
         if new is not value:
-            object.__setattr__(made, name, new)
-        found = found or rows
-    return made, found
+            object.__setattr__(copied, name, new)
+        has_rows = has_rows or rows
+    return copied, has_rows
 
 
-def _row_of(value: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
+def _cut_to_one_row(value: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
     """Returns an attribute with the one row it may show, and whether it held rows; containers are copied."""
     if isinstance(value, Tensor | np.ndarray):
         held = value.ndim > 0 and value.shape[0] == length
@@ -79,14 +79,14 @@ def _row_of(value: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
             return type(value)([value[index]]), True
         if len(value) > 64 or not deep:
             return copy.copy(value), False
-        parts = [_row_of(each, length, index, deep - 1) for each in value]
+        parts = [_cut_to_one_row(each, length, index, deep - 1) for each in value]
         return type(value)(part for part, _ in parts), any(rows for _, rows in parts)
     if isinstance(value, dict):
         if len(value) == length and index in value:
             return {0: value[index]}, True
         if len(value) > 64 or not deep:
             return copy.copy(value), False
-        named = {name: _row_of(each, length, index, deep - 1) for name, each in value.items()}
+        named = {name: _cut_to_one_row(each, length, index, deep - 1) for name, each in value.items()}
         made = copy.copy(value)
         made.update({name: each for name, (each, _) in named.items()})
         return made, any(rows for _, rows in named.values())
@@ -94,14 +94,14 @@ def _row_of(value: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
         return set(value), False
     if hasattr(type(value), "__getitem__") and hasattr(type(value), "__len__") and not isinstance(value, str | bytes):
         try:
-            inside = one_record(value, index) if len(value) == length else None
+            inside = dataset_of_one_record(value, index) if len(value) == length else None
         except TypeError:
             inside = None
         if inside is not None:
             return inside, True
     if getattr(value, "__dict__", None) and deep and not isinstance(value, nn.Module | type | types.FunctionType):
         try:
-            return _with_one_row(value, length, index, deep - 1)
+            return _copy_with_one_row(value, length, index, deep - 1)
         except Exception:  # a class that cannot be copied
             return value, False
     return value, False
@@ -116,7 +116,7 @@ def _reads_rows_elsewhere(kind: type, length: int) -> bool:
         for member in vars(each).values():
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if isinstance(function, types.FunctionType):
-                held = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+                held = [cell.cell_contents for cell in function.__closure__ or () if _is_cell_filled(cell)]
                 held += [function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__]
                 if any(_has_rows(one, length) for one in held):
                     return True
@@ -125,7 +125,7 @@ def _reads_rows_elsewhere(kind: type, length: int) -> bool:
     return False
 
 
-def _filled(cell: types.CellType) -> bool:
+def _is_cell_filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:

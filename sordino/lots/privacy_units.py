@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.lots.loading import Alter, Loader
-from sordino.per_sample.batch_structure import mapped, tensors
+from sordino.per_sample.batch_structure import list_tensors, map_tensors
 from sordino.per_sample.unit_loss import UnitBatch
 from sordino.refusal import Refusal
 from sordino.rng.streams import Rng
@@ -70,18 +70,18 @@ class Unit:
 
     def members(self, dataset: Any) -> Members:
         """Returns the units of a dataset, in the order in which they are met."""
-        ids = _column(dataset, self.of) if isinstance(self.of, str) else self.of
+        ids = _read_column(dataset, self.of) if isinstance(self.of, str) else self.of
         listed = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         if len(listed) != len(dataset):
             raise Refusal(f"unit={self.name!r}: need one id for every record of the dataset, in its order")
         # Number the units by first appearance, and list the records unit by unit.
         numbers: dict[Hashable, int] = {}
         try:
-            of = np.array([numbers.setdefault(each, len(numbers)) for each in listed], dtype=np.int64)
+            unit_numbers = np.array([numbers.setdefault(each, len(numbers)) for each in listed], dtype=np.int64)
         except TypeError:
             raise Refusal(f"unit={self.name!r}: need ids that are numbers or strings, one per record") from None
-        order = np.argsort(of, kind="stable").astype(np.int64)
-        ends = np.cumsum(np.bincount(of, minlength=len(numbers))).astype(np.int64)
+        order = np.argsort(unit_numbers, kind="stable").astype(np.int64)
+        ends = np.cumsum(np.bincount(unit_numbers, minlength=len(numbers))).astype(np.int64)
         return Members(order, np.concatenate([[0], ends]).astype(np.int64), self.records)
 
 
@@ -130,22 +130,22 @@ class Members:
         """The number of units."""
         return len(self.starts) - 1
 
-    def chosen(self, units: Rows, stream: Rng | None) -> tuple[Rows, NDArray[np.bool_]]:
+    def choose_records(self, units: Rows, stream: Rng | None) -> tuple[Rows, NDArray[np.bool_]]:
         """Returns up to K records of each unit, (U, K), and which rows are real and not there to fill up.
 
         Without a stream the first K records are chosen.
         """
         rows = np.empty((len(units), self.records), dtype=np.int64)
-        taken = np.zeros(rows.shape, dtype=np.bool_)
+        is_member = np.zeros(rows.shape, dtype=np.bool_)
         for place, unit in enumerate(units.tolist()):
-            own = self.order[self.starts[unit] : self.starts[unit + 1]]
+            members = self.order[self.starts[unit] : self.starts[unit + 1]]
             # The choice within a unit follows from its own stream, so another unit in the lot does not change it.
-            if len(own) > self.records:
-                some = slice(self.records) if stream is None else stream.child(unit).permutation(len(own))
-                own = own[some][: self.records]
-            rows[place] = own[0]  # fills up
-            rows[place, : len(own)], taken[place, : len(own)] = own, True
-        return rows, taken
+            if len(members) > self.records:
+                some = slice(self.records) if stream is None else stream.child(unit).permutation(len(members))
+                members = members[some][: self.records]
+            rows[place] = members[0]  # fills up
+            rows[place, : len(members)], is_member[place, : len(members)] = members, True
+        return rows, is_member
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,22 +156,22 @@ class UnitLoader:
     members: Members
     stream: Rng | None = None
 
-    def at(self, stream: Rng) -> UnitLoader:
+    def with_stream(self, stream: Rng) -> UnitLoader:
         """Returns the loader for one draw, which chooses records by `stream`."""
         return replace(self, stream=stream)
 
-    def unread(self) -> UnitLoader:
+    def as_if_unread(self) -> UnitLoader:
         """Returns the loader as if no record had been read."""
-        return replace(self, load=self.load.unread())
+        return replace(self, load=self.load.as_if_unread())
 
-    def by_record(self, indices: Rows) -> tuple[Loader, Rows]:
+    def to_single_records(self, indices: Rows) -> tuple[Loader, Rows]:
         """Returns the loader of single records, and the records of these units that may be read."""
-        rows, taken = self.members.chosen(indices, self.stream)
+        rows, taken = self.members.choose_records(indices, self.stream)
         return self.load, np.unique(rows[taken])
 
-    def code(self) -> list[Any]:
+    def list_user_code(self) -> list[Any]:
         """Returns what a user wrote that is run to make a batch."""
-        return self.load.code()
+        return self.load.list_user_code()
 
     def __call__(
         self, indices: Rows, before: Callable[[int], None] | None = None, alter: Alter | None = None
@@ -179,7 +179,7 @@ class UnitLoader:
         """Returns the batch of these units; `before(k)` is called before the first record of the unit at place k is
         read.
         """
-        rows, taken = self.members.chosen(indices, self.stream)
+        rows, taken = self.members.choose_records(indices, self.stream)
         k = self.members.records
 
         def before_record(place: int) -> None:
@@ -190,26 +190,26 @@ class UnitLoader:
 
         batch = self.load(rows.reshape(-1), None if before is None else before_record, alter)
         # Rows are given to units by their place, so each record must have become exactly one row.
-        if any(leaf.dim() == 0 or len(leaf) != rows.size for leaf in tensors(batch)):
+        if any(leaf.dim() == 0 or len(leaf) != rows.size for leaf in list_tensors(batch)):
             raise Refusal(
                 "collate returned another number of rows than it was given records: need one row per record in every "
                 "tensor, so that it is known whose they are"
             )
-        return UnitBatch(mapped(lambda leaf: leaf.unflatten(0, rows.shape), batch), torch.from_numpy(taken))
+        return UnitBatch(map_tensors(lambda leaf: leaf.unflatten(0, rows.shape), batch), torch.from_numpy(taken))
 
 
 AnyUnit: TypeAlias = Unit | Views | str
 """What may be given as `unit`."""
 
 
-def unit_of(given: AnyUnit) -> Unit | Views:
+def as_unit(given: AnyUnit) -> Unit | Views:
     """Returns the unit that was given; a column's name alone stands for a `Unit` by that column."""
     if not isinstance(given, Unit | Views | str):
         raise TypeError(f"unit={type(given).__name__}: must be a column's name, Unit(ids, name='speaker') or Views(4)")
     return Unit(given) if isinstance(given, str) else given
 
 
-def _column(dataset: Any, name: str) -> Any:
+def _read_column(dataset: Any, name: str) -> Any:
     """Returns a column of a dataset by its name: of a table of columns, of records that are dicts, or an attribute."""
     if name in (getattr(dataset, "column_names", None) or ()):
         return list(dataset[name])

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.lots.chunking import chunks
+from sordino.lots.chunking import cut_into_batches
 from sordino.lots.loading import Load
+from sordino.per_sample.batch_structure import batch_size
 from sordino.per_sample.batch_structure import columns as columns_of
-from sordino.per_sample.batch_structure import size
 from sordino.per_sample.protocol import PerSample
 from sordino.refusal import Refusal
 from sordino.release.sensitivity import Exact
 from sordino.sampling.record_access import Label, Lengths, Records, Rows
 
-_KIND = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_LABEL_DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def records_for_samplers(
@@ -30,45 +30,50 @@ def records_for_samplers(
     load: Load,
     chunk: int,
     gradients: Callable[[Any], PerSample],
-    whole: Callable[[], AbstractContextManager[None]] = nullcontext,
+    gathered_parameters: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Records:
     """Returns the records of a dataset as a sampler may ask them; `gradients` computes those of a batch.
 
-    Passes are made inside `whole()`.
+    Passes are made inside `gathered_parameters()`.
     """
 
     def lengths(rows: Rows) -> Lengths:
-        with whole():
-            return lengths_of(gradients(load(part)) for part in chunks(rows, chunk)).cpu().numpy()
+        with gathered_parameters():
+            return gradient_lengths(gradients(load(part)) for part in cut_into_batches(rows, chunk)).cpu().numpy()
 
     def labels(rows: Rows, label: Label | None) -> Rows:
-        found = [labels_of(load(part), label) for part in chunks(rows, chunk)]
+        found = [class_labels(load(part), label) for part in cut_into_batches(rows, chunk)]
         return torch.cat(found).cpu().numpy().astype(np.int64)
 
     return Records(n, lengths, labels)
 
 
-def lengths_of(parts: Iterable[PerSample]) -> Tensor:
+def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
     """Returns the norm of every record's gradient, with one part in memory at a time and nothing but norms computed."""
-    found = []
+    lengths = []
     for part in parts:
         norms = part.norms()
         if norms.estimate != Exact():  # the estimates of all records hang together, and with them who is drawn
             raise Refusal(
                 f"lengths were asked for and norms are {norms.estimate!r}: need exact ones; use the default backend"
             )
-        found.append(norms.total())
-    return torch.cat(found) if found else torch.zeros(0)
+        lengths.append(norms.total())
+    return torch.cat(lengths) if lengths else torch.zeros(0)
 
 
-def labels_of(batch: Any, label: Label | None) -> Tensor:
+def class_labels(batch: Any, label: Label | None) -> Tensor:
     """Returns the class of every record of a batch: what `label` makes of its columns, or the last column."""
     columns = columns_of(batch)
-    found = columns[-1] if label is None else label(*columns)
-    if not isinstance(found, Tensor) or found.dim() != 1 or found.dtype not in _KIND or len(found) != size(batch):
+    labels = columns[-1] if label is None else label(*columns)
+    if (
+        not isinstance(labels, Tensor)
+        or labels.dim() != 1
+        or labels.dtype not in _LABEL_DTYPES
+        or len(labels) != batch_size(batch)
+    ):
         what = "the last column of a batch" if label is None else "what `label` returned"
         raise Refusal(
             f"{what} is not a class per record: need whole numbers, one for each; give label=, a function of the "
             "batch's columns, such as label=lambda x, y: y.argmax(1)"
         )
-    return found
+    return labels

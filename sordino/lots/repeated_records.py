@@ -43,27 +43,27 @@ _MOST_ROWS, _COMPARED, _DISTINCT = 500_000, 2_000, 32
 """Rows of tensors are looked at up to so many, compared in full up to so many, and must have so many different ones."""
 _MOST_BYTES = 2**28
 """The size in bytes up to which arrays of numpy are compared."""
-_POOR, _LARGE_SCALE = 0.01, 0.1
+_POOR_SHARE, _LARGE_SCALE = 0.01, 0.1
 """The share of different rows that may agree in half of their columns, and the share of twins that shows copying."""
 
 _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype)
 """Python may keep one object for equal values of these: they are different records."""
 
 
-def most_copies(dataset: Any, n: int) -> int:
+def count_most_copies(dataset: Any, n: int) -> int:
     """Returns how often the most frequent record is in the dataset.
 
     >>> most_copies(Subset(TensorDataset(torch.rand(5, 2)), [0, 1, 1, 4]), 4)
     2
     """
-    if not _joined(dataset):
-        return EqualRows.of(dataset).copies
+    if not _may_repeat_records(dataset):
+        return EqualRows.find_in(dataset).copies
     roots: dict[Hashable, int] = {}
-    root, row = _origins(dataset, np.arange(n, dtype=np.int64), roots)
+    root, row = _find_origins(dataset, np.arange(n, dtype=np.int64), roots)
     # Records with the same origin are neighbours in this order; the longest run is the number of copies.
     order = np.lexsort((row, root))
     new = np.flatnonzero((np.diff(root[order]) != 0) | (np.diff(row[order]) != 0)) + 1
-    return max(int(np.diff(np.concatenate([[0], new, [n]])).max()), EqualRows.of(dataset).copies)
+    return max(int(np.diff(np.concatenate([[0], new, [n]])).max()), EqualRows.find_in(dataset).copies)
 
 
 @dataclass(frozen=True)
@@ -71,52 +71,52 @@ class EqualRows:
     """The findings about repeated records from the contents of a dataset of tensors."""
 
     copies: int = 1  # of one record, at most, if records were copied on a large scale
-    some: bool = False  # a few records are equal
+    has_some: bool = False  # a few records are equal
 
     @staticmethod
-    def of(dataset: Any) -> EqualRows:
+    def find_in(dataset: Any) -> EqualRows:
         """Returns what equal rows of tensors show; nothing for other datasets, whose records are read one by one."""
-        tensors, rows = _all_tensors(dataset)
+        tensors, rows = _tensors_with_records(dataset)
         if not _DISTINCT < len(rows) <= _MOST_ROWS or any(not t.is_cpu or t.is_sparse for t in tensors):
             return EqualRows()
         keys = np.random.default_rng(secrets.randbits(128))
         # First by a few columns, which is cheap; rows that agree there are compared in full.
-        found = _digests(tensors, rows, keys)
-        _, first, where, counts = np.unique(found, return_index=True, return_inverse=True, return_counts=True)
-        alike = np.flatnonzero(counts[where] > 1)
+        digests = _digest_tensor_rows(tensors, rows, keys)
+        _, first, group, counts = np.unique(digests, return_index=True, return_inverse=True, return_counts=True)
+        alike = np.flatnonzero(counts[group] > 1)
         if not len(alike):
             return EqualRows()
         order = np.lexsort(
-            (where[alike], -counts[where[alike]])
+            (group[alike], -counts[group[alike]])
         )  # rows that agree side by side, the most frequent first
         compared = alike[order][:_COMPARED]
-        _, same = np.unique(_digests(tensors, rows[compared], keys, columns=None), return_counts=True)
+        _, same = np.unique(_digest_tensor_rows(tensors, rows[compared], keys, columns=None), return_counts=True)
         # Estimate the share of rows with a twin. Where rows are poor, equality may be an accident and shows nothing.
         twins = float(same[same > 1].sum()) * len(alike) / len(compared)
         distinct = rows[first[:_COMPARED]]
         if twins == 0 or len(distinct) < _DISTINCT or not _are_rich(tensors, distinct, keys):
             return EqualRows()
         large = twins >= _LARGE_SCALE * len(rows)
-        return EqualRows(int(same.max()) if large else 1, some=not large)
+        return EqualRows(int(same.max()) if large else 1, has_some=not large)
 
 
 def _are_rich(tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator) -> bool:
     """Returns whether different rows hardly ever agree in half of their columns, so that equal rows must be copies."""
     for _ in range(3):  # other halves each time
-        halves = _digests(tensors, rows, keys, columns=None, every=2)
-        if len(rows) - len(np.unique(halves)) > _POOR * len(rows):
+        halves = _digest_tensor_rows(tensors, rows, keys, columns=None, every=2)
+        if len(rows) - len(np.unique(halves)) > _POOR_SHARE * len(rows):
             return False
     return True
 
 
-def _all_tensors(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
+def _tensors_with_records(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
     """Returns tensors with one row per record, and which of their rows are records; no rows where there are none."""
     if type(dataset) is TensorDataset:
         return dataset.tensors, np.arange(len(dataset), dtype=np.int64)
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
         return dataset.dataset.tensors, np.asarray(dataset.indices, dtype=np.int64)
     # A dataset of the user's own is compared by the arrays in memory that it holds with one row per record.
-    n, held = _length(dataset), []
+    n, held = _length_or_none(dataset), []
     for value in getattr(dataset, "__dict__", {}).values():
         if isinstance(value, Tensor) and value.dim() and len(value) == n and not value.is_complex():
             held.append(value)
@@ -127,7 +127,7 @@ def _all_tensors(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
     return held, np.arange(n or 0 if held else 0, dtype=np.int64)
 
 
-def _digests(
+def _digest_tensor_rows(
     tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator, columns: int | None = 16, every: int = 1
 ) -> NDArray[np.uint64]:
     """Returns one keyed number per row, equal for equal rows: of some random columns, or of every one or two."""
@@ -143,7 +143,7 @@ def _digests(
     return total
 
 
-def grouped(draw: Draw, copies: int, sampler: Sampler) -> Draw:
+def charge_as_group(draw: Draw, copies: int, sampler: Sampler) -> Draw:
     """Returns the draw, charged as what `copies` records together see of it."""
     if copies == 1:
         return draw
@@ -160,80 +160,82 @@ def grouped(draw: Draw, copies: int, sampler: Sampler) -> Draw:
     return replace(draw, amplify=lambda event: group(draw.amplify(event)), spent=tuple(map(group, draw.spent)))
 
 
-def _joined(dataset: Any) -> bool:
+def _may_repeat_records(dataset: Any) -> bool:
     """Returns whether a record could be in the dataset twice, as far as its structure shows."""
     if type(dataset) is TensorDataset:
         return all(tensor.stride(0) == 0 for tensor in dataset.tensors)
     if isinstance(dataset, Subset | ConcatDataset | list) or _is_table(dataset):
         return True
-    inner = _inner(dataset)
-    return inner is not None and _joined(inner)
+    inner = _wrapped_dataset(dataset)
+    return inner is not None and _may_repeat_records(inner)
 
 
-def _origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
+def _find_origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
     """Returns where records come from: the number of a root for each, and a place in it."""
     if isinstance(dataset, Subset):
         chosen = np.asarray(dataset.indices, dtype=np.int64)
-        return _origins(dataset.dataset, chosen[rows], roots)
+        return _find_origins(dataset.dataset, chosen[rows], roots)
     if isinstance(dataset, ConcatDataset):
         ends = np.asarray(dataset.cumulative_sizes, dtype=np.int64)
         rows = np.where(rows < 0, rows + ends[-1], rows)
         part = np.searchsorted(ends, rows, side="right")
         root, row = np.empty_like(rows), np.empty_like(rows)
         for i, inner in enumerate(dataset.datasets):
-            of = part == i
-            root[of], row[of] = _origins(inner, rows[of] - (ends[i - 1] if i else 0), roots)
+            in_part = part == i
+            root[in_part], row[in_part] = _find_origins(inner, rows[in_part] - (ends[i - 1] if i else 0), roots)
         return root, row
     # Records in memory are known by their addresses, objects in a list by their identity.
     if isinstance(dataset, TensorDataset):
-        return _in_memory(dataset.tensors, np.where(rows < 0, rows + len(dataset), rows), roots)
+        return _origins_in_memory(dataset.tensors, np.where(rows < 0, rows + len(dataset), rows), roots)
     if _is_table(dataset):
-        return _in_table(dataset, np.where(rows < 0, rows + len(dataset), rows), roots)
+        return _origins_in_table(dataset, np.where(rows < 0, rows + len(dataset), rows), roots)
     if isinstance(dataset, list):
         things = [dataset[i] for i in rows.tolist()]
         if not any(isinstance(thing, _VALUES) for thing in things):
-            return _all_of(("objects",), rows, roots), np.array([id(thing) for thing in things], dtype=np.int64)
+            return _root_for_all(("objects",), rows, roots), np.array([id(thing) for thing in things], dtype=np.int64)
     if (rows < 0).any():
         rows = np.where(rows < 0, rows + len(dataset), rows)
     # A wrapper of the same length around other data has the origins of those.
-    inner = _inner(dataset)
+    inner = _wrapped_dataset(dataset)
     if inner is not None:
-        return _origins(inner, rows, roots)
+        return _find_origins(inner, rows, roots)
     held = _largest_array(dataset)
     if held is not None:
-        return _in_memory((held,), rows, roots)
-    return _all_of((id(dataset),), rows, roots), rows
+        return _origins_in_memory((held,), rows, roots)
+    return _root_for_all((id(dataset),), rows, roots), rows
 
 
-def _in_memory(arrays: Sequence[Any], rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
+def _origins_in_memory(arrays: Sequence[Any], rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
     """Returns the addresses of rows in the first array that has rows of its own."""
-    places = [_address(array) for array in arrays]
+    places = [_memory_layout(array) for array in arrays]
     device, first, step = next((place for place in places if place[2]), places[0])
-    return _all_of(("memory", device), rows, roots), first + rows * step
+    return _root_for_all(("memory", device), rows, roots), first + rows * step
 
 
-def _address(array: Any) -> tuple[str, int, int]:
+def _memory_layout(array: Any) -> tuple[str, int, int]:
     """Returns the device of an array, the address of its first row, and the bytes from one row to the next."""
     if isinstance(array, Tensor):
         return str(array.device), array.data_ptr(), int(array.stride(0)) * array.element_size()
     return "cpu", int(array.__array_interface__["data"][0]), int(array.strides[0])
 
 
-def _all_of(name: Hashable, rows: Rows, roots: dict[Hashable, int]) -> Rows:
+def _root_for_all(name: Hashable, rows: Rows, roots: dict[Hashable, int]) -> Rows:
     return np.full(len(rows), roots.setdefault(name, len(roots)), dtype=np.int64)
 
 
-def _inner(dataset: Any) -> Any:
+def _wrapped_dataset(dataset: Any) -> Any:
     """Returns the dataset inside a wrapper, such as one that transforms records: the only one of the same length."""
     if isinstance(dataset, TensorDataset | Subset | ConcatDataset) or not isinstance(dataset, Dataset):
         return None
-    found = [value for value in vars(dataset).values() if isinstance(value, Dataset) or _is_table(value)]
-    return found[0] if len(found) == 1 and _length(found[0]) == _length(dataset) else None
+    candidates = [value for value in vars(dataset).values() if isinstance(value, Dataset) or _is_table(value)]
+    return (
+        candidates[0] if len(candidates) == 1 and _length_or_none(candidates[0]) == _length_or_none(dataset) else None
+    )
 
 
 def _largest_array(dataset: Any) -> Any:
     """Returns the largest array in memory that a dataset holds with one row per record; None if there is none."""
-    n = _length(dataset)
+    n = _length_or_none(dataset)
     held = [
         value
         for value in getattr(dataset, "__dict__", {}).values()
@@ -247,7 +249,7 @@ def _is_table(dataset: Any) -> bool:
     return type(dataset).__module__.startswith("datasets.") and hasattr(dataset, "select") and hasattr(dataset, "data")
 
 
-def _in_table(table: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
+def _origins_in_table(table: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
     """Returns where rows of an Arrow table lie: tables that are selected from or joined share the memory of columns."""
     if table._indices is not None:
         rows = table._indices.column(0).to_numpy()[rows].astype(np.int64)
@@ -255,15 +257,15 @@ def _in_table(table: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows,
     root, row, begin = np.empty_like(rows), rows.copy(), 0
     # Rows of tables that share memory have the same address and place.
     for chunk in column.chunks:
-        here = (rows >= begin) & (rows < begin + len(chunk))
+        in_chunk = (rows >= begin) & (rows < begin + len(chunk))
         address = next((buffer.address for buffer in chunk.buffers()[1:] if buffer is not None), id(table))
-        root[here] = roots.setdefault(("table", address), len(roots))
-        row[here] = rows[here] - begin + chunk.offset
+        root[in_chunk] = roots.setdefault(("table", address), len(roots))
+        row[in_chunk] = rows[in_chunk] - begin + chunk.offset
         begin += len(chunk)
     return root, row
 
 
-def _length(dataset: Any) -> int | None:
+def _length_or_none(dataset: Any) -> int | None:
     try:
         return len(dataset)
     except TypeError:

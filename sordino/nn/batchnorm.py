@@ -33,14 +33,14 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
     validate.count("groups", groups)
     model = copy.deepcopy(model)
     if isinstance(model, _BATCH_NORMS):
-        return _replaced("", model, groups)
+        return _replace_norm("", model, groups)
     # A layer that occurs under several names is replaced once, and stays one layer.
     made: dict[int, nn.Module] = {}
     for prefix, parent in list(model.named_modules()):
         for name, child in list(parent._modules.items()):  # named_children() leaves out a layer's second name
             if isinstance(child, _BATCH_NORMS):
                 if id(child) not in made:
-                    made[id(child)] = _replaced(f"{prefix}.{name}".lstrip("."), child, groups)
+                    made[id(child)] = _replace_norm(f"{prefix}.{name}".lstrip("."), child, groups)
                 setattr(parent, name, made[id(child)])
     # What an in-place activation overwrites may be needed for per-sample gradients.
     for module in model.modules():
@@ -49,27 +49,27 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
     return model
 
 
-def _replaced(name: str, norm: nn.Module, groups: int) -> nn.Module:
+def _replace_norm(name: str, norm: nn.Module, groups: int) -> nn.Module:
     """Returns GroupNorm, and after it whatever a subclass runs after normalising."""
-    made = _group_norm(norm, groups)
+    group_norm = _make_group_norm(norm, groups)
     kept = list(norm.children())
     if kept or type(norm) not in _BATCH_NORMS or "forward" in norm.__dict__:
-        if not _only_runs(norm, kept):
+        if not _only_runs_layers(norm, kept):
             raise Refusal(
                 f"{type(norm).__name__} {name!r} does something else than normalise and run its own layers; need to know "
                 "what is to be kept of it; replace it by hand, with nn.GroupNorm and what it does besides"
             )
-        return nn.Sequential(made, *kept) if kept else made
-    return made
+        return nn.Sequential(group_norm, *kept) if kept else group_norm
+    return group_norm
 
 
-def _only_runs(norm: nn.Module, kept: list[nn.Module]) -> bool:
+def _only_runs_layers(norm: nn.Module, kept: list[nn.Module]) -> bool:
     """Returns whether, on made-up numbers in evaluation, it is BatchNorm and then these layers."""
     assert isinstance(norm, _BATCH_NORMS)
     twin, after = copy.deepcopy(norm).eval(), nn.Sequential(*copy.deepcopy(kept)).eval()
     dims = 1 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
-    some = next(iter(norm.state_dict().values()), torch.zeros(()))
-    x = torch.linspace(-3, 3, 2 * norm.num_features * 3**dims).view(2, norm.num_features, *[3] * dims).to(some)
+    reference = next(iter(norm.state_dict().values()), torch.zeros(()))
+    x = torch.linspace(-3, 3, 2 * norm.num_features * 3**dims).view(2, norm.num_features, *[3] * dims).to(reference)
     with torch.no_grad():
         plain = nn.functional.batch_norm(
             x, twin.running_mean, twin.running_var, twin.weight, twin.bias, twin.running_mean is None, 0.0, twin.eps
@@ -78,12 +78,12 @@ def _only_runs(norm: nn.Module, kept: list[nn.Module]) -> bool:
     return isinstance(found, Tensor) and found.shape == wanted.shape and torch.allclose(found, wanted)
 
 
-def _group_norm(norm: nn.Module, groups: int) -> nn.GroupNorm:
+def _make_group_norm(norm: nn.Module, groups: int) -> nn.GroupNorm:
     """Returns the GroupNorm that takes a BatchNorm's place, with its scale and shift."""
     assert isinstance(norm, _BATCH_NORMS)
     channels = norm.num_features
-    most = 1 if isinstance(norm, nn.BatchNorm1d) else max(1, min(groups, channels // 2))
-    count = next(n for n in range(most, 0, -1) if channels % n == 0)
+    max_groups = 1 if isinstance(norm, nn.BatchNorm1d) else max(1, min(groups, channels // 2))
+    count = next(n for n in range(max_groups, 0, -1) if channels % n == 0)
     made = nn.GroupNorm(count, channels, eps=norm.eps, affine=norm.affine)
     made.train(norm.training)
     if norm.affine:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 
-def expect(given: Sequence[int], needed: Sequence[int | None], name: str) -> None:
+def require_shape(given: Sequence[int], needed: Sequence[int | None], name: str) -> None:
     """Refuses records of another shape than a network is made for; None stands for any number."""
     fits = len(given) == len(needed) and all(n in (None, g) for g, n in zip(given, needed, strict=True))
     if not fits:
@@ -31,7 +31,7 @@ def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Modul
         26010
 
     """
-    expect(shape, (None, 28, 28), "mnist-cnn")
+    require_shape(shape, (None, 28, 28), "mnist-cnn")
     return nn.Sequential(
         nn.Conv2d(shape[0], 16, 8, 2, padding=3),
         nn.ReLU(),
@@ -62,7 +62,7 @@ def cifar_net(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Modul
         131466
 
     """
-    expect(shape, (None, None, None), "cifar-net")
+    require_shape(shape, (None, None, None), "cifar-net")
     widths = (32, 64, 64)
     layers: list[nn.Module] = []
     for inputs, outputs in zip((shape[0], *widths), widths, strict=False):

@@ -66,11 +66,11 @@ class PaddedConvolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Pads the input and convolves it."""
         if self.stride > 1:
-            down, across = (self._missing(side) for side in x.shape[2:])
+            down, across = (self.missing_padding(side) for side in x.shape[2:])
             x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
         return self.conv(x)  # type: ignore[no-any-return]
 
-    def _missing(self, side: int) -> int:
+    def missing_padding(self, side: int) -> int:
         """Returns how many pixels of padding a side needs."""
         outputs = -(-side // self.stride)
         return max(0, (outputs - 1) * self.stride + self.kernel - side)

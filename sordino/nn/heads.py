@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from sordino.nn.mlp import layered
+from sordino.nn.mlp import make_layers
 from sordino.statistics.pca import Projection
 
 _HIDDEN = 1000
@@ -56,7 +56,7 @@ def mnist_net(
         209514
 
     """
-    return layered(shape, classes, widths, nn.ReLU)
+    return make_layers(shape, classes, widths, nn.ReLU)
 
 
 def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
@@ -92,4 +92,4 @@ def hidden_net(shape: Sequence[int], classes: int, widths: Sequence[int] = (_HID
         71010
 
     """
-    return layered(shape, classes, widths, nn.ReLU)
+    return make_layers(shape, classes, widths, nn.ReLU)

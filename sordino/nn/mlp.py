@@ -27,10 +27,10 @@ def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> 
         5634
 
     """
-    return layered(shape, classes, widths, nn.Tanh)
+    return make_layers(shape, classes, widths, nn.Tanh)
 
 
-def layered(
+def make_layers(
     shape: Sequence[int], classes: int, widths: Sequence[int], activation: Callable[[], nn.Module]
 ) -> nn.Sequential:
     """Returns linear layers of these widths with an activation after each, and a linear layer to the classes."""

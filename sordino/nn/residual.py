@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sordino.nn.convolutional import expect
+from sordino.nn.convolutional import require_shape
 
 _GROUPS = 32
 _WIDE_GROUPS = 16
@@ -78,7 +78,7 @@ def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module
         11181642
 
     """
-    expect(shape, (None, None, None), "resnet18")
+    require_shape(shape, (None, None, None), "resnet18")
     return ResNet18(shape[0], classes)
 
 
@@ -102,11 +102,11 @@ def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> n
         11181642
 
     """
-    expect(shape, (None, None, None), "resnet18-dropout")
+    require_shape(shape, (None, None, None), "resnet18-dropout")
     return ResNet18(shape[0], classes, _DROPOUT)
 
 
-class Wide(nn.Module):
+class WideResidualBlock(nn.Module):
     """Wide ResNet's pre-activation block (Zagoruyko & Komodakis 2016, arXiv:1605.07146)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -140,11 +140,11 @@ def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
         2748890
 
     """
-    expect(shape, (None, None, None), "wrn16-4")
+    require_shape(shape, (None, None, None), "wrn16-4")
     layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False)]
     inputs = 16
     for outputs, stride in ((64, 1), (128, 2), (256, 2)):
-        layers += [Wide(inputs, outputs, stride), Wide(outputs, outputs, 1)]
+        layers += [WideResidualBlock(inputs, outputs, stride), WideResidualBlock(outputs, outputs, 1)]
         inputs = outputs
     head = (nn.GroupNorm(_WIDE_GROUPS, 256), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
     return nn.Sequential(*layers, *head)

@@ -9,14 +9,14 @@ with J = 2 scales, L = 8 angles: 1 + 16 + 64 = 81 channels. φ is a Gaussian of 
 reflected at their borders. Tramèr & Boneh 2021 (arXiv:2011.11660) put it before private training: a few good features
 are worth more than many learnt ones.
 
-`folded` adds to each feature the one at the mirrored place and angles, and keeps the left half:
+`fold_mirror` adds to each feature the one at the mirrored place and angles, and keeps the left half:
 
     F(r, c, θ, θ') = ½ (S(r, c, θ, θ') + S(r, W − 1 − c, −θ, −θ'))
 
 A linear model on F is one on S whose weights do not tell left from right, as training on every image and its mirror
 image would make them; it has half the weights, so a private run adds half the (squared) noise.
 
-`logged` takes log(1 + 4 S/a) with a the channel's typical size, as log-scattering does: energies are spread over
+`take_logarithm` takes log(1 + 4 S/a) with a the channel's typical size, as log-scattering does: energies are spread over
 decades, and what tells classes apart is their ratio.
 
 **Privacy:** the filters are fixed by the formula above; each image is mapped by itself.
@@ -46,7 +46,7 @@ _LOW_PASS_RADIUS = 3  # of φ on the grid of scale 1, about 4 deviations
 _COARSE = 2**SCALES
 
 
-def morlet(scale: int, angle: float) -> Tensor:
+def make_morlet(scale: int, angle: float) -> Tensor:
     """Returns ψ at a scale and an angle, complex128, on a square grid of odd width; its sum is 0."""
     sigma, frequency = _SIGMA * 2**scale, _FREQUENCY / 2**scale
     axis = torch.arange(-_RADII[scale], _RADII[scale] + 1, dtype=torch.float64)
@@ -60,7 +60,7 @@ def morlet(scale: int, angle: float) -> Tensor:
     return wavelet
 
 
-def gaussian(sigma: float, radius: int) -> Tensor:
+def make_gaussian(sigma: float, radius: int) -> Tensor:
     """Returns a low-pass filter on a line, float64, of sum 1."""
     axis = torch.arange(-radius, radius + 1, dtype=torch.float64)
     values = (-axis.square() / (2 * sigma**2)).exp()
@@ -80,7 +80,7 @@ class Scattering(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         for scale, name in enumerate(("fine", "coarse")):
-            wavelets = torch.stack([morlet(scale, math.pi * k / ANGLES) for k in range(ANGLES)])
+            wavelets = torch.stack([make_morlet(scale, math.pi * k / ANGLES) for k in range(ANGLES)])
             parts = torch.cat([wavelets.real, wavelets.imag]).unsqueeze(1)  # (2L, 1, w, w)
             # Convolution, and torch's conv2d is correlation: turn the filters round.
             self.register_buffer(name, parts.flip(2, 3).to(torch.float32), persistent=False)
@@ -96,8 +96,8 @@ class Scattering(nn.Module):
             )
         # Moduli of both scales: of the image, and at the coarse scale also of the fine moduli.
         x = x.to(self.fine.dtype).reshape(-1, 1, height, width)  # (N, 1, H, W)
-        first = _modulus(x, self.fine, 1)  # (N, L, H, W)
-        second = _modulus(torch.cat([x, first], 1).reshape(-1, 1, height, width), self.coarse, 2)
+        first = _wavelet_modulus(x, self.fine, 1)  # (N, L, H, W)
+        second = _wavelet_modulus(torch.cat([x, first], 1).reshape(-1, 1, height, width), self.coarse, 2)
         grid = (height // 2, width // 2)
         second = second.view(len(x), (1 + ANGLES) * ANGLES, *grid)  # first those of x, then of each |x ⋆ ψ₀|
         sides = (height // _COARSE, width // _COARSE)
@@ -107,7 +107,7 @@ class Scattering(nn.Module):
         return torch.cat([full, half], 1).view(images, channels * CHANNELS, *sides)
 
 
-def folded(x: Tensor) -> Tensor:
+def fold_mirror(x: Tensor) -> Tensor:
     """Returns (B, 81·C, H, ⌈W/2⌉) from (B, 81·C, H, W): means over left and right, of angles θ and π − θ.
 
     The coarse grid begins at the image's border and ends before it, so the mirror stands 1½ pixels left of the middle.
@@ -120,7 +120,7 @@ def folded(x: Tensor) -> Tensor:
     return both[..., : (x.shape[3] + 1) // 2]
 
 
-def logged(x: Tensor) -> Tensor:
+def take_logarithm(x: Tensor) -> Tensor:
     """Returns log(1 + 4 x/a) for x (B, 81·C, H, W), a the typical sizes; 0 below 0, where only rounding leads."""
     if x.dim() != 4 or x.shape[1] % CHANNELS:
         raise ValueError(f"features of shape {tuple(x.shape)}: need (B, {CHANNELS}·C, H, W), as Scattering gives them")
@@ -137,7 +137,7 @@ _MIRROR = (
 )
 
 
-def _modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
+def _wavelet_modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
     """Returns |x ⋆ ψ| for every filter, (N, 1, H, W) to (N, L, H', W'), on every second point if the stride is 2."""
     radius = filters.shape[-1] // 2
     both = F.conv2d(F.pad(x, (radius,) * 4, mode="reflect"), filters, stride=stride)
@@ -147,12 +147,12 @@ def _modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
 
 def _low_pass(x: Tensor, sigma: float, radius: int, stride: int) -> Tensor:
     """Returns x ⋆ φ on every `stride`-th point, (N, K, H, W) to (N, K, H', W'), as one product with φ's matrix."""
-    down, across = (_matrix(side, sigma, radius, stride) for side in x.shape[2:])
+    down, across = (_low_pass_matrix(side, sigma, radius, stride) for side in x.shape[2:])
     both = torch.kron(down, across).to(x)  # (H'W', HW)
     return (x.flatten(2) @ both.T).view(*x.shape[:2], len(down), len(across))
 
 
-def _matrix(side: int, sigma: float, radius: int, stride: int) -> Tensor:
+def _low_pass_matrix(side: int, sigma: float, radius: int, stride: int) -> Tensor:
     """Returns the low pass on a line with reflected ends as a matrix, (side / stride, side)."""
     padded = F.pad(torch.eye(side, dtype=torch.float64).unsqueeze(1), (radius, radius), mode="reflect")
-    return F.conv1d(padded, gaussian(sigma, radius).view(1, 1, -1), stride=stride).squeeze(1).T
+    return F.conv1d(padded, make_gaussian(sigma, radius).view(1, 1, -1), stride=stride).squeeze(1).T

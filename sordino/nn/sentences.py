@@ -41,7 +41,7 @@ class SentenceClassifier(nn.Module):
         for p in self.encoder.parameters():
             p.requires_grad_(False)
 
-    def embeddings_frozen(self) -> None:
+    def freeze_embeddings(self) -> None:
         """Freezes the tables of words and places: most of their rows do not occur in a small dataset."""
         for name, p in self.encoder.named_parameters():
             if "embeddings" in name:
@@ -49,11 +49,11 @@ class SentenceClassifier(nn.Module):
 
 
 @torch.no_grad()
-def features_of(model: SentenceClassifier, input_ids: Tensor, attention_mask: Tensor, at_once: int = 64) -> Tensor:
+def compute_features(model: SentenceClassifier, input_ids: Tensor, attention_mask: Tensor, at_once: int = 64) -> Tensor:
     """Returns the features of many records, in evaluation mode."""
-    was = model.training
+    was_training = model.training
     model.eval()
     pieces = zip(input_ids.split(at_once), attention_mask.split(at_once), strict=True)
-    found = torch.cat([model.features(tokens, mask) for tokens, mask in pieces])
-    model.train(was)
-    return found
+    features = torch.cat([model.features(tokens, mask) for tokens, mask in pieces])
+    model.train(was_training)
+    return features

@@ -71,9 +71,9 @@ class AdamCorrected(Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    self._one(p, group)
+                    self._update_parameter(p, group)
 
-    def _one(self, p: Tensor, group: dict[str, Any]) -> None:
+    def _update_parameter(self, p: Tensor, group: dict[str, Any]) -> None:
         """Updates one parameter and its two moments."""
         assert p.grad is not None, "asked before"
         state, (beta1, beta2) = self.state[p], group["betas"]

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from sordino import validate
 from sordino.ledger.tripwire import post_processing
-from sordino.per_sample.protocol import trainable
+from sordino.per_sample.protocol import trainable_parameters
 
-_WARM = 10
+_WARMUP = 10
 """d_0 = 1/10, as in De et al. 2022 and TensorFlow's moving averages."""
 
 
@@ -49,34 +49,34 @@ class Average:
             raise ValueError(f"decay={decay!r}: must lie in [0, 1); usual is 0.999 or more")
         self.steps = 0
         self._average: dict[str, Tensor] = {}
-        self._follow()
+        self._follow_new_parameters()
 
     @torch.no_grad()
     def update(self) -> None:
         """Moves the average towards the current parameters."""
-        self._follow()
+        self._follow_new_parameters()
         # d_t = min(decay, (1 + t) / (10 + t))
-        decay = min(self.decay, (1 + self.steps) / (_WARM + self.steps)) if self._warm else self.decay
+        decay = min(self.decay, (1 + self.steps) / (_WARMUP + self.steps)) if self._warm else self.decay
         self.steps += 1
-        for name, p in trainable(self._model).items():
+        for name, p in trainable_parameters(self._model).items():
             self._average[name].lerp_(p, 1 - decay)
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Writes the average into a model with the same parameters."""
-        there = dict(model.named_parameters())
-        with post_processing(there):
+        parameters = dict(model.named_parameters())
+        with post_processing(parameters):
             for name, value in self._average.items():
-                there[name].copy_(value)
+                parameters[name].copy_(value)
 
     @torch.no_grad()
     def swap(self) -> None:
         """Exchanges the model's parameters and the average; doing it twice restores both."""
-        here = dict(self._model.named_parameters())
-        with post_processing(here):
+        parameters = dict(self._model.named_parameters())
+        with post_processing(parameters):
             for name, value in self._average.items():
-                kept = here[name].clone()
-                here[name].copy_(value)
+                kept = parameters[name].clone()
+                parameters[name].copy_(value)
                 value.copy_(kept)
 
     @contextmanager
@@ -95,15 +95,15 @@ class Average:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues a saved average."""
-        here = dict(self._model.named_parameters())
-        unknown = sorted(set(state["average"]) - set(here))
+        parameters = dict(self._model.named_parameters())
+        unknown = sorted(set(state["average"]) - set(parameters))
         if unknown:
             raise ValueError(f"an average of parameters the model does not have: {', '.join(unknown)}")
         self.steps = int(state["steps"])
-        self._average = {name: value.to(here[name], copy=True) for name, value in state["average"].items()}
+        self._average = {name: value.to(parameters[name], copy=True) for name, value in state["average"].items()}
 
-    def _follow(self) -> None:
+    def _follow_new_parameters(self) -> None:
         """Begins to average parameters that have become trainable, from their current values."""
-        for name, p in trainable(self._model).items():
+        for name, p in trainable_parameters(self._model).items():
             if name not in self._average:
                 self._average[name] = p.detach().clone()

@@ -15,7 +15,7 @@ from sordino.release.noise import Gaussian, Noise
 from sordino.release.sensitivity import Sensitivity
 
 
-class Weighs(Protocol):
+class ClippingQuery(Protocol):
     """A query with one clipping rule and one noise, such as NoisySum or a lookahead that splits its noise."""
 
     @property
@@ -29,7 +29,7 @@ class Weighs(Protocol):
         ...
 
 
-def noise_scale(query: Weighs, expected_batch: float) -> float:
+def noise_scale(query: ClippingQuery, expected_batch: float) -> float:
     """Returns σC/L: the standard deviation of the noise on each coordinate of `.grad`, at the first bound.
 
     >>> from sordino import Flat, NoisySum
@@ -46,5 +46,5 @@ def noise_scale(query: Weighs, expected_batch: float) -> float:
         )
     bound = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
     expected = validate.positive("expected_batch", expected_batch)
-    divisor = query.grouping.expected(expected) if isinstance(query, Microbatches) else expected
+    divisor = query.grouping.expected_groups(expected) if isinstance(query, Microbatches) else expected
     return query.noise.multiplier * bound / divisor

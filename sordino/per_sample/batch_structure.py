@@ -22,12 +22,12 @@ from sordino.refusal import Refusal
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def plain(batch: Any) -> Any:
+def to_plain_containers(batch: Any) -> Any:
     """Returns the batch with every mapping as a dict of its own, and every list and tuple as it was."""
     if isinstance(batch, Mapping):
-        return {name: plain(value) for name, value in batch.items()}
+        return {name: to_plain_containers(value) for name, value in batch.items()}
     if type(batch) in (tuple, list) and not all(isinstance(leaf, Tensor) for leaf in batch):
-        return type(batch)(plain(value) for value in batch)
+        return type(batch)(to_plain_containers(value) for value in batch)
     return batch
 
 
@@ -38,17 +38,17 @@ def columns(batch: Any) -> tuple[Any, ...]:
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
-def losses(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
+def call_loss(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
     """Calls the loss on a batch: a tuple or list is spread, a dict by name where the loss names its keys."""
     if isinstance(batch, tuple | list):
         return loss_fn(model, *batch)
     if not isinstance(batch, dict):
         return loss_fn(model, batch)
-    own = plain(batch)
-    return loss_fn(model, **own) if _spread(loss_fn, own) else loss_fn(model, own)
+    own_batch = to_plain_containers(batch)
+    return loss_fn(model, **own_batch) if _takes_names(loss_fn, own_batch) else loss_fn(model, own_batch)
 
 
-def _spread(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
+def _takes_names(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
     """Returns whether the loss takes this dict by names; a loss that takes neither names nor one dict is refused."""
     try:
         _, *taken = inspect.signature(loss_fn).parameters.values()
@@ -61,8 +61,8 @@ def _spread(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
     if all(p.name in batch and p.kind in _BY_NAME for p in needed) and (any_name or named >= batch.keys()):
         return True
     # As a whole: at most one parameter is needed, and it is not one of the keys.
-    whole = [p for p in taken if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD]
-    if len(needed) <= 1 and whole and whole[0].name not in batch:
+    positional = [p for p in taken if p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD]
+    if len(needed) <= 1 and positional and positional[0].name not in batch:
         return False
     names = ", ".join(p.name for p in taken)
     raise Refusal(
@@ -72,12 +72,12 @@ def _spread(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
     )
 
 
-def mapped(change: Callable[[Tensor], Any], batch: Any) -> Any:
+def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
     """Returns the batch with every tensor changed; what is None stays None."""
     return tree_map_only(Tensor, change, batch)
 
 
-def tensors(batch: Any) -> list[Tensor]:
+def list_tensors(batch: Any) -> list[Tensor]:
     """Returns every tensor of a batch; anything else but None is refused, by its kind and not by its content."""
     bare = isinstance(batch, tuple | list) and all(isinstance(leaf, Tensor) for leaf in batch)
     if bare:  # the common case, without a tree
@@ -95,12 +95,12 @@ def tensors(batch: Any) -> list[Tensor]:
     return leaves
 
 
-def size(batch: Any) -> int:
+def batch_size(batch: Any) -> int:
     """Returns the number of samples B, which is private under Poisson sampling: never printed, never in a message."""
-    return rows_of(tensors(batch))
+    return count_rows(list_tensors(batch))
 
 
-def rows_of(leaves: list[Tensor]) -> int:
+def count_rows(leaves: list[Tensor]) -> int:
     """Returns the number of samples in the tensors of one batch, and refuses tensors that disagree about it."""
     if any(leaf.dim() == 0 for leaf in leaves):
         raise Refusal(
@@ -119,13 +119,13 @@ def rows_of(leaves: list[Tensor]) -> int:
     return sizes.pop()
 
 
-def take(batch: Any, index: Any) -> Any:
+def take_rows(batch: Any, index: Any) -> Any:
     """Returns the rows `index` of every tensor."""
-    return mapped(lambda leaf: leaf[index], batch)
+    return map_tensors(lambda leaf: leaf[index], batch)
 
 
-def to(batch: Any, device: torch.device) -> Any:
+def move_to(batch: Any, device: torch.device) -> Any:
     """Returns the batch on a device; itself if it is there."""
     if type(batch) is tuple and all(isinstance(leaf, Tensor) and leaf.device == device for leaf in batch):
         return batch
-    return mapped(lambda leaf: leaf.to(device), plain(batch))
+    return map_tensors(lambda leaf: leaf.to(device), to_plain_containers(batch))

@@ -23,7 +23,7 @@ from sordino.release.sensitivity import EXACT, Estimate
 from sordino.release.vectors import Grads
 
 
-def nothing(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
+def make_empty(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
     """Returns the gradients of no samples: an empty draw is a draw."""
     rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
     return Materialised(rows, torch.zeros(0), estimate)
@@ -52,9 +52,9 @@ class Chunked:
                 "this query goes through the records of a lot by itself, and on several ranks each has some of them; need "
                 "a query that sums by a weigher, such as NoisySum, or one process"
             )
-        return self.own()
+        return self.iterate_local_parts()
 
-    def own(self) -> Iterator[PerSample]:
+    def iterate_local_parts(self) -> Iterator[PerSample]:
         """Yields the parts that this rank computes: all of them, where there are no ranks."""
         yield from self.parts()
 
@@ -70,11 +70,11 @@ class Chunked:
             return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
         # Where ranks share the lot, each measures its own parts, and all get the norms in the order of the lot.
         try:
-            found = [part.norms() for part in self.own()]
+            found = [part.norms() for part in self.iterate_local_parts()]
         except Exception as error:
-            self.ranked.failed(error)
-        self.ranked.agree(found[0].names)
-        squared = self.ranked.in_order([norms.squared for norms in found])
+            self.ranked.report_failure(error)
+        self.ranked.agree_after_pass(found[0].names)
+        squared = self.ranked.gather_in_order([norms.squared for norms in found])
         return Norms(squared, found[0].names, found[0].estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
@@ -92,7 +92,7 @@ class Chunked:
         return total
 
 
-def moved(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
+def move_gradients(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
     """Returns the gradients of the same samples at θ + by; one pass over the lot when they are asked for."""
     if not isinstance(grads, Chunked) or grads.parts_at is None:
         raise Refusal(

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 
-from sordino.per_sample.batch_structure import mapped
+from sordino.per_sample.batch_structure import map_tensors
 from sordino.refusal import Refusal
 
 
-def made_up(batch: Any) -> Any:
+def make_up_batch(batch: Any) -> Any:
     """Returns a batch of the same shapes and types that holds nothing of the records: noise for numbers, else zeros.
 
     The noise lies between 0 and 1, which most losses take: targets of a binary cross-entropy, probabilities, counts.
@@ -29,7 +29,7 @@ def made_up(batch: Any) -> Any:
             return torch.rand(leaf.shape, generator=generator).to(leaf)
         return torch.zeros_like(leaf)
 
-    return mapped(invent, batch)
+    return map_tensors(invent, batch)
 
 
 def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any) -> None:
@@ -38,7 +38,7 @@ def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     versions = {name: tensor._version for name, tensor in held.items()}
     before = {name: tensor.detach().clone() for name, tensor in held.items()}
-    data_free = _data_free(model)
+    data_free = _data_free_buffers(model)
     try:
         run(invented)
     except Exception:
@@ -60,7 +60,7 @@ def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any
                 )
 
 
-def _data_free(model: nn.Module) -> set[str]:
+def _data_free_buffers(model: nn.Module) -> set[str]:
     """Returns the buffers that follow from the weights alone: the vectors of a spectral normalisation."""
     return {
         f"{name}.{buffer}"
@@ -72,7 +72,7 @@ def _data_free(model: nn.Module) -> set[str]:
 
 def refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
     """Refuses a forward pass after which a buffer is not what it was."""
-    data_free = _data_free(model)
+    data_free = _data_free_buffers(model)
     for name, buffer in model.named_buffers():
         if name not in data_free and not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(before[name])):
             with torch.no_grad():

@@ -29,14 +29,14 @@ from torch.func import functional_call, jvp
 
 from sordino import validate
 from sordino.per_sample import model_checks
-from sordino.per_sample.batch_structure import losses as losses_of
-from sordino.per_sample.batch_structure import size, take
-from sordino.per_sample.chunked import nothing
-from sordino.per_sample.engine.autograd_graph import one_loss_each
-from sordino.per_sample.engine.loss_identity import identity_of
+from sordino.per_sample.batch_structure import batch_size, take_rows
+from sordino.per_sample.batch_structure import call_loss as losses_of
+from sordino.per_sample.chunked import make_empty
+from sordino.per_sample.engine.autograd_graph import require_loss_per_sample
+from sordino.per_sample.engine.loss_identity import find_loss_identity
 from sordino.per_sample.model_inventory import Inventory
-from sordino.per_sample.protocol import LossFn, Norms, PerSample, trainable
-from sordino.per_sample.row_arithmetic import zeros
+from sordino.per_sample.protocol import LossFn, Norms, PerSample, trainable_parameters
+from sordino.per_sample.row_arithmetic import zero_sum
 from sordino.per_sample.seeded_forward import Seeded
 from sordino.per_sample.vmap_backend import FunctionalLoss
 from sordino.refusal import Refusal
@@ -44,8 +44,8 @@ from sordino.release.sensitivity import FromProjections
 from sordino.release.vectors import Grads, accumulation_dtype
 
 LEAST = 20
-WHOLE = ("all parameters",)
-NO_NORMS = Norms(torch.zeros(0, 1), WHOLE)
+WHOLE_GRADIENT = ("all parameters",)
+NO_NORMS = Norms(torch.zeros(0, 1), WHOLE_GRADIENT)
 _AGREE = 1e-3
 """Relative difference allowed between the losses' derivative along a direction and their gradient's part in it."""
 
@@ -82,29 +82,29 @@ class JL:
     def for_pass(self, inventory: Inventory) -> JL:
         """Returns a backend with directions for one pass; what was verified is known to both."""
         # All batches of the pass use the same directions.
-        made = replace(self, directions=_seed())
+        made = replace(self, directions=_draw_seed())
         object.__setattr__(made, "_verified", self._verified)
         return made
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Estimates each norm from one derivative of all losses along each direction."""
-        model_checks.statistics(model)
-        parameters = trainable(model)
-        if not size(batch):
-            return nothing(parameters, self.estimate)
+        model_checks.refuse_batch_statistics(model)
+        parameters = trainable_parameters(model)
+        if not batch_size(batch):
+            return make_empty(parameters, self.estimate)
         # Every forward pass uses the same seed, so that all drop the same; the directions have a generator of their
         # own.
         theta = {f"model.{name}": p.detach() for name, p in parameters.items()}
-        seed = _seed()  # of the forward passes, which must all drop the same
-        directions = torch.Generator().manual_seed(_seed() if self.directions is None else self.directions)
-        wrapped, b, silent = FunctionalLoss(model, loss_fn), size(batch), _padding(model, parameters)
+        seed = _draw_seed()  # of the forward passes, which must all drop the same
+        directions = torch.Generator().manual_seed(_draw_seed() if self.directions is None else self.directions)
+        wrapped, b, silent = FunctionalLoss(model, loss_fn), batch_size(batch), _padding_rows(model, parameters)
         device = next(iter(theta.values())).device
 
         def losses(values: dict[str, Tensor]) -> Tensor:
             """Returns the losses at these parameters."""
-            return one_loss_each(functional_call(wrapped, values, (batch,)), b)
+            return require_loss_per_sample(functional_call(wrapped, values, (batch,)), b)
 
-        def along(direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        def differentiate_along(direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
             """Returns the losses and their derivative along a direction, in which rows of padding stay where they are."""
             tangent = {name: direction[name].to(p.dtype) for name, p in theta.items()}
             for name, row in silent:
@@ -128,23 +128,25 @@ class JL:
             direction = {
                 name: torch.randn(p.shape, generator=directions, dtype=dtype).to(p.device) for name, p in theta.items()
             }
-            value, slope = along(direction)
+            value, slope = differentiate_along(direction)
             squared = squared.to(slope.device) + slope.double().square()
             if not j:
-                self._verify_once(_Estimated(value, NO_NORMS, along, model, loss_fn, batch, seed), direction, slope)
-        norms = Norms((squared / self.projections).to(dtype)[:, None], WHOLE, self.estimate)
-        return _Estimated(value.detach(), norms, along, model, loss_fn, batch, seed)
+                self._verify_once(
+                    _Estimated(value, NO_NORMS, differentiate_along, model, loss_fn, batch, seed), direction, slope
+                )
+        norms = Norms((squared / self.projections).to(dtype)[:, None], WHOLE_GRADIENT, self.estimate)
+        return _Estimated(value.detach(), norms, differentiate_along, model, loss_fn, batch, seed)
 
     def _verify_once(self, grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> None:
         """Verifies a model with one loss, in one mode, at its first batch; another loss or mode is verified anew."""
         model = grads._model
-        way = identity_of(grads._loss_fn), tuple(module.training for module in model.modules())
-        if way not in self._verified.get(model, ()) and _verify(grads, direction, slope):
+        way = find_loss_identity(grads._loss_fn), tuple(module.training for module in model.modules())
+        if way not in self._verified.get(model, ()) and _verify_derivative(grads, direction, slope):
             self._verified.setdefault(model, set()).add(way)
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Returns a guess from the parameters: activations only, as nothing is kept per sample."""
-        return max(1 << 14, sum(p.numel() for p in trainable(model).values()) // 4)
+        return max(1 << 14, sum(p.numel() for p in trainable_parameters(model).values()) // 4)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class _Estimated:
 
     losses: Tensor
     _norms: Norms
-    _along: Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
+    _differentiate_along: Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
     _model: nn.Module
     _loss_fn: LossFn
     _batch: Any
@@ -165,13 +167,13 @@ class _Estimated:
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Returns ⟨g_i, u⟩, (B, P), by one derivative per tensor."""
-        names = [(name, p) for name, p in trainable(self._model).items()]
+        names = [(name, p) for name, p in trainable_parameters(self._model).items()]
         columns = []
         for name, p in names:
             direction = {f"model.{other}": torch.zeros_like(q) for other, q in names}
             if name in u:
                 direction[f"model.{name}"] = u[name]
-            columns.append(self._along(direction)[1].to(accumulation_dtype(p.dtype)))
+            columns.append(self._differentiate_along(direction)[1].to(accumulation_dtype(p.dtype)))
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
@@ -179,25 +181,29 @@ class _Estimated:
         if weights.shape[1] != 1:
             raise Refusal("JL estimates the norm of the whole gradient: need one weight per sample; use a flat weigher")
         w = weights[:, 0]
-        summed = self._gradient(self._batch, w)
+        summed = self._weighted_gradient(self._batch, w)
         # A loss of weight 0 that is not finite would spoil the sum, since 0 · nan is nan. Another record stands in for
         # it.
         if not all(bool(torch.isfinite(g).all()) for g in summed.values()):  # 0 · nan is nan
             kept = w != 0
             first = int(kept.nonzero()[0]) if bool(kept.any()) else -1
             stand_in = torch.where(kept, torch.arange(len(w), device=w.device), first)
-            summed = self._gradient(take(self._batch, stand_in), w) if first >= 0 else zeros(trainable(self._model))
+            summed = (
+                self._weighted_gradient(take_rows(self._batch, stand_in), w)
+                if first >= 0
+                else zero_sum(trainable_parameters(self._model))
+            )
         if into is None:
             return summed
         for name, g in summed.items():
             into[name].add_(g)
         return into
 
-    def _gradient(self, batch: Any, w: Tensor) -> Grads:
+    def _weighted_gradient(self, batch: Any, w: Tensor) -> Grads:
         """Returns the gradient of the weighted losses of a batch, with the random numbers of the estimates."""
-        parameters = trainable(self._model)
+        parameters = trainable_parameters(self._model)
         with torch.enable_grad(), Seeded(self._seed, next(iter(parameters.values())).device):
-            losses = one_loss_each(losses_of(self._loss_fn, self._model, batch), len(w))
+            losses = require_loss_per_sample(losses_of(self._loss_fn, self._model, batch), len(w))
         found = torch.autograd.grad(losses, list(parameters.values()), w.to(losses), allow_unused=True)
         return {
             name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach()
@@ -207,14 +213,14 @@ class _Estimated:
         }
 
 
-def _padding(model: nn.Module, parameters: Mapping[str, Tensor]) -> list[tuple[str, int]]:
+def _padding_rows(model: nn.Module, parameters: Mapping[str, Tensor]) -> list[tuple[str, int]]:
     """Returns the rows of tables that have a derivative and no gradient: those of padding_idx."""
     names = {id(p): f"model.{name}" for name, p in parameters.items()}
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None]
     return [(names[id(m.weight)], m.padding_idx) for m in tables if id(m.weight) in names and m.padding_idx is not None]
 
 
-def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> bool:
+def _verify_derivative(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> bool:
     """Compares the derivative along a direction, which is measured, with the backward pass's, which is summed.
 
     Returns whether the two could be compared: where a derivative is not finite nothing is known.
@@ -224,9 +230,9 @@ def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -
 
     """
     summed = grads.weighted_sum(torch.ones_like(slope)[:, None])
-    there = sum(float((g.double() * direction[f"model.{name}"].double()).sum()) for name, g in summed.items())
-    here, size = float(slope.double().sum()), float(slope.double().abs().sum())
-    if size < float("inf") and abs(there - here) > _AGREE * size:
+    summed_slope = sum(float((g.double() * direction[f"model.{name}"].double()).sum()) for name, g in summed.items())
+    measured_slope, size = float(slope.double().sum()), float(slope.double().abs().sum())
+    if size < float("inf") and abs(summed_slope - measured_slope) > _AGREE * size:
         raise Refusal(
             "the derivative of this model's losses along a direction is not the gradient its backward pass gives; need "
             "both to be the same, as the one is measured and the other summed; "
@@ -235,6 +241,6 @@ def _verify(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -
     return size < float("inf")
 
 
-def _seed() -> int:
+def _draw_seed() -> int:
     """Returns a random seed from torch's global generator."""
     return int(torch.randint(2**62, ()))

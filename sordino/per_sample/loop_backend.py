@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.batch_structure import losses as losses_of
-from sordino.per_sample.batch_structure import size, take
+from sordino.per_sample.batch_structure import batch_size, take_rows
+from sordino.per_sample.batch_structure import call_loss as losses_of
 from sordino.per_sample.materialised import Materialised
-from sordino.per_sample.model_checks import one_loss
-from sordino.per_sample.protocol import LossFn, trainable
-from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.per_sample.model_checks import require_one_loss
+from sordino.per_sample.protocol import LossFn, trainable_parameters
+from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.release.vectors import Grads
 
 
@@ -32,12 +32,12 @@ class Loop:
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
         """Runs each sample as a batch of one, so what a sample's gradient is needs no definition but autograd's."""
-        parameters = trainable(model)
+        parameters = trainable_parameters(model)
         rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
-        losses, vectors = [], vectors_of(model.modules())
-        for i in range(size(batch)):
-            with left_unmoved(vectors), torch.enable_grad():
-                loss = one_loss(losses_of(loss_fn, model, take(batch, slice(i, i + 1))))
+        losses, vectors = [], find_spectral_vectors(model.modules())
+        for i in range(batch_size(batch)):
+            with keep_vectors(vectors), torch.enable_grad():
+                loss = require_one_loss(losses_of(loss_fn, model, take_rows(batch, slice(i, i + 1))))
             grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
             for (name, p), grad in zip(parameters.items(), grads, strict=True):
                 rows[name].append(torch.zeros_like(p) if grad is None else grad.to_dense())
@@ -50,4 +50,4 @@ class Loop:
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Returns the bytes of one gradient."""
-        return sum(p.numel() * p.element_size() for p in trainable(model).values())
+        return sum(p.numel() * p.element_size() for p in trainable_parameters(model).values())

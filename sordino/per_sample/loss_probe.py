@@ -23,17 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.batch_structure import losses as losses_of
-from sordino.per_sample.batch_structure import mapped, size, take, tensors
-from sordino.per_sample.forward_writes import made_up, refuse_changed, refuse_written
-from sordino.per_sample.model_checks import loss_vector
-from sordino.per_sample.model_inventory import modules_of
+from sordino.per_sample.batch_structure import batch_size, list_tensors, map_tensors, take_rows
+from sordino.per_sample.batch_structure import call_loss as losses_of
+from sordino.per_sample.forward_writes import make_up_batch, refuse_changed, refuse_written
+from sordino.per_sample.model_checks import require_loss_vector
+from sordino.per_sample.model_inventory import list_modules
 from sordino.per_sample.protocol import LossFn
-from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.per_sample.user_state import UserState
 from sordino.refusal import Refusal
-from sordino.rng.global_generators import GlobalState, left_as_they_were, seed_all
-from sordino.rng.shape_independent import Steady
+from sordino.rng.global_generators import GlobalState, preserve_generators, seed_all
+from sordino.rng.shape_independent import SteadyDraws
 
 PROBE = 3
 """Number of records the probe uses: one to change, two to watch."""
@@ -91,20 +91,20 @@ def _cannot_run(error: Exception) -> str:
     )
 
 
-def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
+def probe_loss(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
     """Refuses a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
 
     The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
     """
-    samples = size(batch)  # which refuses what is no batch
+    samples = batch_size(batch)  # which refuses what is no batch
     state = UserState([model, loss_fn])
-    asked = _Asked(model, loss_fn, batch, state)
+    asked = _LossProbe(model, loss_fn, batch, state)
     # Look for writes on made-up input, before a private record has been seen; then check the losses' shape.
     try:
-        refuse_written(model, asked.run_as_it_is, made_up(batch))  # before a private record has been seen
+        refuse_written(model, asked.run_as_it_is, make_up_batch(batch))  # before a private record has been seen
         state.put_back()
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        loss_vector(asked.run_as_it_is(batch).losses, samples)
+        require_loss_vector(asked.run_as_it_is(batch).losses, samples)
         refuse_changed(model, before)
         # Change one record and watch the others, in both modes; then compare single records with the batch.
         asked.refuse_coupled(changed=samples - 1)
@@ -116,7 +116,7 @@ def probe(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _Ran:
+class _PassResult:
     """One pass: its losses, and where the generators stood after it."""
 
     losses: Tensor
@@ -126,7 +126,7 @@ class _Ran:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _LossProbe:
     """Asks the questions on one batch."""
 
     model: nn.Module
@@ -138,7 +138,7 @@ class _Asked:
         """Refuses a loss that changes for others when one record does, or that is not the same the second time."""
         # The same records must give the same losses again; if not, something is kept or counted between passes.
         first = self.run(self.batch)
-        if not _same(first.losses, self.run_as_it_is(self.batch).losses):
+        if not _is_same(first.losses, self.run_as_it_is(self.batch).losses):
             raise Refusal(COUNTER if self._is_counted(changed) else _KEPT)
         others = torch.arange(len(first.losses)) != changed
         # Change one record in several ways; where the records decide how much is drawn, compare with steady draws.
@@ -147,13 +147,13 @@ class _Asked:
                 now = self.run(other)
             except Exception:  # the loss does not take such a record
                 continue
-            if now.ended.same(first.ended):
-                if not self._same_but_rounding(first.losses, now.losses, others):
+            if now.ended.equals(first.ended):
+                if not self._is_same_but_rounding(first.losses, now.losses, others):
                     raise Refusal(_COUPLED)
                 continue
             for seed in _STEADY:  # the records decide how much is drawn
-                one, two = self._steady(self.batch, seed), self._steady(other, seed)
-                if one is not None and two is not None and not _same(one[others], two[others]):
+                one, two = self._run_with_steady_draws(self.batch, seed), self._run_with_steady_draws(other, seed)
+                if one is not None and two is not None and not _is_same(one[others], two[others]):
                     raise Refusal(_COUPLED)
 
     def _altered_batches(self, changed: int) -> list[Any]:
@@ -161,10 +161,10 @@ class _Asked:
 
         On a GPU an impossible value, such as a probability above 1, ends the process, so nothing is scaled there.
         """
-        scaled = [_changed(self.batch, changed, partial(_scaled, factor)) for factor in (-7.0, 0.01)]
-        mirrored = _changed(self.batch, changed, lambda row, leaf: leaf.amin() + leaf.amax() - row)
-        exchanged = mapped(lambda leaf: _with_row(leaf, changed, leaf[changed - 1]), self.batch)
-        on_cpu = all(leaf.is_cpu for leaf in tensors(self.batch))
+        scaled = [_change_record(self.batch, changed, partial(_scale_row, factor)) for factor in (-7.0, 0.01)]
+        mirrored = _change_record(self.batch, changed, lambda row, leaf: leaf.amin() + leaf.amax() - row)
+        exchanged = map_tensors(lambda leaf: _replace_row(leaf, changed, leaf[changed - 1]), self.batch)
+        on_cpu = all(leaf.is_cpu for leaf in list_tensors(self.batch))
         return [*scaled, mirrored, exchanged] if on_cpu else [mirrored, exchanged]
 
     def _is_counted(self, changed: int) -> bool:
@@ -172,18 +172,18 @@ class _Asked:
         self.state.put_generators_back()
         first = self.run(self.batch).losses
         self.state.put_generators_back()
-        if _same(first, self.run_as_it_is(self.batch).losses):
+        if _is_same(first, self.run_as_it_is(self.batch).losses):
             return False  # a generator of its own
         self.run(self.batch)
         after_itself = self.run_as_it_is(self.batch).losses
-        self.run(mapped(lambda leaf: _with_row(leaf, changed, leaf[changed - 1]), self.batch))
+        self.run(map_tensors(lambda leaf: _replace_row(leaf, changed, leaf[changed - 1]), self.batch))
         after_other = self.run_as_it_is(self.batch).losses
-        return _same(first, self.run(self.batch).losses) and _same(after_itself, after_other)
+        return _is_same(first, self.run(self.batch).losses) and _is_same(after_itself, after_other)
 
     def refuse_counted(self) -> None:
         """Refuses a loss that differs for a record alone and the same record among others."""
         first = self.run(self.batch)
-        singles = [take(self.batch, slice(i, i + 1)) for i in range(len(first.losses))]
+        singles = [take_rows(self.batch, slice(i, i + 1)) for i in range(len(first.losses))]
         try:
             self.run(singles[0])
         except Exception as error:
@@ -191,27 +191,30 @@ class _Asked:
         # Without random draws the losses are compared directly.
         if not first.drawn:
             alone = torch.cat([self.run(single).losses for single in singles])
-            if not self._same_but_rounding(first.losses, alone):
+            if not self._is_same_but_rounding(first.losses, alone):
                 raise Refusal(_COUNTED)
             return
         # With draws they are compared under steady ones, or else by their distributions over many passes.
         for seed in _STEADY:
-            together, apart = self._steady(self.batch, seed), [self._steady(single, seed) for single in singles]
+            together, apart = (
+                self._run_with_steady_draws(self.batch, seed),
+                [self._run_with_steady_draws(single, seed) for single in singles],
+            )
             known = [losses for losses in apart if losses is not None]
             if together is None or len(known) < len(apart):
                 self._refuse_other_distribution(singles[0])
                 return
-            if not self._same_but_rounding(together, torch.cat(known)):
+            if not self._is_same_but_rounding(together, torch.cat(known)):
                 raise Refusal(_COUNTED)
 
     def _refuse_other_distribution(self, single: Any) -> None:
         """Refuses a loss whose distribution for a record alone is not that among others."""
         together = torch.stack([self.run(self.batch, seed).losses[0] for seed in range(_DRAWS)])
         alone = torch.stack([self.run(single, _DRAWS + seed).losses[0] for seed in range(_DRAWS)])
-        if _distance(together, alone) > _FAR:
+        if _distribution_distance(together, alone) > _FAR:
             raise Refusal(_COUNTED)
 
-    def _same_but_rounding(self, one: Tensor, other: Tensor, watched: Tensor | None = None) -> bool:
+    def _is_same_but_rounding(self, one: Tensor, other: Tensor, watched: Tensor | None = None) -> bool:
         """Returns whether losses are the same, or differ no more than when their inputs move by a rounding error.
 
         Large terms that cancel leave losses of which little is known; what is left of them differs with the shape of
@@ -220,39 +223,39 @@ class _Asked:
         if one.shape != other.shape:
             return False
         a, b = (one, other) if watched is None else (one[watched], other[watched])
-        if _same(a, b):
+        if _is_same(a, b):
             return True
         noise = torch.zeros_like(one)
         for seed in range(_NUDGES):
             noise = torch.maximum(
-                noise, (self.run(_nudged(self.batch, seed)).losses - self.run(self.batch).losses).abs()
+                noise, (self.run(_nudge_batch(self.batch, seed)).losses - self.run(self.batch).losses).abs()
             )
         noise = noise if watched is None else noise[watched]
         return bool(((a - b).abs() <= _NOISE * noise + _tolerance(a) * (1 + a.abs())).all())
 
-    def _steady(self, batch: Any, seed: int) -> Tensor | None:
+    def _run_with_steady_draws(self, batch: Any, seed: int) -> Tensor | None:
         """Returns the losses with steady draws; None where not everything drawn could be made so."""
-        with Steady(seed) as steady:
+        with SteadyDraws(seed) as steady:
             ran = self.run(batch)
-        return None if steady.unknown or not ran.torch_only else ran.losses
+        return None if steady.has_unknown_draws or not ran.torch_only else ran.losses
 
-    def run(self, batch: Any, seed: int = 0) -> _Ran:
+    def run(self, batch: Any, seed: int = 0) -> _PassResult:
         """Makes one pass by a seed, from the state in which the user's objects were found."""
         self.state.put_back()
         return self.run_as_it_is(batch, seed)
 
-    def run_as_it_is(self, batch: Any, seed: int = 0) -> _Ran:
+    def run_as_it_is(self, batch: Any, seed: int = 0) -> _PassResult:
         """Makes one pass by a seed; the generators and the vectors of spectral norms are left as they were."""
-        with left_as_they_were(), left_unmoved(vectors_of(modules_of(self.model))), torch.enable_grad():
+        with preserve_generators(), keep_vectors(find_spectral_vectors(list_modules(self.model))), torch.enable_grad():
             seed_all(seed)
-            began = GlobalState.now()
+            began = GlobalState.capture()
             losses = losses_of(self.loss_fn, self.model, batch)
-            ended = GlobalState.now()
+            ended = GlobalState.capture()
         losses = losses.detach() if isinstance(losses, Tensor) else losses
-        return _Ran(losses, not began.same(ended), began.same_outside_torch(ended), ended)
+        return _PassResult(losses, not began.equals(ended), began.equals_outside_torch(ended), ended)
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
+def _distribution_distance(one: Tensor, other: Tensor) -> float:
     """Returns the largest difference between the distribution functions of two samples, beyond what rounding moves."""
     a, b = one.double().sort().values, other.double().sort().values
     places = torch.cat([a, b])
@@ -279,7 +282,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _is_same(one: Tensor, other: Tensor) -> bool:
     """Returns whether losses agree up to rounding."""
     if one.shape != other.shape:
         return False
@@ -290,7 +293,7 @@ def _tolerance(losses: Tensor) -> float:
     return max(1e-4, 16 * torch.finfo(losses.dtype).eps)  # rounding differs a little between batch shapes
 
 
-def _nudged(batch: Any, seed: int) -> Any:
+def _nudge_batch(batch: Any, seed: int) -> Any:
     """Returns the batch with its numbers moved by about a rounding error."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -300,28 +303,28 @@ def _nudged(batch: Any, seed: int) -> Any:
         signs = torch.randint(0, 2, leaf.shape, generator=generator).to(leaf) * 2 - 1
         return leaf * (1 + 2 * torch.finfo(leaf.dtype).eps * signs)
 
-    return mapped(nudge, batch)
+    return map_tensors(nudge, batch)
 
 
-def _changed(batch: Any, i: int, number: Callable[[Tensor, Tensor], Tensor]) -> Any:
+def _change_record(batch: Any, i: int, number: Callable[[Tensor, Tensor], Tensor]) -> Any:
     """Returns the batch with record i made very different; `number` changes a row of numbers, given its tensor too."""
 
     def change(leaf: Tensor) -> Tensor:
         if leaf.dtype == torch.bool:
-            return _with_row(leaf, i, ~leaf[i])
+            return _replace_row(leaf, i, ~leaf[i])
         if leaf.is_floating_point():
-            return _with_row(leaf, i, number(leaf[i], leaf))
-        return _with_row(leaf, i, leaf[i - 1])  # another record's own value is always a legal label or token
+            return _replace_row(leaf, i, number(leaf[i], leaf))
+        return _replace_row(leaf, i, leaf[i - 1])  # another record's own value is always a legal label or token
 
-    return mapped(change, batch)
+    return map_tensors(change, batch)
 
 
-def _scaled(factor: float, row: Tensor, leaf: Tensor) -> Tensor:
+def _scale_row(factor: float, row: Tensor, leaf: Tensor) -> Tensor:
     """Returns a row of numbers scaled and moved away from where they were."""
     return 3 + factor * row
 
 
-def _with_row(leaf: Tensor, i: int, row: Tensor) -> Tensor:
+def _replace_row(leaf: Tensor, i: int, row: Tensor) -> Tensor:
     """Returns a copy of a tensor with one row replaced."""
     result = leaf.clone()
     result[i] = row

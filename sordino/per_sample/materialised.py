@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sordino.per_sample.protocol import Norms
-from sordino.per_sample.row_arithmetic import flattened, squared_norms
+from sordino.per_sample.row_arithmetic import flatten_rows, row_squared_norms
 from sordino.release.sensitivity import EXACT, Estimate
 from sordino.release.vectors import Grads, accumulation_dtype
 
@@ -24,7 +24,7 @@ class Materialised:
 
     def norms(self) -> Norms:
         """Returns squared norms from the gradients themselves."""
-        columns = [squared_norms(rows) for rows in self.rows.values()]
+        columns = [row_squared_norms(rows) for rows in self.rows.values()]
         if not columns:
             return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
         return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
@@ -33,7 +33,7 @@ class Materialised:
         """Returns inner products from the gradients themselves."""
         columns = []
         for name, rows in self.rows.items():
-            flat = flattened(rows)
+            flat = flatten_rows(rows)
             other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
             columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
         return torch.stack(columns, dim=1)
@@ -44,9 +44,9 @@ class Materialised:
         for column, (name, rows) in enumerate(self.rows.items()):
             dtype = accumulation_dtype(rows.dtype)
             w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
-            summed = _product(w, rows.to(dtype))
+            summed = _weighted_product(w, rows.to(dtype))
             if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out
-                summed = _product(w[w != 0], rows[w != 0].to(dtype))
+                summed = _weighted_product(w[w != 0], rows[w != 0].to(dtype))
             total[name] = total[name].add_(summed) if name in total else summed
         return total
 
@@ -55,7 +55,7 @@ _TOGETHER = 320
 """Rows in one product: it runs through all of them in float32, and the roundings of more come to too much."""
 
 
-def _product(w: Tensor, rows: Tensor) -> Tensor:
+def _weighted_product(w: Tensor, rows: Tensor) -> Tensor:
     """Returns Σ_i w_i rows_i, a few hundred rows at a time."""
     total: Tensor = torch.tensordot(w[:_TOGETHER], rows[:_TOGETHER], dims=1)
     for some, piece in zip(w[_TOGETHER:].split(_TOGETHER), rows[_TOGETHER:].split(_TOGETHER), strict=True):

@@ -15,20 +15,20 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
-from sordino.distributed.fully_sharded import fully_sharded
+from sordino.distributed.fully_sharded import wrap_if_sharded
 from sordino.distributed.row_shard import is_shard
-from sordino.per_sample.model_inventory import modules_of
+from sordino.per_sample.model_inventory import list_modules
 from sordino.refusal import Refusal
 
 _ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' and reduce over a sample's own axes only"
 
 
-def one_loss(losses: Tensor) -> Tensor:
+def require_one_loss(losses: Tensor) -> Tensor:
     """Returns the loss of a batch of one, as a scalar."""
-    return loss_vector(losses, 1)[0]
+    return require_loss_vector(losses, 1)[0]
 
 
-def loss_vector(losses: Any, samples: int) -> Tensor:
+def require_loss_vector(losses: Any, samples: int) -> Tensor:
     """Returns the losses of `samples` samples, and refuses any other shape or type.
 
     The count is quoted, so it must be a public one: one sample, or the probe's.
@@ -44,7 +44,7 @@ def loss_vector(losses: Any, samples: int) -> Tensor:
     return losses
 
 
-def given(model: Any, loss_fn: Any, query: Any) -> None:
+def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
     """Refuses what is no model, no loss and no query."""
     if type(model).__module__.startswith(_PIPELINES):
         raise Refusal(
@@ -58,10 +58,10 @@ def given(model: Any, loss_fn: Any, query: Any) -> None:
             raise TypeError(f"{name}={value!r}: must be callable; a query is NoisySum(Flat(1.0), Gaussian(1.1))")
 
 
-def structure(model: nn.Module) -> None:
+def refuse_bad_structure(model: nn.Module) -> None:
     """Refuses modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
-    wrapped(model)
-    statistics(model)
+    refuse_wrappers(model)
+    refuse_batch_statistics(model)
     for name, p in model.named_parameters():
         if isinstance(p, UninitializedParameter):
             raise Refusal(f"parameter {name!r} has no shape yet: run the model once on public or made-up input first")
@@ -78,7 +78,7 @@ _WRAPPERS = {
 }
 
 
-def wrapped(model: nn.Module) -> None:
+def refuse_wrappers(model: nn.Module) -> None:
     """Refuses wrappers that are not supported, by name."""
     for name, module in model.named_modules():
         label = f"module {name!r}" if name else "the model"
@@ -89,7 +89,7 @@ def wrapped(model: nn.Module) -> None:
                 )
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise Refusal(f"{label} was compiled by .compile(): its layers cannot be seen; make the model without it")
-    if any(map(is_shard, model.parameters())) and fully_sharded(model) is None:
+    if any(map(is_shard, model.parameters())) and wrap_if_sharded(model) is None:
         name = next(name for name, p in model.named_parameters() if is_shard(p))
         raise Refusal(
             f"parameter {name!r} is a DTensor that fully_shard did not make: tensor, context and expert parallelism are "
@@ -97,9 +97,9 @@ def wrapped(model: nn.Module) -> None:
         )
 
 
-def statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
+def refuse_batch_statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
     """Refuses modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
-    for module in modules_of(model) if modules is None else modules:
+    for module in list_modules(model) if modules is None else modules:
         if isinstance(module, _NormBase):  # BatchNorm and InstanceNorm
             _refuse_statistics(model, module)
 

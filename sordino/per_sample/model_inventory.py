@@ -19,12 +19,12 @@ class Inventory:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.modules = modules_of(model)
+        self.modules = list_modules(model)
         self.parameters = [p for m in self.modules if m._parameters for p in m._parameters.values() if p is not None]
         self.mark: Mark = tuple(map(id, self.modules)), tuple([(id(p), p.requires_grad) for p in self.parameters])
 
 
-def modules_of(model: nn.Module) -> list[nn.Module]:
+def list_modules(model: nn.Module) -> list[nn.Module]:
     """Returns `list(model.modules())`, in the same order."""
     seen: set[nn.Module] = set()
     found: list[nn.Module] = []
@@ -39,7 +39,7 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def held_by(modules: list[nn.Module]) -> list[Tensor]:
+def list_model_tensors(modules: list[nn.Module]) -> list[Tensor]:
     """Returns every tensor a model holds, parameters and buffers.
 
     The vectors of a spectral normalisation are left out; they follow from the weights alone.
@@ -53,8 +53,8 @@ def held_by(modules: list[nn.Module]) -> list[Tensor]:
     return found
 
 
-def names_of(modules: list[nn.Module]) -> list[str]:
-    """Returns the names that the tensors of `held_by` have in their modules, in the same order."""
+def list_tensor_names(modules: list[nn.Module]) -> list[str]:
+    """Returns the names that the tensors of `list_model_tensors` have in their modules, in the same order."""
     found: list[str] = []
     for m in modules:
         if m._parameters:
@@ -64,7 +64,7 @@ def names_of(modules: list[nn.Module]) -> list[str]:
     return found
 
 
-class Names:
+class ParameterNames:
     """Keeps a model's parameters by name, as `dict(model.named_parameters())`, and those of them that are trained.
 
     They are named anew when they are not the same objects, or are frozen or thawed: until then the dicts are the same.
@@ -78,7 +78,7 @@ class Names:
         # A wrapper may have names of its own.
         self._plain = type(model).named_parameters is nn.Module.named_parameters
 
-    def look(self, now: Inventory) -> None:
+    def refresh(self, now: Inventory) -> None:
         """Names the parameters anew if the model has changed since they were last named."""
         if now.mark != self._mark or not self._plain:
             self._mark, self.named = now.mark, dict(self._model.named_parameters())

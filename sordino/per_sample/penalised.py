@@ -23,9 +23,9 @@ from torch import Tensor
 from sordino.per_sample.engine.batch_result import Result
 from sordino.per_sample.engine.captured import Captured
 from sordino.per_sample.engine.two_pass import TwoPassResult
-from sordino.per_sample.formulas.gradient_part import raised
-from sordino.per_sample.protocol import Backend, Norms, PerSample, estimate_of
-from sordino.per_sample.row_arithmetic import squared_norms
+from sordino.per_sample.formulas.gradient_part import raise_cancelled_norms
+from sordino.per_sample.protocol import Backend, Norms, PerSample, estimate_kind
+from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.refusal import Refusal
 from sordino.release.sensitivity import Exact
 from sordino.release.vectors import Grads
@@ -34,9 +34,9 @@ KAPPA = 16.0
 """How many roundings the norms and inner products of one sample may be off by, in units of ‖g‖² + λ²‖θ‖²."""
 
 
-def prepared(backend: Backend) -> Backend:
+def prepare_backend(backend: Backend) -> Backend:
     """Returns the backend, told to find ⟨g_i, θ⟩ on its way if it can."""
-    if estimate_of(backend) != Exact():
+    if estimate_kind(backend) != Exact():
         raise Refusal(f"backend={backend!r}: a penalty inside the clip needs exact norms; use the default backend")
     return replace(backend, inner=True) if isinstance(backend, Captured) else backend
 
@@ -61,20 +61,26 @@ class Shifted:
     def norms(self) -> Norms:
         """Returns the squared norms of the moved gradients, never read low, in float64."""
         plain = self.grads.norms()
-        squared, inner = plain.squared.double(), self._inner().double()  # (B, P)
+        squared, inner = plain.squared.double(), self._products_with_parameters().double()  # (B, P)
         factor = torch.tensor([self.factors.get(name, 0.0) for name in plain.names], dtype=torch.float64)
-        own = [squared_norms(p.detach()[None])[0].double() for p in self._theta().values()]
-        shift = (torch.stack(own) if own else factor.new_zeros(0)) * factor.to(squared.device).square()  # (P,) λ²‖θ‖²
+        parameter_squares = [
+            row_squared_norms(p.detach()[None])[0].double() for p in self._unchanged_parameters().values()
+        ]
+        shift = (torch.stack(parameter_squares) if parameter_squares else factor.new_zeros(0)) * factor.to(
+            squared.device
+        ).square()  # (P,) λ²‖θ‖²
         # Add the three terms in float64, and raise the result by what rounding may hide where they cancel.
         moved = squared + 2 * factor.to(squared.device) * inner + shift
         slack = KAPPA * torch.finfo(plain.squared.dtype).eps
-        both = raised((moved + slack * (squared + shift)).clamp(min=0), (squared.sqrt() + shift.sqrt()).square_())
+        both = raise_cancelled_norms(
+            (moved + slack * (squared + shift)).clamp(min=0), (squared.sqrt() + shift.sqrt()).square_()
+        )
         return Norms(torch.where(shift > 0, both, squared), plain.names, plain.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Returns ⟨g_i + λθ, u⟩."""
         found = self.grads.dot(u)
-        for column, (name, p) in enumerate(self._theta().items()):
+        for column, (name, p) in enumerate(self._unchanged_parameters().items()):
             if name in u and name in self.factors:
                 found[:, column] += self.factors[name] * (p.detach().double() * u[name].double()).sum()
         return found
@@ -83,20 +89,20 @@ class Shifted:
         """Returns Σ w_i g_i + λ (Σ w_i) θ."""
         total = self.grads.weighted_sum(weights, into=into)
         summed = weights.sum(dim=0, dtype=torch.float64)  # (1,) or (P,)
-        for column, (name, p) in enumerate(self._theta().items()):
+        for column, (name, p) in enumerate(self._unchanged_parameters().items()):
             if name in self.factors:
                 w = float(summed[column if len(summed) > 1 else 0])
                 total[name].add_(p.detach().to(total[name].dtype), alpha=w * self.factors[name])
         return total
 
-    def _inner(self) -> Tensor:
+    def _products_with_parameters(self) -> Tensor:
         """Returns ⟨g_i, θ⟩, (B, P)."""
         found = self.grads.inner if isinstance(self.grads, Result | TwoPassResult) else None
         if found is not None:
             return found
         return self.grads.dot({name: p.detach() for name, p in self.parameters.items() if name in self.factors})
 
-    def _theta(self) -> Mapping[str, Tensor]:
+    def _unchanged_parameters(self) -> Mapping[str, Tensor]:
         """Returns the parameters, which must not have changed since the gradients were computed."""
         now = tuple(p._version for p in self.parameters.values())
         assert now == self._versions, "the parameters changed between the gradients and their use"

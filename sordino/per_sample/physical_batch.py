@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.kernels.allocator import trim
-from sordino.per_sample.batch_structure import losses as losses_of
+from sordino.kernels.allocator import return_free_memory
+from sordino.per_sample.batch_structure import call_loss as losses_of
 from sordino.release.rounding import USUAL_ROWS
 
 SHARE = 0.25
@@ -53,9 +53,9 @@ def free_bytes(device: torch.device) -> int:
         return _UNKNOWN
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Hands memory that is free inside the C library back to the system, where the library can (glibc)."""
-    trim()
+    return_free_memory()
 
 
 def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) -> int:
@@ -83,7 +83,7 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
     return sum(held.values()) // max(1, losses.numel())
 
 
-def physical_batch(
+def choose_physical_batch(
     sample_bytes: int,
     device: torch.device,
     lot: float = 0.0,
@@ -118,7 +118,7 @@ def physical_batch(
     return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
 
 
-def for_ranks(activations: int, lot: float) -> int:
+def choose_for_ranks(activations: int, lot: float) -> int:
     """Returns the number of samples processed at once where ranks divide a lot: the same for any number of ranks.
 
     A lot is meant to have a few chunks for each of up to a dozen ranks, and chunks enough samples to keep layers busy.
@@ -128,7 +128,7 @@ def for_ranks(activations: int, lot: float) -> int:
     return int(min(MOST, fits, max(LEAST_BY_SHAPES, ceil(lot / _CHUNKS))))
 
 
-def physical_batch_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
+def choose_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
     """Returns the number of samples processed at once, by the size of the layers' outputs: the same in every process.
 
     Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom

@@ -47,7 +47,7 @@ class Norms:
     estimate: Estimate = EXACT
 
     @classmethod
-    def summed(cls, squared: Tensor, sums: Tensor, finite: bool, names: tuple[str, ...]) -> Norms:
+    def with_known_sums(cls, squared: Tensor, sums: Tensor, finite: bool, names: tuple[str, ...]) -> Norms:
         """Returns exact norms whose sums over the parameters are known already."""
         norms = cls(squared, names)
         norms.__dict__["sums"], norms.__dict__["finite"] = sums, finite
@@ -104,7 +104,7 @@ class OneByOne(Protocol):
         ...
 
 
-def one_by_one(grads: PerSample, weights: Tensor) -> Iterable[tuple[str, Tensor]]:
+def sums_one_by_one(grads: PerSample, weights: Tensor) -> Iterable[tuple[str, Tensor]]:
     """Returns the weighted sums of a batch, a parameter at a time where the backend can; none of an empty batch."""
     if not len(weights):
         return ()
@@ -169,7 +169,7 @@ class Estimating(Protocol):
         ...
 
 
-def estimate_of(backend: Backend | None) -> Estimate:
+def estimate_kind(backend: Backend | None) -> Estimate:
     """Returns how a backend obtains its norms: what an `Estimating` one says.
 
     It is asked every step, and `isinstance` is slow there.
@@ -178,6 +178,6 @@ def estimate_of(backend: Backend | None) -> Estimate:
     return found
 
 
-def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the trainable parameters by name, in order, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def reseed(seed: int, device: torch.device) -> None:
+def set_seed(seed: int, device: torch.device) -> None:
     """Sets the seed of what is drawn from here on, inside a `Seeded`."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

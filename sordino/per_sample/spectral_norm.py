@@ -19,13 +19,13 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 
-def vectors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+def find_spectral_vectors(modules: Iterable[nn.Module]) -> list[Tensor]:
     """Returns the vectors of every spectral normalisation among the modules."""
     return [b for m in modules if isinstance(m, _SpectralNorm) for b in m._buffers.values() if b is not None]
 
 
 @contextmanager
-def left_unmoved(vectors: Sequence[Tensor]) -> Iterator[None]:
+def keep_vectors(vectors: Sequence[Tensor]) -> Iterator[None]:
     """Puts the vectors back to what they were, whatever runs inside the context."""
     before = [vector.clone() for vector in vectors]
     try:
@@ -36,7 +36,7 @@ def left_unmoved(vectors: Sequence[Tensor]) -> Iterator[None]:
                 vector.copy_(old)
 
 
-def move_on(modules: Sequence[nn.Module]) -> None:
+def advance_vectors(modules: Sequence[nn.Module]) -> None:
     """Runs one power iteration for every spectral normalisation in training mode."""
     if not any(isinstance(m, _SpectralNorm) for m in modules):
         return

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.batch_structure import losses as losses_of
-from sordino.per_sample.batch_structure import mapped
+from sordino.per_sample.batch_structure import call_loss as losses_of
+from sordino.per_sample.batch_structure import map_tensors
 from sordino.per_sample.protocol import LossFn
 from sordino.refusal import Refusal
 
@@ -31,14 +31,14 @@ class UnitBatch(NamedTuple):
     taken: Tensor  # (U, K), False where a row only fills up
 
 
-def unit_losses(loss_fn: LossFn, model: nn.Module, records: Any, taken: Tensor) -> Tensor:
+def compute_unit_losses(loss_fn: LossFn, model: nn.Module, records: Any, taken: Tensor) -> Tensor:
     """Returns one loss per unit, shape (U,): the mean of `loss_fn` over the records that are taken.
 
     >>> two = UnitBatch((torch.tensor([[1.0, 3.0], [5.0, 5.0]]),), torch.tensor([[True, True], [True, False]]))
     >>> unit_losses(lambda m, x: 2 * x, nn.Identity(), *two)
     tensor([ 4., 10.])
     """
-    losses = losses_of(loss_fn, model, mapped(lambda leaf: leaf.flatten(0, 1), records))
+    losses = losses_of(loss_fn, model, map_tensors(lambda leaf: leaf.flatten(0, 1), records))
     if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.numel() != taken.numel():
         raise Refusal("loss_fn returned something else than one loss per record: use reduction='none', shape (B,)")
     # Rows that only fill up have no loss; the mean is over the others.

@@ -93,14 +93,14 @@ class UserState:
 
     def put_back(self) -> None:
         """Gives every object the content it had. What cannot be written to is left as it is."""
-        _carry_out(self._undo)
+        _run_all_undos(self._undo)
         self.put_generators_back()
 
     def put_generators_back(self) -> None:
         """Sets the user's own random generators back and nothing else."""
-        _carry_out(self._undo_generators)
+        _run_all_undos(self._undo_generators)
 
-    def generators_moved(self) -> bool:
+    def have_generators_moved(self) -> bool:
         """Returns whether a random generator of the user's own has drawn since."""
         return any(pickle.dumps(read()) != state for read, state in self._generators)
 
@@ -206,13 +206,13 @@ class UserState:
         inside: list[Any] = [*(found.__closure__ or ()), *(found.__defaults__ or ()), vars(found)]
         inside += (found.__kwdefaults__ or {}).values()
         # Globals by name, also those of modules of the user's own.
-        names = [name for name in _names_of(found.__code__) if name in found.__globals__]
+        names = [name for name in _global_names(found.__code__) if name in found.__globals__]
         for name in names:
             self._remember_global(found.__globals__, name)
             value = found.__globals__[name]
             inside.append(value)
             if isinstance(value, types.ModuleType) and not _is_foreign_name(value.__name__):
-                for other in _names_of(found.__code__):
+                for other in _global_names(found.__code__):
                     if other in vars(value):
                         self._remember_global(vars(value), other)
                         inside.append(vars(value)[other])
@@ -346,7 +346,7 @@ class UserState:
 
     def _remember_object(self, found: Any) -> Iterable[Any]:
         """Notes the attributes of an object of a user's own class, in its dict or in slots."""
-        slots = [name for kind in type(found).__mro__ for name in _slots_of(kind)]
+        slots = [name for kind in type(found).__mro__ for name in _own_slots(kind)]
         held = {name: getattr(found, name) for name in slots if hasattr(found, name)}
 
         def undo_slots() -> None:
@@ -365,7 +365,7 @@ class UserState:
         return [*inside, *held.values(), type(found)]
 
 
-def _carry_out(undone: list[Callable[[], Any]]) -> None:
+def _run_all_undos(undone: list[Callable[[], Any]]) -> None:
     """Runs every undo, and goes on where an object forbids it."""
     for undo in undone:
         try:
@@ -381,16 +381,16 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one.is_floating_point() and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
-def _names_of(code: types.CodeType) -> list[str]:
+def _global_names(code: types.CodeType) -> list[str]:
     """Returns the global names that a function and the functions inside it use."""
     names = list(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names += _names_of(constant)
+            names += _global_names(constant)
     return names
 
 
-def _slots_of(kind: type) -> tuple[str, ...]:
+def _own_slots(kind: type) -> tuple[str, ...]:
     """Returns the names of the slots that one class adds."""
     slots = vars(kind).get("__slots__", ())
     named = (slots,) if isinstance(slots, str) else tuple(slots)

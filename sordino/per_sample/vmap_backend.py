@@ -11,11 +11,11 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sordino import validate
-from sordino.per_sample.batch_structure import losses as losses_of
-from sordino.per_sample.batch_structure import size, take, tensors
+from sordino.per_sample.batch_structure import batch_size, list_tensors, take_rows
+from sordino.per_sample.batch_structure import call_loss as losses_of
 from sordino.per_sample.materialised import Materialised
-from sordino.per_sample.model_checks import one_loss
-from sordino.per_sample.protocol import LossFn, trainable
+from sordino.per_sample.model_checks import require_one_loss
+from sordino.per_sample.protocol import LossFn, trainable_parameters
 from sordino.refusal import Refusal
 
 
@@ -58,8 +58,8 @@ class Vmap:
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
         """Runs each sample through the loss as a batch of one, under vmap."""
-        size(batch)
-        parameters = {f"model.{name}": p.detach() for name, p in trainable(model).items()}
+        batch_size(batch)
+        parameters = {f"model.{name}": p.detach() for name, p in trainable_parameters(model).items()}
         wrapped = FunctionalLoss(model, loss_fn)
         leaves, spec = tree_flatten(batch)
 
@@ -67,7 +67,7 @@ class Vmap:
             """Returns the loss of one sample at these parameters."""
             rows = iter(sample)  # vmap takes tensors alone; what is None stays where it was
             one = tree_unflatten([None if leaf is None else next(rows).unsqueeze(0) for leaf in leaves], spec)
-            return one_loss(functional_call(wrapped, theta, (one,)))
+            return require_one_loss(functional_call(wrapped, theta, (one,)))
 
         # Vectorise the gradient over samples; if torch cannot, find out whether the loss itself fails too.
         each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different", chunk_size=self.chunk)
@@ -76,9 +76,9 @@ class Vmap:
                 warnings.filterwarnings(
                     "ignore", message="There is a performance drop because we have not yet implemented"
                 )
-                rows, losses = each(parameters, tensors(batch))
+                rows, losses = each(parameters, list_tensors(batch))
         except RuntimeError as error:
-            losses_of(loss_fn, model, take(batch, slice(0, 1)))  # fails too if vmap is not to blame
+            losses_of(loss_fn, model, take_rows(batch, slice(0, 1)))  # fails too if vmap is not to blame
             raise Refusal(
                 "torch.func cannot vectorise this model or loss, which works without it; "
                 "use backend=sordino.per_sample.Loop()"
@@ -87,4 +87,4 @@ class Vmap:
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Returns the bytes of one gradient and about as much again for activations and temporaries."""
-        return 4 * sum(p.numel() * max(4, p.element_size()) for p in trainable(model).values())
+        return 4 * sum(p.numel() * max(4, p.element_size()) for p in trainable_parameters(model).values())

@@ -5,10 +5,10 @@ The classes come from the files that declare them (`sordino/registry.py`); type 
 """
 
 from sordino.queries.noisy_sum import Query
-from sordino.registry import declarations, nouns
+from sordino.registry import classes_by_name, find_declarations
 
 __all__ = ["DECLARATIONS", "Query"]
 
-DECLARATIONS = declarations(__name__, __path__)
-__all__ += nouns(DECLARATIONS)
-globals().update(nouns(DECLARATIONS))
+DECLARATIONS = find_declarations(__name__, __path__)
+__all__ += classes_by_name(DECLARATIONS)
+globals().update(classes_by_name(DECLARATIONS))

@@ -13,12 +13,12 @@ from sordino.events import Event
 from sordino.ledger.ledger import Ledger
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.materialised import Materialised
-from sordino.per_sample.protocol import Backend, estimate_of
+from sordino.per_sample.protocol import Backend, estimate_kind
 from sordino.queries.noisy_sum import NO_NORMS, Query
 from sordino.release.sensitivity import Estimate
 from sordino.rng.streams import Rng
-from sordino.sampling.record_access import alike
-from sordino.sampling.sampler import Sampler, drawn
+from sordino.sampling.record_access import indistinguishable_records
+from sordino.sampling.sampler import Sampler, draw_lots
 
 
 def no_gradients(estimate: Estimate) -> Chunked:
@@ -29,7 +29,7 @@ def no_gradients(estimate: Estimate) -> Chunked:
 
 def dry_step(query: Query, state: State, expected_batch: float, backend: Backend | None = None) -> tuple[Event, State]:
     """Returns the event of one lot, and the state after it if the lot were empty and the noise fixed."""
-    released, state = query(no_gradients(estimate_of(backend)), state, expected_batch, Rng(bytes(32)))
+    released, state = query(no_gradients(estimate_kind(backend)), state, expected_batch, Rng(bytes(32)))
     return released.event, state
 
 
@@ -65,17 +65,21 @@ def dry_run(
 
     """
     n = validate.count("dataset_size", dataset_size)
-    expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
+    expected = (
+        sampler.expected_size(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
+    )
     # Make every draw of the run on records that are all alike, and charge it in a ledger of its own.
     ledger, state = Ledger(), query.init()
-    for draw in islice(drawn(sampler, alike(n), Rng(bytes(32)), 0), validate.count("steps", steps)):
+    for draw in islice(
+        draw_lots(sampler, indistinguishable_records(n), Rng(bytes(32)), 0), validate.count("steps", steps)
+    ):
         event, state = dry_step(query, state, expected, backend)
         ledger.close()
         for spent in draw.spent:
             ledger.release(spent)  # no draw is open: of the whole data
-        ledger.open(draw.amplify, lambda event=event: event, _name(draw.cover), draw.bins)  # type: ignore[misc]
+        ledger.open(draw.amplify, lambda event=event: event, _pass_name(draw.cover), draw.bins)  # type: ignore[misc]
     return ledger.event()
 
 
-def _name(cover: int | None) -> str | None:
+def _pass_name(cover: int | None) -> str | None:
     return None if cover is None else str(cover)

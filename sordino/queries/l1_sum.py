@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sordino.clipping.clipping_rule import Rule, State, Weigher, weigh
-from sordino.clipping.rowwise_check import Watched
+from sordino.clipping.clipping_rule import Rule, State, Weigher, sum_clipped
+from sordino.clipping.rowwise_check import RowwiseWatch
 from sordino.events import compose
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.protocol import Norms, PerSample
@@ -29,7 +29,7 @@ from sordino.refusal import Refusal
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Noise
 from sordino.release.release import Release, release
-from sordino.release.rounding import slack
+from sordino.release.rounding import rounding_slack
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity, Unproven
 from sordino.release.vectors import Grads
@@ -39,7 +39,7 @@ _WHOLE = ("the whole gradient",)
 
 
 @dataclass(frozen=True)
-class _InL1:
+class _L1Gradients:
     """Per-sample gradients whose norms are the L1 norms of the whole gradients."""
 
     grads: PerSample
@@ -51,13 +51,13 @@ class _InL1:
 
     def norms(self) -> Norms:
         """Returns squared L1 norms, (B, 1), each from the record's gradient, which is written out."""
-        found = torch.zeros(len(self.losses), 1, dtype=torch.float64)
-        for i in range(len(found)):
-            alone = torch.zeros(len(found), 1, device=self.losses.device)
+        lengths = torch.zeros(len(self.losses), 1, dtype=torch.float64)
+        for i in range(len(lengths)):
+            alone = torch.zeros(len(lengths), 1, device=self.losses.device)
             alone[i] = 1.0
             each = self.grads.weighted_sum(alone).values()
-            found[i] = sum(float(tensor.double().abs().sum()) for tensor in each)
-        return Norms(found.square().to(self.losses.device), _WHOLE)
+            lengths[i] = sum(float(tensor.double().abs().sum()) for tensor in each)
+        return Norms(lengths.square().to(self.losses.device), _WHOLE)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Returns the inner product of each gradient with `u`."""
@@ -68,9 +68,9 @@ class _InL1:
         return self.grads.weighted_sum(weights.to(torch.promote_types(self.losses.dtype, torch.float32)), into=into)
 
 
-def _parts(grads: PerSample) -> Iterator[PerSample]:
-    whole: Iterable[PerSample] = grads.own() if isinstance(grads, Chunked) else (grads,)
-    return (_InL1(part) for part in whole)
+def _l1_parts(grads: PerSample) -> Iterator[PerSample]:
+    parts: Iterable[PerSample] = grads.iterate_local_parts() if isinstance(grads, Chunked) else (grads,)
+    return (_L1Gradients(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class L1Sum:
     noise: Noise
 
     def __post_init__(self) -> None:
-        sensitivity = self._rule(self.init()).sensitivity
+        sensitivity = self._rule_in_l1(self.init()).sensitivity
         if isinstance(sensitivity, Sensitivity):
-            self.noise.bound(sensitivity)
+            self.noise.bound_for(sensitivity)
 
     def init(self) -> State:
         """Returns the state of the clipping rule before the first lot."""
@@ -102,32 +102,32 @@ class L1Sum:
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one release of the clipped sum, divided by the expected batch, and the next state."""
         # A user's own rule is watched: what it gives a row must not depend on other rows.
-        rule, watch = self._rule(state), Watched()
+        rule, watch = self._rule_in_l1(state), RowwiseWatch()
         rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
         lot = grads if isinstance(grads, Chunked) else None
         ranked = None if lot is None else lot.ranked
-        found = weigh(_parts(grads), rule, most=None if lot is None else lot.most, ranked=ranked)
+        clipped = sum_clipped(_l1_parts(grads), rule, largest_batch=None if lot is None else lot.most, ranked=ranked)
         # A rule that was found to look at other rows has no proof; otherwise rounding is added to its promise.
         sensitivity = rule.sensitivity
-        if watch.found(ranked) and isinstance(sensitivity, Sensitivity):
-            sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
+        if watch.is_broken_anywhere(ranked) and isinstance(sensitivity, Sensitivity):
+            sensitivity = Unproven(RowwiseWatch.STATISTIC, sensitivity.l2)
         if isinstance(sensitivity, Sensitivity):
-            sensitivity = replace(sensitivity, rounding=slack(found.rows, found.dtype))
-        released = release(Sealed(found.total), sensitivity, self.noise, rng, divide_by=expected_batch)
-        tally = None if found.tally is None else Sealed(found.tally)
+            sensitivity = replace(sensitivity, rounding=rounding_slack(clipped.rows, clipped.dtype))
+        released = release(Sealed(clipped.total), sensitivity, self.noise, rng, divide_by=expected_batch)
+        tally = None if clipped.tally is None else Sealed(clipped.tally)
         spent, state = self.weigher.advance(state, tally, expected_batch, rng)
         return Release(released.value, compose([released.event, *spent]), released.divided_by), state
 
-    def _rule(self, state: State) -> Rule:
+    def _rule_in_l1(self, state: State) -> Rule:
         """Returns the rule of this step with its reach in L1; raises Refusal where it needs more than one norm."""
 
-        def look() -> Norms:
+        def refuse_look() -> Norms:
             raise Refusal(
                 f"{self.weigher!r} looks at the lot's L2 norms first; need a weigher that does not, such as Flat"
             )
 
         # Asking for the lot's norms is refused, because those would be L2 norms.
-        rule = self.weigher.rule(state, look)
+        rule = self.weigher.rule(state, refuse_look)
         promise = rule.sensitivity
         if isinstance(promise, Unproven):
             return rule

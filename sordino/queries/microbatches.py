@@ -24,17 +24,17 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.clipping.clipping_rule import Rule, State, Weigher
-from sordino.clipping.rowwise_check import Watched
-from sordino.clipping.weight_bound import bounded_weights
+from sordino.clipping.rowwise_check import RowwiseWatch
+from sordino.clipping.weight_bound import bound_weights
 from sordino.events import compose
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.protocol import Norms, PerSample
-from sordino.per_sample.row_arithmetic import squared_norms
+from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Gaussian, Noise
 from sordino.release.release import Release, release
-from sordino.release.rounding import slack
+from sordino.release.rounding import rounding_slack
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity, Unproven
 from sordino.release.vectors import Grads
@@ -51,11 +51,11 @@ class Grouping(Protocol):
         """The reason why there is no bound; empty if there is one."""
         ...
 
-    def expected(self, expected_batch: float) -> float:
+    def expected_groups(self, expected_batch: float) -> float:
         """Returns how many groups a lot is expected to have, a public number."""
         ...
 
-    def groups(self, records: Indices, rng: Rng) -> Indices:
+    def assign_groups(self, records: Indices, rng: Rng) -> Indices:
         """Returns the group of each of these records of the dataset, in their order."""
         ...
 
@@ -80,11 +80,11 @@ class ByCoin:
     def __post_init__(self) -> None:
         validate.count("count", self.count)
 
-    def expected(self, expected_batch: float) -> float:
+    def expected_groups(self, expected_batch: float) -> float:
         """Returns the number of groups."""
         return float(self.count)
 
-    def groups(self, records: Indices, rng: Rng) -> Indices:
+    def assign_groups(self, records: Indices, rng: Rng) -> Indices:
         """Returns the group of each record, which is a function of the stream and of the record's own number."""
         coins = rng.uniform(int(records.max()) + 1 if len(records) else 0)
         return np.floor(coins[records] * self.count).astype(np.int64)
@@ -116,11 +116,11 @@ class ByPosition:
     def __post_init__(self) -> None:
         validate.count("size", self.size)
 
-    def expected(self, expected_batch: float) -> float:
+    def expected_groups(self, expected_batch: float) -> float:
         """Returns the expected batch over the size of a group, at least 1."""
         return max(1.0, expected_batch / self.size)
 
-    def groups(self, records: Indices, rng: Rng) -> Indices:
+    def assign_groups(self, records: Indices, rng: Rng) -> Indices:
         """Returns the groups in the order of the lot."""
         return np.arange(len(records), dtype=np.int64) // self.size
 
@@ -153,7 +153,7 @@ class Microbatches:
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Gaussian):
             raise TypeError(f"noise={self.noise!r}: must be Gaussian; the L1 reach of a group's vector is not known")
-        self._rule(self.weigher.init())
+        self._rule_without_records(self.weigher.init())
 
     def init(self) -> State:
         """Returns the state of the clipping rule, and 0, the number of the first lot."""
@@ -162,44 +162,44 @@ class Microbatches:
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one release of the clipped means of the groups, and the next state."""
         inner, step = state
-        rule, watch = self._rule(inner), Watched()
-        total, means = self._means(grads, rng.child("groups", step))
+        rule, watch = self._rule_without_records(inner), RowwiseWatch()
+        total, means = self._group_means(grads, rng.child("groups", step))
         # Clip the mean of every group; one that is not finite counts nothing.
         if means:
             names = tuple(total)
-            squared = torch.stack([torch.stack([squared_norms(mean[n][None])[0] for n in names]) for mean in means])
+            squared = torch.stack([torch.stack([row_squared_norms(mean[n][None])[0] for n in names]) for mean in means])
             finite = squared.isfinite().all(dim=1, keepdim=True)
             norms = Norms(torch.where(finite, squared, 0), names)
             weights = torch.where(finite, watch(rule.weights)(norms), 0)  # (K, 1 | P)
-            if rule.bounded and isinstance(rule.sensitivity, Sensitivity):
+            if rule.is_bounded and isinstance(rule.sensitivity, Sensitivity):
                 sizes = {name: tensor.numel() for name, tensor in total.items()}
-                weights = bounded_weights(weights, norms, rule.sensitivity, lambda: sizes)
+                weights = bound_weights(weights, norms, rule.sensitivity, lambda: sizes)
             for mean, row in zip(means, weights.expand(-1, len(names)).tolist(), strict=True):
                 for name, w in zip(names, row, strict=True):
                     if w:
                         total[name].add_(mean[name], alpha=w)
         halved = Gaussian(self.noise.multiplier / 2)  # σC over a reach of 2C
-        reach = self._reach(rule, expected_batch)
-        if watch.broken and isinstance(reach, Sensitivity):
-            reach = Unproven(Watched.STATISTIC, reach.l2)
+        reach = self._sensitivity_of(rule, expected_batch)
+        if watch.is_broken and isinstance(reach, Sensitivity):
+            reach = Unproven(RowwiseWatch.STATISTIC, reach.l2)
         released = release(Sealed(total), reach, halved, rng)
         spent, inner = self.weigher.advance(inner, None, expected_batch, rng)
-        scale = expected_batch / self.grouping.expected(
+        scale = expected_batch / self.grouping.expected_groups(
             expected_batch
         )  # public: the caller divides by the expected batch
         value = {name: tensor.mul_(scale) for name, tensor in released.value.items()}
         return Release(value, compose([released.event, *spent])), [inner, step + 1]
 
-    def _rule(self, state: State) -> Rule:
+    def _rule_without_records(self, state: State) -> Rule:
         """Returns the clipping rule of this step; raises Refusal for one that looks at single records."""
 
-        def look() -> Norms:
+        def refuse_look() -> Norms:
             raise Refusal(
                 f"{self.weigher!r} looks at the norms of the lot's records, and microbatches have none; "
                 "use a weigher that does not"
             )
 
-        rule = self.weigher.rule(state, look)
+        rule = self.weigher.rule(state, refuse_look)
         # A record that changes a group's mean changes the tally of that group from any value to any other.
         if rule.tally is not None:
             raise Refusal(
@@ -208,18 +208,18 @@ class Microbatches:
             )
         return rule
 
-    def _reach(self, rule: Rule, expected_batch: float) -> Sensitivity | Unproven:
+    def _sensitivity_of(self, rule: Rule, expected_batch: float) -> Sensitivity | Unproven:
         """Returns how far one record moves the sum: 2C, since it can change one group's vector to any within C."""
         if isinstance(rule.sensitivity, Unproven):
             return rule.sensitivity
-        groups = math.ceil(self.grouping.expected(expected_batch))
-        twice = replace(rule.sensitivity, l2=2 * rule.sensitivity.l2, l1=None, rounding=slack(groups))
-        return Unproven(self.grouping.unproven, twice.l2) if self.grouping.unproven else twice
+        groups = math.ceil(self.grouping.expected_groups(expected_batch))
+        doubled = replace(rule.sensitivity, l2=2 * rule.sensitivity.l2, l1=None, rounding=rounding_slack(groups))
+        return Unproven(self.grouping.unproven, doubled.l2) if self.grouping.unproven else doubled
 
-    def _means(self, grads: PerSample, rng: Rng) -> tuple[Grads, list[Grads]]:
+    def _group_means(self, grads: PerSample, rng: Rng) -> tuple[Grads, list[Grads]]:
         """Returns zeros to add to, and the mean gradient of every group that has a record."""
         parts: Iterable[PerSample] = grads if isinstance(grads, Chunked) else (grads,)
-        of = _groups(grads, self.grouping, rng)
+        groups_of = _group_lookup(grads, self.grouping, rng)
         total: Grads | None = None
         sums: dict[int, Grads] = {}
         counts: dict[int, int] = {}
@@ -228,35 +228,35 @@ class Microbatches:
             b = len(part.losses)
             finite = part.norms().squared.isfinite().all(dim=1)  # (B,)
             if total is None:
-                total = _summed(part, torch.zeros_like(finite), None)
+                total = _add_members(part, torch.zeros_like(finite), None)
             # Add the records of this batch to the sums of their groups; a record that is not finite is left out.
-            mine = of(start, b)
-            for k in np.unique(mine).tolist():
-                member = torch.from_numpy(mine == k).to(finite.device) & finite
-                sums[k] = _summed(part, member, sums.get(k))
+            groups = groups_of(start, b)
+            for k in np.unique(groups).tolist():
+                member = torch.from_numpy(groups == k).to(finite.device) & finite
+                sums[k] = _add_members(part, member, sums.get(k))
                 counts[k] = counts.get(k, 0) + int(member.sum())
             start += b
         assert total is not None, "a lot has at least one part"
         return total, [{n: t / max(1, counts[k]) for n, t in sums[k].items()} for k in sorted(sums)]
 
 
-def _summed(part: PerSample, member: Tensor, into: Grads | None) -> Grads:
+def _add_members(part: PerSample, member: Tensor, into: Grads | None) -> Grads:
     """Returns the sum of the members' gradients, added to `into` if there is one."""
-    found = part.weighted_sum(member.to(torch.float32)[:, None])
+    member_sum = part.weighted_sum(member.to(torch.float32)[:, None])
     if into is None:
-        return {name: tensor.clone() for name, tensor in found.items()}
-    for name, tensor in found.items():
+        return {name: tensor.clone() for name, tensor in member_sum.items()}
+    for name, tensor in member_sum.items():
         into[name].add_(tensor)
     return into
 
 
-def _groups(grads: PerSample, grouping: Grouping, rng: Rng) -> Callable[[int, int], Indices]:
+def _group_lookup(grads: PerSample, grouping: Grouping, rng: Rng) -> Callable[[int, int], Indices]:
     """Returns a function from a stretch of the lot to its records' groups; by position if the records are unknown."""
     records = grads.records if isinstance(grads, Chunked) else None
     if records is not None:
-        whole = grouping.groups(records, rng)
-        return lambda start, n: whole[start : start + n]
-    return lambda start, n: grouping.groups(np.arange(start + n, dtype=np.int64), rng)[start:]
+        groups = grouping.assign_groups(records, rng)
+        return lambda start, n: groups[start : start + n]
+    return lambda start, n: grouping.assign_groups(np.arange(start + n, dtype=np.int64), rng)[start:]
 
 
 DECLARED = Declaration(

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from sordino.clipping.clipping_rule import State, Weigher
 from sordino.events import Event, compose
-from sordino.per_sample.chunked import moved
+from sordino.per_sample.chunked import move_gradients
 from sordino.per_sample.protocol import PerSample
-from sordino.queries.noisy_sum import NoisySum, weighed
-from sordino.queries.virtual_steps import add, checked_rate, proportions, rate
+from sordino.queries.noisy_sum import NoisySum, clip_and_sum
+from sordino.queries.virtual_steps import add_scaled, check_learning_rate, learning_rate_at, part_weights
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Gaussian, Noise
 from sordino.release.release import Release, release
@@ -54,10 +54,10 @@ class NoisyLookahead:
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        checked_rate(self.learning_rate)
+        check_learning_rate(self.learning_rate)
         if isinstance(self.noise, Sequence):
             object.__setattr__(self, "noise", tuple(self.noise))
-        for _, noise in self._parts():
+        for _, noise in self._weights_and_noises():
             NoisySum(self.weigher, noise)  # refuses a noise whose norm the rule does not bound
 
     def init(self) -> State:
@@ -66,26 +66,26 @@ class NoisyLookahead:
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns the sum of one DP-SGD release for each part; the clipping rule learns from the first."""
-        eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
+        eta, inner = learning_rate_at(self.learning_rate, state["step"]), state["weigher"]
         update: Grads = {}
         events: list[Event] = []
-        here, learnt = grads, None
-        for k, (weight, noise) in enumerate(self._parts()):
+        gradients, first_tally = grads, None
+        for k, (weight, noise) in enumerate(self._weights_and_noises()):
             if k > 0:
                 # Only released values decide where the next gradient is taken.
-                here = moved(grads, add({}, update, -eta / expected_batch))
-            total, tally, sensitivity = weighed(self.weigher, inner, here)
-            learnt = tally if k == 0 else learnt
+                gradients = move_gradients(grads, add_scaled({}, update, -eta / expected_batch))
+            total, tally, sensitivity = clip_and_sum(self.weigher, inner, gradients)
+            first_tally = tally if k == 0 else first_tally
             released = release(Sealed(total), sensitivity, noise, rng)
-            update = add(update, released.value, weight)
+            update = add_scaled(update, released.value, weight)
             events.append(released.event)
-        spent, inner = self.weigher.advance(inner, learnt, expected_batch, rng)
+        spent, inner = self.weigher.advance(inner, first_tally, expected_batch, rng)
         return Release(update, compose([*events, *spent])), {"step": state["step"] + 1, "weigher": inner}
 
-    def _parts(self) -> list[tuple[float, Noise]]:
+    def _weights_and_noises(self) -> list[tuple[float, Noise]]:
         """Returns the weight and the noise of each part; raises ValueError if their numbers differ."""
-        weights = proportions(self.rho, self.rounds)
-        noises = self.noise if isinstance(self.noise, Sequence) else _split(self.noise, weights)
+        weights = part_weights(self.rho, self.rounds)
+        noises = self.noise if isinstance(self.noise, Sequence) else _split_noise(self.noise, weights)
         if len(noises) != len(weights):
             raise ValueError(
                 f"noise: {len(noises)} were given for {len(weights)} parts; need one each, or one to split"
@@ -93,7 +93,7 @@ class NoisyLookahead:
         return list(zip(weights, noises, strict=True))
 
 
-def _split(noise: Noise, weights: Sequence[float]) -> list[Noise]:
+def _split_noise(noise: Noise, weights: Sequence[float]) -> list[Noise]:
     if not isinstance(noise, Gaussian):
         raise TypeError(f"noise={noise!r}: only Gaussian noise can be split at no cost; give one noise for each part")
     return [Gaussian(noise.multiplier / math.sqrt(weight)) for weight in weights]

@@ -19,10 +19,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sordino.clipping.clipping_rule import State, Weigher, weigh
+from sordino.clipping.clipping_rule import State, Weigher, sum_clipped
 from sordino.clipping.layerwise import Layerwise
 from sordino.clipping.noise_shares import Multipliers
-from sordino.clipping.rowwise_check import Watched
+from sordino.clipping.rowwise_check import RowwiseWatch
 from sordino.events import compose
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.protocol import Norms, PerSample
@@ -30,10 +30,10 @@ from sordino.registry import Declaration, Example
 from sordino.release.exact_sums import OnGrid
 from sordino.release.noise import Gaussian, Noise
 from sordino.release.release import Release, release
-from sordino.release.rounding import slack
+from sordino.release.rounding import rounding_slack
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import EXACT, Estimate, Sensitivity, Unproven
-from sordino.release.vectors import Grads, Summed, TwoPartSum
+from sordino.release.vectors import Grads, TwoPartSum, WideSum
 from sordino.rng.streams import Rng
 
 NO_NORMS = Norms(torch.zeros(0, 0), ())
@@ -41,58 +41,58 @@ NO_NORMS = Norms(torch.zeros(0, 0), ())
 
 
 @dataclass
-class _Look:
+class _LotNorms:
     """Hands the lot's norms to a clipping rule and remembers that it looked."""
 
     norms: Callable[[], Norms]
-    looked: bool = False
+    has_looked: bool = False
 
     def __call__(self) -> Norms:
-        self.looked = True
+        self.has_looked = True
         return self.norms()
 
-    def judged(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
+    def judge_promise(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
         """Returns the promise, or an unproven one if the rule was chosen after looking, whatever it says."""
-        if self.looked and isinstance(sensitivity, Sensitivity):
+        if self.has_looked and isinstance(sensitivity, Sensitivity):
             return Unproven("the weigher looked at the lot's norms before it chose its rule", sensitivity.l2)
         return sensitivity
 
 
-def weighed(
+def clip_and_sum(
     weigher: Weigher, state: State, grads: PerSample
-) -> tuple[Grads | TwoPartSum | Summed | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
+) -> tuple[Grads | TwoPartSum | WideSum | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
     """Returns the weighted sum of a lot, not sealed yet, the tally, and how far one record moves the sum."""
     # Fix the rule before any record is weighted. A user's own rule is watched while it is applied.
-    look = _Look(grads.norms)
-    rule, watch = weigher.rule(state, look), Watched()
+    lot_norms = _LotNorms(grads.norms)
+    rule, watch = weigher.rule(state, lot_norms), RowwiseWatch()
     weights, tally = watch(rule.weights), None if rule.tally is None else watch(rule.tally)
-    if watch.watching:
+    if watch.is_watching:
         rule = replace(rule, weights=weights, tally=tally)
     if isinstance(grads, Chunked):
-        found = weigh(grads.own(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
-        estimate, broken = grads.estimate, watch.found(grads.ranked)
+        clipped = sum_clipped(grads.iterate_local_parts(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
+        estimate, is_broken = grads.estimate, watch.is_broken_anywhere(grads.ranked)
     else:
-        found, estimate, broken = weigh((grads,), rule), EXACT, watch.broken
+        clipped, estimate, is_broken = sum_clipped((grads,), rule), EXACT, watch.is_broken
     # A rule that looked at the lot, or that depends on other rows, has no proof.
-    sensitivity = look.judged(rule.sensitivity)
-    if broken and isinstance(sensitivity, Sensitivity):
-        sensitivity = Unproven(Watched.STATISTIC, sensitivity.l2)
+    sensitivity = lot_norms.judge_promise(rule.sensitivity)
+    if is_broken and isinstance(sensitivity, Sensitivity):
+        sensitivity = Unproven(RowwiseWatch.STATISTIC, sensitivity.l2)
     if isinstance(sensitivity, Sensitivity):
-        sensitivity = _rounded(sensitivity, estimate, found.rows, found.dtype)
-    return found.total, None if found.tally is None else Sealed(found.tally), sensitivity
+        sensitivity = _add_rounding(sensitivity, estimate, clipped.rows, clipped.dtype)
+    return clipped.total, None if clipped.tally is None else Sealed(clipped.tally), sensitivity
 
 
-def _rounded(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
+def _add_rounding(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
     """Returns the promise with how the norms were obtained and what rounding adds to it."""
     if promise.units is not None:  # anybody's function, which may not be hashable
-        return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
-    return _of_numbers(promise, estimate, rows, dtype)
+        return replace(promise, estimate=estimate, rounding=rounding_slack(rows, dtype))
+    return _add_rounding_cached(promise, estimate, rows, dtype)
 
 
 @lru_cache(maxsize=64)
-def _of_numbers(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
+def _add_rounding_cached(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
     """Returns the promise with estimate and rounding; cached, because it is equal at nearly every lot."""
-    return replace(promise, estimate=estimate, rounding=slack(rows, dtype))
+    return replace(promise, estimate=estimate, rounding=rounding_slack(rows, dtype))
 
 
 class Query(Protocol):
@@ -135,7 +135,7 @@ class NoisySum:
         # Refuse now what could only fail later: a noise whose norm the clipping rule does not bound.
         sensitivity = self.weigher.rule(self.weigher.init(), lambda: NO_NORMS).sensitivity
         if isinstance(sensitivity, Sensitivity):
-            self.noise.bound(sensitivity)
+            self.noise.bound_for(sensitivity)
 
     @classmethod
     def per_layer(cls, layers: Mapping[str, tuple[float, float]]) -> NoisySum:
@@ -157,7 +157,7 @@ class NoisySum:
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one DP-SGD release, divided by the expected batch, and the next state."""
-        total, tally, sensitivity = weighed(self.weigher, state, grads)
+        total, tally, sensitivity = clip_and_sum(self.weigher, state, grads)
         released = release(Sealed(total), sensitivity, self.noise, rng, divide_by=expected_batch)
         spent, state = self.weigher.advance(state, tally, expected_batch, rng)
         return Release(released.value, compose([released.event, *spent]), released.divided_by), state

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from sordino import validate
 from sordino.clipping.clipping_rule import State, Weigher
-from sordino.per_sample.chunked import moved
+from sordino.per_sample.chunked import move_gradients
 from sordino.per_sample.protocol import PerSample
 from sordino.queries.noisy_sum import NoisySum
-from sordino.queries.virtual_steps import add, checked_rate, rate
+from sordino.queries.virtual_steps import add_scaled, check_learning_rate, learning_rate_at
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Noise
 from sordino.release.release import Release
@@ -53,7 +53,7 @@ class OptimisticLookahead:
     rho: float = 1.0
 
     def __post_init__(self) -> None:
-        checked_rate(self.learning_rate)
+        check_learning_rate(self.learning_rate)
         validate.positive("rho", self.rho, infinite=True)
         NoisySum(self.weigher, self.noise)
 
@@ -63,10 +63,12 @@ class OptimisticLookahead:
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one DP-SGD release at the point where the last released gradient leads, and the next state."""
-        eta = rate(self.learning_rate, state["step"]) / self.rho
+        eta = learning_rate_at(self.learning_rate, state["step"]) / self.rho
         by = {name: value * -eta for name, value in state["released"].items()}
-        released, inner = NoisySum(self.weigher, self.noise)(moved(grads, by), state["weigher"], expected_batch, rng)
-        mean = add({}, released.value, released.divided_by / expected_batch)
+        released, inner = NoisySum(self.weigher, self.noise)(
+            move_gradients(grads, by), state["weigher"], expected_batch, rng
+        )
+        mean = add_scaled({}, released.value, released.divided_by / expected_batch)
         return released, {"step": state["step"] + 1, "weigher": inner, "released": mean}
 
 

@@ -22,13 +22,13 @@ from torch import Tensor
 from sordino import validate
 from sordino.distributed.agreement import agree_within_group
 from sordino.distributed.claim_facts import ClaimFacts, digest_of_record
-from sordino.distributed.process_group import fresh
+from sordino.distributed.process_group import new_rng
 from sordino.events import Event
 from sordino.ledger.claims import SEED
 from sordino.ledger.ledger import Ledger
 from sordino.registry import Declaration
 from sordino.release.release import Steps, choose_between
-from sordino.release.sealed import Sealed, derived
+from sordino.release.sealed import Sealed, map_sealed
 from sordino.rng.streams import Rng
 
 
@@ -63,7 +63,7 @@ class PrivateQuantile:
 
     def __call__(self, values: Sealed[Tensor], rng: Rng) -> tuple[float, Event]:
         """Returns a public number, and the event of its release."""
-        return choose_between(derived(values, self.utility), self.sensitivity, self.epsilon, rng)
+        return choose_between(map_sealed(values, self.utility), self.sensitivity, self.epsilon, rng)
 
     def of(self, values: Tensor, *, ledger: Ledger, seed: int | None = None) -> float:
         """Returns the quantile of a tensor of private numbers, one per record, and enters its release in the ledger."""
@@ -71,18 +71,18 @@ class PrivateQuantile:
             ledger.disclose(SEED)
         else:
 
-            def add(facts: ClaimFacts, key: bytes) -> None:
+            def add_facts(facts: ClaimFacts, key: bytes) -> None:
                 facts.add("quantile", self)
                 facts.add("entries of the ledger", ledger.length)
                 facts.add("values", digest_of_record(key, values))
 
             # All ranks must ask the same about the same numbers before one of them releases anything.
-            agree_within_group(add)
-        rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
-        found, event = self(Sealed(values, ledger), rng)
+            agree_within_group(add_facts)
+        rng = new_rng() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+        quantile, event = self(Sealed(values, ledger), rng)
         # The release is entered in the ledger of the numbers, in a section of its own.
         ledger.release(event, ledger.page())
-        return found
+        return quantile
 
     def utility(self, values: Tensor) -> Steps:
         """Returns u as a step function."""

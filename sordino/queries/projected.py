@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 from sordino.clipping.clipping_rule import State, Weigher
 from sordino.events import compose
-from sordino.per_sample.chunked import moved
+from sordino.per_sample.chunked import move_gradients
 from sordino.per_sample.protocol import PerSample
-from sordino.queries.noisy_sum import NoisySum, weighed
-from sordino.queries.virtual_steps import add, checked_rate, proportions, rate
+from sordino.queries.noisy_sum import NoisySum, clip_and_sum
+from sordino.queries.virtual_steps import add_scaled, check_learning_rate, learning_rate_at, part_weights
 from sordino.registry import Declaration, Method
-from sordino.release.exact_sums import whole
+from sordino.release.exact_sums import complete_sum
 from sordino.release.noise import Noise
 from sordino.release.release import Release, release
 from sordino.release.sealed import Sealed
@@ -68,8 +68,8 @@ class Projected:
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        checked_rate(self.learning_rate)
-        proportions(self.rho, self.rounds)
+        check_learning_rate(self.learning_rate)
+        part_weights(self.rho, self.rounds)
         NoisySum(self.weigher, self.noise)  # refuses a noise whose norm the rule does not bound
 
     def init(self) -> State:
@@ -80,20 +80,22 @@ class Projected:
         """Returns the sum of the parts with one noise, and the next state; the clipping rule learns from the first
         part.
         """
-        eta, inner = rate(self.learning_rate, state["step"]), state["weigher"]
-        total, learnt, sensitivity = weighed(self.weigher, inner, grads)
-        first, *others = proportions(self.rho, self.rounds)
-        step = add({}, whole(total), 1.0)  # private, and so is every point on the way
-        update = add({}, step, first)
+        eta, inner = learning_rate_at(self.learning_rate, state["step"]), state["weigher"]
+        total, first_tally, sensitivity = clip_and_sum(self.weigher, inner, grads)
+        first, *others = part_weights(self.rho, self.rounds)
+        step = add_scaled({}, complete_sum(total), 1.0)  # private, and so is every point on the way
+        update = add_scaled({}, step, first)
         for weight in others:
-            total, _, sensitivity = weighed(self.weigher, inner, moved(grads, add({}, update, -eta / expected_batch)))
-            update = add(update, whole(total), weight)
+            total, _, sensitivity = clip_and_sum(
+                self.weigher, inner, move_gradients(grads, add_scaled({}, update, -eta / expected_batch))
+            )
+            update = add_scaled(update, complete_sum(total), weight)
             scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
             sensitivity = Unproven(REASON, scale)
         # The update before noise is handed out sealed, for diagnostics.
-        kept = {"first": Sealed(step), "update": Sealed(add({}, update, 1.0))}
+        kept = {"first": Sealed(step), "update": Sealed(add_scaled({}, update, 1.0))}
         released = release(Sealed(update), sensitivity, self.noise, rng)
-        spent, inner = self.weigher.advance(inner, learnt, expected_batch, rng)
+        spent, inner = self.weigher.advance(inner, first_tally, expected_batch, rng)
         event = compose([released.event, *spent])
         return Release(released.value, event, kept=kept), {"step": state["step"] + 1, "weigher": inner}
 

@@ -18,7 +18,7 @@ from sordino.ledger.claims import NoGuarantee
 _ONE, _TWO = 1.0, 2.0
 
 
-def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
+def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
     """Returns the smallest noise multiplier at which the run is (ε, δ)-DP.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
@@ -27,27 +27,29 @@ def noise_for(event_of: Callable[[float], Event], epsilon: float, delta: float) 
     True
     """
     first = event_of(_ONE)
-    form = scaled(to_json(first), to_json(event_of(_TWO)))
+    event_form = find_linear_form(to_json(first), to_json(event_of(_TWO)))
     # What is released besides the steps may already cost more than ε.
-    floor = _floor(event_of if form is None else lambda s: from_json(form(s)), delta)
+    floor = _epsilon_without_steps(event_of if event_form is None else lambda s: from_json(event_form(s)), delta)
     if floor >= epsilon:
         raise ValueError(
             f"epsilon={epsilon:g}: what is released besides the steps costs ε = {floor:.3g} by itself; "
             "give it more noise (ranges, normalise, pca), leave it out, or allow more"
         )
-    said = claims.claim(first, delta, PLD())
-    if isinstance(said, NoGuarantee):
-        raise ValueError(f"epsilon={epsilon:g}: no noise meets it, {said.reason}; give noise_multiplier instead")
+    claim_at_one = claims.make_claim(first, delta, PLD())
+    if isinstance(claim_at_one, NoGuarantee):
+        raise ValueError(
+            f"epsilon={epsilon:g}: no noise meets it, {claim_at_one.reason}; give noise_multiplier instead"
+        )
     # The fast way first: an event that is linear in the multiplier is not built anew for each trial. The result is
     # checked.
-    if form is not None:
-        sigma = calibrate(lambda s: from_json(form(s)), PLD(), epsilon, delta)
+    if event_form is not None:
+        sigma = calibrate(lambda s: from_json(event_form(s)), PLD(), epsilon, delta)
         if PLD().epsilon(event_of(sigma), delta) <= epsilon:
             return sigma
     return calibrate(event_of, PLD(), epsilon, delta)
 
 
-def steps_for(event_of: Callable[[int], Event], steps: int, budget: float, delta: float) -> int:
+def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float, delta: float) -> int:
     """Returns the most steps, up to `steps`, that keep the run within (budget, δ).
 
     Raises:
@@ -55,34 +57,34 @@ def steps_for(event_of: Callable[[int], Event], steps: int, budget: float, delta
 
     """
 
-    def fits(count: int) -> bool:
-        said = claims.claim(event_of(count), delta, PLD())
-        if isinstance(said, NoGuarantee):
-            raise ValueError(f"budget={budget:g}: no number of steps keeps to it, {said.reason}")
-        return said.epsilon <= budget
+    def fits_budget(count: int) -> bool:
+        claim = claims.make_claim(event_of(count), delta, PLD())
+        if isinstance(claim, NoGuarantee):
+            raise ValueError(f"budget={budget:g}: no number of steps keeps to it, {claim.reason}")
+        return claim.epsilon <= budget
 
-    if fits(steps):
+    if fits_budget(steps):
         return steps
-    if not fits(1):
+    if not fits_budget(1):
         raise BudgetExhausted(f"budget={budget:g}: the first step would exceed it; use more noise, or a larger budget")
     # Bisect: ε grows with the number of steps.
     low, high = 1, steps
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        low, high = (middle, high) if fits_budget(middle) else (low, middle)
     return low
 
 
-def _floor(event_of: Callable[[float], Event], delta: float) -> float:
+def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> float:
     """Returns ε when the noise of the steps hides everything, which is the cost of everything else."""
     try:
-        found = PLD().epsilon(event_of(1e9), delta)
+        epsilon = PLD().epsilon(event_of(1e9), delta)
     except Unsupported:
         return 0.0  # the claim says why, here and where no ε is finite
-    return found if math.isfinite(found) else 0.0
+    return epsilon if math.isfinite(epsilon) else 0.0
 
 
-def scaled(one: Any, two: Any) -> Callable[[float], Any] | None:
+def find_linear_form(one: Any, two: Any) -> Callable[[float], Any] | None:
     """Returns the JSON of an event as a function of the multiplier, from those at 1 and 2; None if it is not linear."""
     if one == two:
         return lambda s: one
@@ -91,11 +93,11 @@ def scaled(one: Any, two: Any) -> Callable[[float], Any] | None:
     if numbers and not isinstance(one, bool) and two == _TWO * one:
         return lambda s: s * one
     if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
-        inner = {key: scaled(value, two[key]) for key, value in one.items()}
+        inner = {key: find_linear_form(value, two[key]) for key, value in one.items()}
         if all(f is not None for f in inner.values()):
             return lambda s: {key: f(s) for key, f in inner.items() if f is not None}
     if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
-        parts = [scaled(a, b) for a, b in zip(one, two, strict=True)]
+        parts = [find_linear_form(a, b) for a, b in zip(one, two, strict=True)]
         if all(f is not None for f in parts):
             return lambda s: [f(s) for f in parts if f is not None]
     return None

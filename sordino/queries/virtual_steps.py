@@ -22,7 +22,7 @@ from sordino.release.vectors import Grads
 from sordino.schedules import Schedule
 
 
-def proportions(rho: float, rounds: int) -> tuple[float, ...]:
+def part_weights(rho: float, rounds: int) -> tuple[float, ...]:
     """Returns the weights of the parts.
 
     >>> proportions(2.0, 1), proportions(1.0, 1), proportions(1.5, 2)
@@ -35,17 +35,17 @@ def proportions(rho: float, rounds: int) -> tuple[float, ...]:
     return tuple(w for w in (*[1 / (rho * rounds)] * rounds, 1 - 1 / rho) if w > 0)
 
 
-def rate(learning_rate: float | Schedule, step: int) -> float:
+def learning_rate_at(learning_rate: float | Schedule, step: int) -> float:
     """Returns the learning rate of a step."""
     return learning_rate(step) if callable(learning_rate) else learning_rate
 
 
-def checked_rate(learning_rate: float | Schedule) -> float | Schedule:
+def check_learning_rate(learning_rate: float | Schedule) -> float | Schedule:
     """Returns a learning rate or a schedule of it; raises ValueError for a negative rate."""
     return learning_rate if callable(learning_rate) else validate.non_negative("learning_rate", learning_rate)
 
 
-def add(total: Mapping[str, Tensor], value: Mapping[str, Tensor], factor: float) -> Grads:
+def add_scaled(total: Mapping[str, Tensor], value: Mapping[str, Tensor], factor: float) -> Grads:
     """Returns total + factor · value in new memory; an empty total counts as zero."""
     return {
         name: factor * v if name not in total else torch.add(total[name], v, alpha=factor) for name, v in value.items()

@@ -55,7 +55,7 @@ class WithLoss:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
-        self.noise.bound(self._sensitivity)
+        self.noise.bound_for(self._sensitivity)
 
     @property
     def _sensitivity(self) -> Sensitivity:
@@ -69,9 +69,9 @@ class WithLoss:
         """Returns the query's release composed with that of the losses of its pass over the lot, and the next state."""
         inner, _ = state
         losses = _Losses(self.bound)
-        released, inner = self.query(losses.of(grads), inner, expected_batch, rng)
+        released, inner = self.query(losses.watch_losses(grads), inner, expected_batch, rng)
         # The losses are those of the query's own pass over the lot, if it made one at the current model.
-        total = Sealed({"loss": losses.total(grads)})
+        total = Sealed({"loss": losses.sum_losses(grads)})
         loss = release(total, self._sensitivity, self.noise, rng, divide_by=expected_batch)
         both = Release(released.value, compose([released.event, loss.event]), released.divided_by)
         return both, (inner, float(loss.value["loss"]))
@@ -84,8 +84,8 @@ def released_loss(query: Query, state: State) -> float | None:
             "private.loss: no loss was released; wrap the query, as in sd.WithLoss(query, bound=3.0, "
             "noise=sd.Gaussian(20.0)), which charges a noisy mean of each lot's losses"
         )
-    found: float | None = state[1]
-    return found
+    loss: float | None = state[1]
+    return loss
 
 
 @dataclass
@@ -93,32 +93,34 @@ class _Losses:
     """Adds up the clipped losses of a lot while the query goes through it."""
 
     bound: float
-    found: list[Tensor] | None = field(default=None, init=False)  # by part
+    sums_by_part: list[Tensor] | None = field(default=None, init=False)  # by part
 
-    def of(self, grads: PerSample) -> PerSample:
+    def watch_losses(self, grads: PerSample) -> PerSample:
         """Returns gradients whose pass also leaves the sum of the losses here."""
         if not isinstance(grads, Chunked):
             return grads
-        return replace(grads, parts=lambda: self._watch(grads.parts()))
+        return replace(grads, parts=lambda: self._collect_losses(grads.parts()))
 
-    def total(self, grads: PerSample) -> Tensor:
+    def sum_losses(self, grads: PerSample) -> Tensor:
         """Returns Σ clip(ℓ) in float64; by a pass of its own where the query made none at the model itself."""
-        if self.found is None:
-            for _ in self._watch(grads.parts() if isinstance(grads, Chunked) else (grads,)):
+        if self.sums_by_part is None:
+            for _ in self._collect_losses(grads.parts() if isinstance(grads, Chunked) else (grads,)):
                 pass
-        assert self.found, "a lot has at least one part"
+        assert self.sums_by_part, "a lot has at least one part"
         ranked = grads.ranked if isinstance(grads, Chunked) else None
-        return torch.stack(self.found).sum(dim=0) if ranked is None else ranked.sums(self.found)
+        return (
+            torch.stack(self.sums_by_part).sum(dim=0) if ranked is None else ranked.sum_over_chunks(self.sums_by_part)
+        )
 
-    def _watch(self, parts: Iterable[PerSample]) -> Iterator[PerSample]:
+    def _collect_losses(self, parts: Iterable[PerSample]) -> Iterator[PerSample]:
         """Yields the parts and keeps the sum of their clipped losses; one that is not a number counts as the bound."""
-        found: list[Tensor] = []
+        sums: list[Tensor] = []
         for part in parts:
             losses = part.losses.detach().to(torch.float64).cpu()
-            found.append(losses.nan_to_num(nan=self.bound).clamp(-self.bound, self.bound).sum(dim=0, keepdim=True))
+            sums.append(losses.nan_to_num(nan=self.bound).clamp(-self.bound, self.bound).sum(dim=0, keepdim=True))
             yield part
             del part  # or it would live on beside the next one
-        self.found = found
+        self.sums_by_part = sums
 
 
 DECLARED = Declaration(

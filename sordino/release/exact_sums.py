@@ -26,23 +26,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.distributed.noise_division import ByRows, Division, Evenly, Stretches, apart
+from sordino.distributed.noise_division import ByRows, Division, Evenly, Stretches, split_by_tensor
 from sordino.distributed.process_group import Ranks
-from sordino.release.vectors import Grads, Summed, TwoPartSum, accumulation_dtype, rounded
+from sordino.release.vectors import Grads, TwoPartSum, WideSum, accumulation_dtype, to_own_dtype
 
-FINE = 34
+GRID_BITS = 34
 """Bits between the bound and a step of the grid."""
-MOVED = 2.0
+ROUNDING_STEPS = 2.0
 """Steps by which rounding may move one coordinate of a sum further, when a record comes in."""
 MOST_RECORDS = 1 << 27
-_LEAST = 2.0**-90  # steps that float32 multiplies by without an end
-LONGEST = 2.0**50
+_SMALLEST_EXACT_STEP = 2.0**-90  # steps that float32 multiplies by without an end
+MOST_CHUNK_STEPS = 2.0**50
 """Steps of one chunk's sum at most: 2¹⁴ records of 2³⁵ steps are half of it."""
-_EXACT = 1 << 3
+_CHUNKS_IN_FLOAT64 = 1 << 3
 """Chunks added up in float64, where whole numbers are exact up to 2⁵³."""
 _STRETCH = 1 << 18
 """Numbers that are made wide at once."""
-END = 2.0**62
+MOST_STEPS = 2.0**62
 """What 64 bits hold, in steps, and something to spare."""
 
 
@@ -61,16 +61,16 @@ class Grid:
         True
         """
         exponent = math.frexp(bound)[1] - 1 if bound > 0 else 0
-        return Grid(2.0 ** (exponent - FINE), factors)
+        return Grid(2.0 ** (exponent - GRID_BITS), factors)
 
-    def rounded(self, name: str, tensor: Tensor) -> Tensor:
+    def to_steps(self, name: str, tensor: Tensor) -> Tensor:
         """Returns a tensor's coordinates in steps, as whole numbers in its own type or in float64; consumes the tensor.
 
         A step is a power of two, so without factors the product is exact in float32 too, where numbers from 2²⁴ on are
         whole already.
         """
         factor = 1.0 if self.factors is None else self.factors[name]
-        exact = factor == 1.0 and _LEAST < self.step < 1 / _LEAST
+        exact = factor == 1.0 and _SMALLEST_EXACT_STEP < self.step < 1 / _SMALLEST_EXACT_STEP
         flat = tensor.detach().reshape(-1)
         return (flat if exact else flat.double()).mul_(factor / self.step).round_()
 
@@ -99,9 +99,9 @@ class OnGrid:
         return ByRows(self.ranks, {name: self.shards[name] for name in self.narrow})
 
     @property
-    def own(self) -> Stretches:
+    def own_stretches(self) -> Stretches:
         """The coordinates that this rank adds noise to."""
-        return self.division.own()
+        return self.division.own_stretches()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -109,114 +109,118 @@ class OnGrid:
         wide = any(tensor.dtype == torch.float64 for tensor in self.narrow.values())
         return torch.float64 if wide else torch.float32
 
-    def own_sums(self) -> Tensor:
+    def reduce_to_own(self) -> Tensor:
         """Returns the sums over all ranks of this rank's coordinates."""
-        return self.values if self.scattered else self.division.own_sums(self.values)
+        return self.values if self.scattered else self.division.reduce_to_own(self.values)
 
-    def released(self, own: Tensor) -> Grads:
+    def assemble_release(self, own_values: Tensor) -> Grads:
         """Returns the released tensors by parameter, put together from what each rank made of its coordinates."""
-        return self.division.released(own, self.narrow)
+        return self.division.assemble_release(own_values, self.narrow)
 
-    def summed(self) -> Summed:
+    def gather_sum(self) -> WideSum:
         """Returns the complete sum on every rank, in float64 and without the factors.
 
         It is needed by taps that watch the release, and where no noise is added.
         """
-        total = self.ranks.sum_(self._everywhere()).double() * self.grid.step
-        values = apart(total, self.narrow)
+        total = self.ranks.sum_(self._spread_over_all_coordinates()).double() * self.grid.step
+        values = split_by_tensor(total, self.narrow)
         if self.grid.factors is not None:
             values = {name: tensor / self.grid.factors[name] for name, tensor in values.items()}
-        return Summed({name: tensor.double() for name, tensor in values.items()}, _here(self.narrow, values))
+        return WideSum(
+            {name: tensor.double() for name, tensor in values.items()}, _allocate_released(self.narrow, values)
+        )
 
-    def _everywhere(self) -> Tensor:
+    def _spread_over_all_coordinates(self) -> Tensor:
         """Returns this rank's share of the sum at all coordinates."""
         if not self.scattered:
             return self.values.clone()
-        whole = self.values.new_zeros(self.size)
-        for (start, count), rows in zip(self.own, self.values.split([n for _, n in self.own]), strict=True):
-            whole[start : start + count] = rows
-        return whole
+        all_values = self.values.new_zeros(self.size)
+        for (start, count), rows in zip(
+            self.own_stretches, self.values.split([n for _, n in self.own_stretches]), strict=True
+        ):
+            all_values[start : start + count] = rows
+        return all_values
 
 
 class OnGridAccumulator:
     """Adds up the sums of chunks as whole numbers."""
 
     def __init__(
-        self, grid: Grid, ranks: Ranks, most: float = math.inf, shards: Mapping[str, Tensor] | None = None
+        self, grid: Grid, ranks: Ranks, step_limit: float = math.inf, shards: Mapping[str, Tensor] | None = None
     ) -> None:
-        """`most`: steps that no coordinate of a chunk's sum may reach; none for rows that are bounded."""
-        self._grid, self._ranks, self._most, self._shards = grid, ranks, most, shards
+        """`step_limit`: steps that no coordinate of a chunk's sum may reach; none for rows that are bounded."""
+        self._grid, self._ranks, self._step_limit, self._shards = grid, ranks, step_limit, shards
         self._narrow: Grads = {}
         self._sums: Grads | None = None  # of a few chunks, in float64
         self._wide: Tensor | None = None
         self._values: Tensor | None = None
-        self._held = 0  # chunks in `sums`
-        self._past: Tensor | None = None  # whether a sum was one that whole numbers of 64 bits do not hold
+        self._chunks_held = 0  # chunks in `sums`
+        self._overflowed: Tensor | None = None  # whether a sum was one that whole numbers of 64 bits do not hold
 
-    def room(self) -> None:
+    def next_buffer(self) -> None:
         """Returns None: every chunk is added up in memory of its own, as on any other rank."""
 
-    def take(self, chunk: Grads) -> None:
+    def add_chunk(self, chunk: Grads) -> None:
         """Adds the sum of one more chunk."""
         # From here on there are only whole numbers, whose additions have no order.
-        rows = {name: self._grid.rounded(name, tensor) for name, tensor in chunk.items()}
+        rows = {name: self._grid.to_steps(name, tensor) for name, tensor in chunk.items()}
         # Rows without a bound could leave the range of 64 bits: such values are set to 0 and noted, and the lot is
         # refused later.
-        if math.isfinite(self._most):
+        if math.isfinite(self._step_limit):
             for name, row in rows.items():
-                fits = row.abs() < self._most  # False of what is not a number
+                fits = row.abs() < self._step_limit  # False of what is not a number
                 rows[name] = torch.where(fits, row, 0)
-                past = ~fits.all()
-                self._past = past if self._past is None else self._past | past
+                overflowed = ~fits.all()
+                self._overflowed = overflowed if self._overflowed is None else self._overflowed | overflowed
         # The first chunk says which tensors there are; room for the sums is taken once.
         if self._sums is None:
-            self._narrow = {name: _empty(tensor) for name, tensor in chunk.items()}
-            self._sums = self._room(rows)
+            self._narrow = {name: _empty_like_release(tensor) for name, tensor in chunk.items()}
+            self._sums = self._allocate_sums(rows)
         for name, row in rows.items():
-            if self._held:
-                self._add(self._sums[name], row)
+            if self._chunks_held:
+                self._add_widened(self._sums[name], row)
             else:
                 self._sums[name].copy_(row)
         # Sums in float64 are exact only for a few chunks, so they move to 64-bit integers in time.
-        self._held += 1
-        if self._held == _EXACT:
-            self._settle()
+        self._chunks_held += 1
+        if self._chunks_held == _CHUNKS_IN_FLOAT64:
+            self._move_to_integers()
 
-    def _room(self, rows: Grads) -> Grads:
+    def _allocate_sums(self, rows: Grads) -> Grads:
         """Returns float64 memory for the sums of all tensors, one after the other."""
         sizes = [len(row) for row in rows.values()]
         device = next((row.device for row in rows.values()), torch.device("cpu"))
-        return dict(zip(rows, self._ranks.kept.take(sum(sizes), torch.float64, device).split(sizes), strict=True))
+        return dict(zip(rows, self._ranks.buffers.borrow(sum(sizes), torch.float64, device).split(sizes), strict=True))
 
-    def _add(self, total: Tensor, row: Tensor) -> None:
+    def _add_widened(self, total: Tensor, row: Tensor) -> None:
         """Adds a row of any type, widened a stretch at a time: torch adds tensors of one type three times as fast."""
         if row.dtype is total.dtype:
             total.add_(row)
             return
         if self._wide is None:
             self._wide = total.new_empty(_STRETCH)
-        for some, more in zip(total.split(_STRETCH), row.split(_STRETCH), strict=True):
-            some.add_(self._wide[: len(more)].copy_(more))
+        for total_piece, row_piece in zip(total.split(_STRETCH), row.split(_STRETCH), strict=True):
+            total_piece.add_(self._wide[: len(row_piece)].copy_(row_piece))
 
-    def _settle(self) -> None:
+    def _move_to_integers(self) -> None:
         """Moves the sums from float64, where a few sums of whole numbers are exact, to 64-bit integers."""
         assert self._sums is not None, "a lot has at least one part"
         rows = list(self._sums.values())
         first = self._values is None
         if self._values is None:
             device = rows[0].device if rows else torch.device("cpu")
-            self._values = self._ranks.kept.take(sum(map(len, rows)), torch.int64, device)
-        for some, row in zip(self._values.split([len(row) for row in rows]), rows, strict=True):
+            self._values = self._ranks.buffers.borrow(sum(map(len, rows)), torch.int64, device)
+        for piece, row in zip(self._values.split([len(row) for row in rows]), rows, strict=True):
             if first:
-                some.copy_(row)
+                piece.copy_(row)
             else:
-                some.add_(row.to(torch.int64))
-        self._held = 0
+                piece.add_(row.to(torch.int64))
+        self._chunks_held = 0
 
     @property
-    def past_the_end(self) -> bool:
+    def has_overflowed(self) -> bool:
         """Was there a sum that whole numbers of 64 bits do not hold? Asked once for a lot: a device is waited for."""
-        return self._past is not None and bool(self._past)
+        return self._overflowed is not None and bool(self._overflowed)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -227,22 +231,22 @@ class OnGridAccumulator:
     @property
     def total(self) -> OnGrid:
         """The share of the sum that this rank has."""
-        if self._held or self._values is None:
-            self._settle()
+        if self._chunks_held or self._values is None:
+            self._move_to_integers()
         assert self._values is not None, "settled"
         return OnGrid(self._values, self._narrow, self._grid, self._ranks, self._shards)
 
 
-def whole(total: Grads | TwoPartSum | Summed | OnGrid) -> Grads:
+def complete_sum(total: Grads | TwoPartSum | WideSum | OnGrid) -> Grads:
     """Returns the complete sum in its own type, equal on every rank, for queries that compute with it before noise."""
-    return rounded(total.summed() if isinstance(total, OnGrid) else total)
+    return to_own_dtype(total.gather_sum() if isinstance(total, OnGrid) else total)
 
 
-def _here(narrow: Grads, values: Grads) -> Grads:
+def _allocate_released(narrow: Grads, values: Grads) -> Grads:
     """Returns tensors for the released values, allocated where there are none so far."""
     return {name: torch.empty_like(t, device=values[name].device) if t.is_meta else t for name, t in narrow.items()}
 
 
-def _empty(tensor: Tensor) -> Tensor:
+def _empty_like_release(tensor: Tensor) -> Tensor:
     """Returns an empty tensor for a released value; a chunk's own memory may be reused for the next chunk."""
     return torch.empty(tensor.shape, dtype=accumulation_dtype(tensor.dtype), device=tensor.device)

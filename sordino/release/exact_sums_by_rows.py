@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino.distributed import row_shard
-from sordino.distributed.collectives_on_demand import Rounds
+from sordino.distributed.collectives_on_demand import CollectiveRounds
 from sordino.distributed.process_group import Ranks
 from sordino.release.exact_sums import Grid, OnGrid
 from sordino.release.vectors import Grads, accumulation_dtype
@@ -31,48 +31,48 @@ class ByRowsAccumulator:
         self,
         grid: Grid,
         ranks: Ranks,
-        rounds: Rounds,
+        rounds: CollectiveRounds,
         shards: Mapping[str, Tensor],
-        most: float = math.inf,
+        step_limit: float = math.inf,
     ) -> None:
         """Prepares zeros for this rank's rows and registers to receive them.
 
-        `shards` are the parameters that are trained; `most` is the number of steps that no coordinate of a chunk's sum
+        `shards` are the parameters that are trained; `step_limit` is the number of steps that no coordinate of a chunk's sum
         may reach.
         """
-        self._grid, self._ranks, self._rounds, self._most, self._shards = grid, ranks, rounds, most, shards
+        self._grid, self._ranks, self._rounds, self._step_limit, self._shards = grid, ranks, rounds, step_limit, shards
         self._narrow: Grads = {
             name: torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device="meta") for name, p in shards.items()
         }
         # One vector of integers holds this rank's rows of all parameters, one after the other.
-        counts = [row_shard.stretch(p)[1] for p in shards.values()]
-        device = next((row_shard.local(p).device for p in shards.values()), torch.device("cpu"))
+        counts = [row_shard.own_stretch(p)[1] for p in shards.values()]
+        device = next((row_shard.local_rows(p).device for p in shards.values()), torch.device("cpu"))
         self._values = torch.zeros(sum(counts), dtype=torch.int64, device=device)
         self._rows = dict(zip(shards, self._values.split(counts), strict=True))
         # A round of collectives names a parameter by its number; this maps names to numbers and back.
         names = {id(p): name for name, p in shards.items()}
         self._names = {number: names[id(p)] for number, p in enumerate(rounds.shards) if id(p) in names}
         self._numbers = {name: number for number, name in self._names.items()}
-        self._past: Tensor | None = None
-        rounds.receives = self._receive
+        self._overflowed: Tensor | None = None
+        rounds.on_receive = self._add_own_rows
 
-    def take(self, chunk: Iterable[tuple[str, Tensor]]) -> None:
+    def add_chunk(self, chunk: Iterable[tuple[str, Tensor]]) -> None:
         """Adds the sum of one more chunk, one parameter at a time; the tensors are consumed."""
         for name, tensor in chunk:
-            row = self._grid.rounded(name, tensor)
-            if math.isfinite(self._most):
-                fits = row.abs() < self._most  # False of what is not a number
-                row, past = torch.where(fits, row, 0), ~fits.all()
-                self._past = past if self._past is None else self._past | past
-            self._rounds.bring(self._numbers[name], row.to(torch.int64))
+            row = self._grid.to_steps(name, tensor)
+            if math.isfinite(self._step_limit):
+                fits = row.abs() < self._step_limit  # False of what is not a number
+                row, overflowed = torch.where(fits, row, 0), ~fits.all()
+                self._overflowed = overflowed if self._overflowed is None else self._overflowed | overflowed
+            self._rounds.contribute_sum(self._numbers[name], row.to(torch.int64))
 
-    def _receive(self, number: int, own: Tensor) -> None:
-        self._rows[self._names[number]].add_(own)
+    def _add_own_rows(self, number: int, own_rows: Tensor) -> None:
+        self._rows[self._names[number]].add_(own_rows)
 
     @property
-    def past_the_end(self) -> bool:
+    def has_overflowed(self) -> bool:
         """Was there a sum that whole numbers of 64 bits do not hold?"""
-        return self._past is not None and bool(self._past)
+        return self._overflowed is not None and bool(self._overflowed)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -34,7 +34,7 @@ class Noise(Protocol):
         """The noise's scale over the sensitivity."""
         ...
 
-    def bound(self, sensitivity: Sensitivity) -> float:
+    def bound_for(self, sensitivity: Sensitivity) -> float:
         """Returns the sensitivity in the norm that this noise needs; raises TypeError if it is not bounded."""
         ...
 
@@ -77,7 +77,7 @@ class Gaussian:
     def __post_init__(self) -> None:
         object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
 
-    def bound(self, sensitivity: Sensitivity) -> float:
+    def bound_for(self, sensitivity: Sensitivity) -> float:
         """Returns the L2 sensitivity."""
         return sensitivity.l2
 
@@ -88,8 +88,8 @@ class Gaussian:
         """
         if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor):
             return
-        if targets := _targets(value):
-            _spread(rng.normal_blocks(sum(map(len, targets)), scale, _drawn_in(targets)), targets)
+        if targets := _flat_targets(value):
+            _add_blocks(rng.normal_blocks(sum(map(len, targets)), scale, _dtype_of_noise(targets)), targets)
             _multiply(targets, factor)
 
     @property
@@ -100,7 +100,7 @@ class Gaussian:
     def event(self, estimate: Estimate) -> Event:
         """Returns `events.Gaussian(multiplier)`, or with estimated norms the mixture that they make of it."""
         if not self.multiplier:
-            return _no_noise()
+            return _event_without_noise()
         if isinstance(estimate, FromProjections):
             return events.ProjectedClip(self.multiplier, estimate.projections)
         return self._event
@@ -136,7 +136,7 @@ class Laplace:
     def __post_init__(self) -> None:
         object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
 
-    def bound(self, sensitivity: Sensitivity) -> float:
+    def bound_for(self, sensitivity: Sensitivity) -> float:
         """Returns the L1 sensitivity; raises TypeError if the clipping rule bounds only the L2 norm."""
         if sensitivity.l1 is None:
             raise TypeError(
@@ -147,8 +147,8 @@ class Laplace:
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
         """Adds one vector of Laplace values."""
-        if targets := _targets(value):
-            _spread(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
+        if targets := _flat_targets(value):
+            _add_blocks(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
             _multiply(targets, factor)
 
     @property
@@ -162,25 +162,25 @@ class Laplace:
             raise TypeError(
                 "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
             )
-        return events.Laplace(self.multiplier) if self.multiplier else _no_noise()
+        return events.Laplace(self.multiplier) if self.multiplier else _event_without_noise()
 
     def length_of_ones(self, coordinates: int) -> float:
         """Returns d."""
         return float(coordinates)
 
 
-def _no_noise() -> Event:
+def _event_without_noise() -> Event:
     return events.NonPrivate("the noise multiplier is 0: sums of private gradients were released as they are")
 
 
-def _drawn_in(targets: Sequence[Tensor]) -> torch.dtype:
+def _dtype_of_noise(targets: Sequence[Tensor]) -> torch.dtype:
     """Returns the type in which noise is drawn: float64 if a tensor has it, else float32."""
     wide = any(tensor.dtype == torch.float64 for tensor in targets)
     return torch.float64 if wide else torch.float32
 
 
-def _targets(value: Mapping[str, Tensor]) -> list[Tensor]:
-    return [_flat(tensor) for tensor in value.values() if tensor.numel()]
+def _flat_targets(value: Mapping[str, Tensor]) -> list[Tensor]:
+    return [_flatten_dense(tensor) for tensor in value.values() if tensor.numel()]
 
 
 def _multiply(targets: list[Tensor], factor: float) -> None:
@@ -188,23 +188,23 @@ def _multiply(targets: list[Tensor], factor: float) -> None:
         torch._foreach_mul_(targets, factor)
 
 
-def _spread(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
+def _add_blocks(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
     """Adds consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
     current, filled = 0, 0
     for block in blocks:
-        here, noise, used = [], [], 0
+        pieces, noise, used = [], [], 0
         # A block may end in the middle of a tensor, and a tensor in the middle of a block.
         while used < len(block):
             piece = min(len(block) - used, len(targets[current]) - filled)
-            here.append(targets[current][filled : filled + piece])
-            noise.append(block[used : used + piece].to(here[-1]))
+            pieces.append(targets[current][filled : filled + piece])
+            noise.append(block[used : used + piece].to(pieces[-1]))
             used, filled = used + piece, filled + piece
             if filled == len(targets[current]):
                 current, filled = current + 1, 0
-        torch._foreach_add_(here, noise)
+        torch._foreach_add_(pieces, noise)
 
 
-def dense(tensor: Tensor) -> Tensor:
+def make_dense(tensor: Tensor) -> Tensor:
     """Returns the tensor in float32 or better, in a layout that noise can be added to; itself if it is that already."""
     if tensor.dtype is torch.float32 and tensor.is_contiguous():
         return tensor
@@ -220,7 +220,7 @@ def _is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or (layout is not None and tensor.is_contiguous(memory_format=layout))
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flatten_dense(tensor: Tensor) -> Tensor:
     """Returns the elements of a dense tensor in the order of its memory, which it shares."""
     assert _is_dense(tensor), "the door makes its sums dense before it adds noise"
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -42,7 +42,7 @@ _NEAR = 0.25  # this close to the end the bound is not used: nearly everything i
 _ROOM = 1.125  # from one share of a projected clip that is looked at to the next
 
 
-def unsupported(event: Event, delta: float, relation: Relation, coordinates: int = MOST_COORDINATES) -> float:
+def delta_of_noise_end(event: Event, delta: float, relation: Relation, coordinates: int = MOST_COORDINATES) -> float:
     """Returns what the end of our noise adds to δ over an event whose releases have at most so many coordinates.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
@@ -51,10 +51,10 @@ def unsupported(event: Event, delta: float, relation: Relation, coordinates: int
     '1.6e-11'
     """
     moves = 2 if relation is Relation.REPLACE else 1
-    return min(1.0, _of(event, delta, moves, max(2, coordinates)))
+    return min(1.0, _delta_of_event(event, delta, moves, max(2, coordinates)))
 
 
-def _of(event: Event, delta: float, moves: int, d: int) -> float:
+def _delta_of_event(event: Event, delta: float, moves: int, d: int) -> float:
     """Returns the bound for one event whose record moves a sum by `moves` sensitivities, in `d` coordinates.
 
     Composition adds the bounds of its parts up. Sampling could only make them smaller, which is not used.
@@ -62,36 +62,36 @@ def _of(event: Event, delta: float, moves: int, d: int) -> float:
     match event:
         # Compositions: the bounds of the parts add up.
         case events.Together(events=inner):
-            return math.fsum(_of(part, delta, moves, d) for part in inner)
+            return math.fsum(_delta_of_event(part, delta, moves, d) for part in inner)
         case events.Repeat(event=inner, count=count):
-            return count * _of(inner, delta, moves, d)
+            return count * _delta_of_event(inner, delta, moves, d)
         # Releases: each kind of noise has an end of its own.
         case events.Gaussian(multiplier=sigma):
-            return _gaussian(moves / sigma, delta, d)
+            return _delta_of_gaussian(moves / sigma, delta, d)
         case events.ProjectedClip(multiplier=sigma, projections=r):
-            return _projected(moves / sigma, r, delta, d)
+            return _delta_of_projected_clip(moves / sigma, r, delta, d)
         case events.Laplace(scale=scale):
-            return _exponential(moves / scale) * 2.0**-LAPLACE_BITS / 2
+            return _expm1_or_inf(moves / scale) * 2.0**-LAPLACE_BITS / 2
         case events.Exponential(epsilon=epsilon):
-            return (2 + _exponential(moves * epsilon)) * _MOST_CANDIDATES * 2.0**-CHOICE_BITS
+            return (2 + _expm1_or_inf(moves * epsilon)) * _MOST_CANDIDATES * 2.0**-CHOICE_BITS
         # Events around others change how far a record moves the sum, or how many releases it meets.
         case events.Mixture(weights=weights, events=inner):
-            return math.fsum(w * _of(part, delta, moves, d) for w, part in zip(weights, inner, strict=True))
+            return math.fsum(w * _delta_of_event(part, delta, moves, d) for w, part in zip(weights, inner, strict=True))
         case events.Group(event=inner, size=size):
-            return _of(inner, delta, moves * size, d)
+            return _delta_of_event(inner, delta, moves * size, d)
         case events.TruncatedPoisson(event=inner):  # a record that comes in may push another out
-            return _of(inner, delta, 2 * moves, d)
+            return _delta_of_event(inner, delta, 2 * moves, d)
         case events.Shuffle(event=inner):
-            return _pass(inner, delta, moves, d)
+            return _delta_of_pass(inner, delta, moves, d)
         case events.TunePoisson(event=inner, mean=mean):
-            return mean * _of(inner, delta, moves, d)
+            return mean * _delta_of_event(inner, delta, moves, d)
         case events.TuneNegativeBinomial(event=inner, shape=shape, stop=stop):
-            return _runs(shape, stop) * _of(inner, delta, moves, d)
+            return _expected_runs(shape, stop) * _delta_of_event(inner, delta, moves, d)
         case _:  # sampling around a release, or a mechanism whose noise is not made here
-            return math.fsum(_of(part, delta, moves, d) for part in events.children(event))
+            return math.fsum(_delta_of_event(part, delta, moves, d) for part in events.children(event))
 
 
-def _gaussian(s: float, delta: float, d: int) -> float:
+def _delta_of_gaussian(s: float, delta: float, d: int) -> float:
     """Returns the bound β + 2mpδ of the module's formula for one Gaussian release."""
     if s >= _END - _NEAR:
         return 1.0
@@ -100,20 +100,20 @@ def _gaussian(s: float, delta: float, d: int) -> float:
     return _BEYOND * (math.sqrt(pairs) * s * _END + one + 2 * pairs * delta)
 
 
-def _projected(s: float, r: int, delta: float, d: int) -> float:
+def _delta_of_projected_clip(s: float, r: int, delta: float, d: int) -> float:
     """Returns the mean of the Gaussian's bound over the record's ρ = √(r/χ²_r), rounded up to a few values."""
     total, beyond, share = 0.0, 1.0, 1.0
     while beyond > 0:
-        left = float(gammainc(r / 2, r / (2 * share**2)))  # P(ρ > share)
-        reached = _gaussian(s * share, delta, d)
-        total += (beyond - left) * reached
-        if reached == 1.0:
-            return total + left
-        beyond, share = left, share * _ROOM
+        probability_beyond = float(gammainc(r / 2, r / (2 * share**2)))  # P(ρ > share)
+        delta_at_share = _delta_of_gaussian(s * share, delta, d)
+        total += (beyond - probability_beyond) * delta_at_share
+        if delta_at_share == 1.0:
+            return total + probability_beyond
+        beyond, share = probability_beyond, share * _ROOM
     return total
 
 
-def _pass(event: Event, delta: float, moves: int, d: int) -> float:
+def _delta_of_pass(event: Event, delta: float, moves: int, d: int) -> float:
     """Returns the bound for one pass over the data, of which a record meets one release.
 
     One of each kind is counted.
@@ -121,15 +121,15 @@ def _pass(event: Event, delta: float, moves: int, d: int) -> float:
     inner = events.canonical(event)
     units = inner.events if isinstance(inner, events.Together) else (inner,)
     kinds = {unit.event if isinstance(unit, events.Repeat) else unit for unit in units}
-    return math.fsum(_of(kind, delta, moves, d) for kind in kinds)
+    return math.fsum(_delta_of_event(kind, delta, moves, d) for kind in kinds)
 
 
-def _runs(shape: float, stop: float) -> float:
+def _expected_runs(shape: float, stop: float) -> float:
     """Returns the mean of the truncated negative binomial distribution."""
     if shape == 0:
         return (1 / stop - 1) / math.log(1 / stop) if stop < 1 else 1.0
     return shape * (1 - stop) / (stop * -math.expm1(shape * math.log(stop))) if stop < 1 else 1.0
 
 
-def _exponential(x: float) -> float:
+def _expm1_or_inf(x: float) -> float:
     return math.expm1(x) if x < 700 else math.inf

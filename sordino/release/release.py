@@ -28,11 +28,11 @@ from sordino import events, validate
 from sordino.distributed.noise_division import Stretches
 from sordino.events import Event
 from sordino.kernels import matrices
-from sordino.release.exact_sums import MOVED, OnGrid
-from sordino.release.noise import Gaussian, Noise, dense
+from sordino.release.exact_sums import ROUNDING_STEPS, OnGrid
+from sordino.release.noise import Gaussian, Noise, make_dense
 from sordino.release.sealed import Sealed, unseal
 from sordino.release.sensitivity import Sensitivity, Unproven
-from sordino.release.vectors import Grads, Summed, TwoPartSum, cleared_like, divide_, rounded, stretches
+from sordino.release.vectors import Grads, TwoPartSum, WideSum, divide_, iterate_together, to_own_dtype, zeros_like
 from sordino.rng.streams import Rng
 
 
@@ -63,7 +63,7 @@ _choice_taps: list[ChoiceTap] = []
 
 
 @contextmanager
-def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
+def tap_releases(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
     """Watches releases, for the neighbour hunter and audits. What is released meanwhile has no guarantee."""
     _taps.append(tap)
     if choices is not None:
@@ -77,7 +77,7 @@ def tapped(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
 
 
 def release(
-    value: Sealed[Grads] | Sealed[Grads | TwoPartSum | Summed | OnGrid],
+    value: Sealed[Grads] | Sealed[Grads | TwoPartSum | WideSum | OnGrid],
     sensitivity: Sensitivity | Unproven,
     noise: Noise,
     rng: Rng,
@@ -89,52 +89,56 @@ def release(
 
     What comes out is divided by a public number, if one is given, in the pass that adds the noise.
     """
-    total, factors, slack = _opened(value), None, 0.0
+    total, factors, slack = _open_sealed(value), None, 0.0
     # The usual case of a distributed run: every rank adds the noise of its own coordinates.
     on_grid = total if isinstance(total, OnGrid) else None
     if on_grid is not None and noise.multiplier > 0 and not _taps:
-        return _released_by_ranks(on_grid, sensitivity, noise, rng, divide_by)
+        return _release_by_ranks(on_grid, sensitivity, noise, rng, divide_by)
     # Taps see the complete sum, in float64.
     if isinstance(total, OnGrid):
-        total = total.summed()
+        total = total.gather_sum()
     if isinstance(total, TwoPartSum) and (
         _taps or (isinstance(sensitivity, Sensitivity) and sensitivity.units is not None)
     ):
-        total = total.widened()  # somebody looks at the sum itself
-    bare = total.values if isinstance(total, Summed) else total.first if isinstance(total, TwoPartSum) else total
+        total = total.to_float64()  # somebody looks at the sum itself
+    tensors = total.values if isinstance(total, WideSum) else total.first if isinstance(total, TwoPartSum) else total
     # The scale follows from the declared sensitivity. Without a proof, noise is added all the same, and the event says
     # that there is no guarantee.
     if isinstance(sensitivity, Unproven):
         bound: float = sensitivity.scale
         event: Event = events.NonPrivate(sensitivity.reason)
     else:
-        _check_dimension(bare, sensitivity)
-        bound, event, slack = noise.bound(sensitivity), noise.event(sensitivity.estimate), sensitivity.rounding
+        _check_dimension(tensors, sensitivity)
+        bound, event, slack = noise.bound_for(sensitivity), noise.event(sensitivity.estimate), sensitivity.rounding
         if sensitivity.units is not None:
-            factors = sensitivity.units({name: tensor.numel() for name, tensor in bare.items()})
-            bare = {name: tensor.mul_(factors[name]) for name, tensor in bare.items()}
+            factors = sensitivity.units({name: tensor.numel() for name, tensor in tensors.items()})
+            tensors = {name: tensor.mul_(factors[name]) for name, tensor in tensors.items()}
     # A tap sees the bare sum, so whatever is released meanwhile counts as not private.
     for tap in _taps:
-        seen = tap(bare, sensitivity, noise)
-        if seen is not None:
-            handed = _divided({name: tensor.clone() for name, tensor in seen.items()}, factors)
-            handed = rounded(Summed(handed, total.narrow)) if isinstance(total, Summed) else handed
-            divide_(handed, divide_by)
-            return Release(handed, events.NonPrivate(TAPPED), divide_by)
+        replacement = tap(tensors, sensitivity, noise)
+        if replacement is not None:
+            handed_out = _divide_by_factors({name: tensor.clone() for name, tensor in replacement.items()}, factors)
+            handed_out = to_own_dtype(WideSum(handed_out, total.narrow)) if isinstance(total, WideSum) else handed_out
+            divide_(handed_out, divide_by)
+            return Release(handed_out, events.NonPrivate(TAPPED), divide_by)
     if _taps:
         event = events.NonPrivate(TAPPED)
     if on_grid is not None and noise.multiplier > 0:
-        return replace(_released_by_ranks(on_grid, sensitivity, noise, rng, divide_by), event=event)
+        return replace(_release_by_ranks(on_grid, sensitivity, noise, rng, divide_by), event=event)
     # The scale is raised by what rounding may add to a record's reach.
-    scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)
-    whole = (
-        Summed(bare, total.narrow) if isinstance(total, Summed) else total if isinstance(total, TwoPartSum) else bare
+    scale = _noise_scale(noise, bound, is_unproven=isinstance(sensitivity, Unproven)) * (1 + slack)
+    to_noise = (
+        WideSum(tensors, total.narrow)
+        if isinstance(total, WideSum)
+        else total
+        if isinstance(total, TwoPartSum)
+        else tensors
     )
-    noised = _noised(whole, noise, scale, rng, divide_by)
-    return Release(_divided(noised, factors), event, divide_by)
+    noised = _add_noise(to_noise, noise, scale, rng, divide_by)
+    return Release(_divide_by_factors(noised, factors), event, divide_by)
 
 
-def _released_by_ranks(
+def _release_by_ranks(
     total: OnGrid, sensitivity: Sensitivity | Unproven, noise: Noise, rng: Rng, divide_by: float
 ) -> Release:
     """Releases a sum of whole numbers over the ranks; each rank adds the noise of its own coordinates."""
@@ -142,46 +146,48 @@ def _released_by_ranks(
     event: Event
     # The scale is that of a single process, raised by what rounding to the grid may add.
     if isinstance(sensitivity, Unproven):
-        scale, event = _scale(noise, sensitivity.scale, lost=True), events.NonPrivate(sensitivity.reason)
+        scale, event = _noise_scale(noise, sensitivity.scale, is_unproven=True), events.NonPrivate(sensitivity.reason)
     else:
         _check_dimension(total.narrow, sensitivity)
-        bound, event = noise.bound(sensitivity), noise.event(sensitivity.estimate)
-        scale = _scale(noise, bound, lost=False) * (1 + sensitivity.rounding)
-        scale += noise.multiplier * MOVED * step * noise.length_of_ones(size)  # rounding to the grid
+        bound, event = noise.bound_for(sensitivity), noise.event(sensitivity.estimate)
+        scale = _noise_scale(noise, bound, is_unproven=False) * (1 + sensitivity.rounding)
+        scale += noise.multiplier * ROUNDING_STEPS * step * noise.length_of_ones(size)  # rounding to the grid
     # All ranks share one draw of noise, and each generates the part of it that belongs to its coordinates.
-    own = total.own_sums()
-    drawn = _noise_at(noise, size, total.own, scale, rng, total.dtype).to(own.device)
-    value = total.released(_on_grid_noised(own, drawn, step, divide_by))
+    own_sums = total.reduce_to_own()
+    drawn = _draw_noise_at(noise, size, total.own_stretches, scale, rng, total.dtype).to(own_sums.device)
+    value = total.assemble_release(_add_noise_on_grid(own_sums, drawn, step, divide_by))
     value = {name: tensor.to(total.narrow[name].dtype) for name, tensor in value.items()}
-    return Release(_divided(value, total.grid.factors), event, divide_by)
+    return Release(_divide_by_factors(value, total.grid.factors), event, divide_by)
 
 
-def _on_grid_noised(own: Tensor, drawn: Tensor, step: float, divide_by: float) -> Tensor:
+def _add_noise_on_grid(own_sums: Tensor, own_noise: Tensor, step: float, divide_by: float) -> Tensor:
     """Adds noise, rounded to the grid, to whole numbers exactly; then converts steps and divides by a public number."""
-    made = torch.empty_like(drawn)
-    for out, sums, z in zip(made.split(_STRETCH), own.split(_STRETCH), drawn.split(_STRETCH), strict=True):
+    made = torch.empty_like(own_noise)
+    for out, sums, z in zip(made.split(_STRETCH), own_sums.split(_STRETCH), own_noise.split(_STRETCH), strict=True):
         noised = z.double().div_(step).round_().to(torch.int64).add_(sums)
         out.copy_(noised.double().mul_(step / divide_by))
     return made
 
 
-def _noise_at(noise: Noise, total: int, own: Stretches, scale: float, rng: Rng, dtype: torch.dtype) -> Tensor:
+def _draw_noise_at(
+    noise: Noise, total: int, own_stretches: Stretches, scale: float, rng: Rng, dtype: torch.dtype
+) -> Tensor:
     """Returns the noise at these stretches of one release of `total` coordinates; all ranks take part in one draw."""
     if isinstance(noise, Gaussian):
-        return rng.normals_at(total, own, scale, dtype)
-    whole = torch.zeros(total, dtype=dtype)
-    noise.add_({"": whole}, scale, rng)
-    return torch.cat([whole[start : start + count] for start, count in own])
+        return rng.normals_at(total, own_stretches, scale, dtype)
+    all_noise = torch.zeros(total, dtype=dtype)
+    noise.add_({"": all_noise}, scale, rng)
+    return torch.cat([all_noise[start : start + count] for start, count in own_stretches])
 
 
-def _opened(
-    value: Sealed[Grads] | Sealed[Grads | TwoPartSum | Summed | OnGrid],
-) -> Grads | TwoPartSum | Summed | OnGrid:
-    total: Grads | TwoPartSum | Summed | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the four
+def _open_sealed(
+    value: Sealed[Grads] | Sealed[Grads | TwoPartSum | WideSum | OnGrid],
+) -> Grads | TwoPartSum | WideSum | OnGrid:
+    total: Grads | TwoPartSum | WideSum | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the four
     return total
 
 
-def _divided(value: Grads, factors: Mapping[str, float] | None) -> Grads:
+def _divide_by_factors(value: Grads, factors: Mapping[str, float] | None) -> Grads:
     """Divides by the public factors of the sensitivity's units, which were multiplied in before the noise."""
     return value if factors is None else {name: tensor.div_(factors[name]) for name, tensor in value.items()}
 
@@ -198,22 +204,22 @@ def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> N
         )
 
 
-def _scale(noise: Noise, bound: float, *, lost: bool) -> float:
+def _noise_scale(noise: Noise, bound: float, *, is_unproven: bool) -> float:
     """Returns the scale of the noise; NaN where nothing bounds it, so that the value is lost to everyone."""
     if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
         return 0.0
-    if lost and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
+    if is_unproven and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
         return math.nan
     if not math.isfinite(bound):
         raise ValueError(f"bound={bound}: noise needs a finite bound; give one, or a multiplier of 0")
     return noise.multiplier * bound
 
 
-def _noised(value: Grads | TwoPartSum | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+def _add_noise(value: Grads | TwoPartSum | WideSum, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
     """Adds noise of this scale and divides by a public number; an undefined scale makes all values NaN."""
-    if isinstance(value, TwoPartSum | Summed) and scale > 0:
-        return _noised_wide(value, noise, scale, rng, divide_by)
-    summed = {name: dense(tensor) for name, tensor in rounded(value).items()}
+    if isinstance(value, TwoPartSum | WideSum) and scale > 0:
+        return _add_noise_in_float64(value, noise, scale, rng, divide_by)
+    summed = {name: make_dense(tensor) for name, tensor in to_own_dtype(value).items()}
     if math.isnan(scale):
         return {name: torch.full_like(tensor, math.nan) for name, tensor in summed.items()}
     if scale == 0:
@@ -223,27 +229,27 @@ def _noised(value: Grads | TwoPartSum | Summed, noise: Noise, scale: float, rng:
     return summed
 
 
-def _noised_wide(value: TwoPartSum | Summed, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
+def _add_noise_in_float64(value: TwoPartSum | WideSum, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
     """Draws the noise where the result goes and adds the sum to it in float64, a stretch at a time."""
     # The result's own tensors are free: they receive the noise first.
     sums: tuple[Grads, ...]
     if isinstance(value, TwoPartSum):
-        made, sums = cleared_like(value.first), (value.first, value.second)
+        released, sums = zeros_like(value.first), (value.first, value.second)
     else:
-        made, sums = {name: tensor.zero_() for name, tensor in value.narrow.items()}, (value.values,)
-    made = {name: dense(tensor) for name, tensor in made.items()}
-    noise.add_(made, scale, rng)
+        released, sums = {name: tensor.zero_() for name, tensor in value.narrow.items()}, (value.values,)
+    released = {name: make_dense(tensor) for name, tensor in released.items()}
+    noise.add_(released, scale, rng)
     # Sum and noise meet in float64 and are rounded once, after the noise, where rounding is free.
-    compiled = matrices.functions()
-    for out, first, *others in stretches(made, *sums):
-        if others and compiled is not None and compiled.readable((out, first, *others), _LONGEST):
-            compiled.joined(first, others[0], out, 1 / divide_by)
+    compiled = matrices.load_functions()
+    for out, first, *others in iterate_together(released, *sums):
+        if others and compiled is not None and compiled.are_readable((out, first, *others), _LONGEST):
+            compiled.add_three(first, others[0], out, 1 / divide_by)
             continue
         total = first.double()
         for other in (*others, out):
             total = total + other
         out.copy_(total.mul_(1 / divide_by))
-    return made
+    return released
 
 
 @dataclass(frozen=True)
@@ -267,9 +273,9 @@ def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng)
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     bare = unseal(scores).to(torch.float64)
-    decided = _decided(bare, sensitivity, epsilon)
-    chosen = _by_weight(bare * (epsilon / (2 * sensitivity)), rng) if decided is None else int(decided)
-    return chosen, _exponential(epsilon)
+    choice = _ask_choice_taps(bare, sensitivity, epsilon)
+    chosen = _choose_by_weight(bare * (epsilon / (2 * sensitivity)), rng) if choice is None else int(choice)
+    return chosen, _choice_event(epsilon)
 
 
 GRID = 2.0**-20
@@ -281,19 +287,19 @@ def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, r
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     steps = unseal(utility)
-    decided = _decided(steps, sensitivity, epsilon)
-    if decided is not None:
-        return float(decided), _exponential(epsilon)
+    choice = _ask_choice_taps(steps, sensitivity, epsilon)
+    if choice is not None:
+        return float(choice), _choice_event(epsilon)
     width = steps.edges.diff()  # an interval of width 0 has a weight of log 0 and is never chosen
-    i = _by_weight(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
+    i = _choose_by_weight(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
     # Within an interval all places are equally good; the last bits would tell the interval, so they are rounded away.
     place = float(steps.edges[i] + width[i] * float(rng.uniform(1)[0]))
     first, last = float(steps.edges[0]), float(steps.edges[-1])
     step = (last - first) * GRID
-    return min(last, first + round((place - first) / step) * step), _exponential(epsilon)
+    return min(last, first + round((place - first) / step) * step), _choice_event(epsilon)
 
 
-def _by_weight(log_weights: Tensor, rng: Rng) -> int:
+def _choose_by_weight(log_weights: Tensor, rng: Rng) -> int:
     """Returns an index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
     # −ln E, E = −ln(1 − w) exponential: w in steps of 2⁻⁶⁴, so that large values, which decide, end late (noise_tail.py).
     w = (rng.words(log_weights.numel()).astype(np.float64) + 0.5) * 2.0**-64
@@ -301,14 +307,14 @@ def _by_weight(log_weights: Tensor, rng: Rng) -> int:
     return int(torch.argmax(log_weights + gumbel))
 
 
-def _decided(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
+def _ask_choice_taps(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
     """Returns what a tap decided, or None if no tap did."""
     for tap in _choice_taps:
-        decided = tap(scores, sensitivity, epsilon)
-        if decided is not None:
-            return decided
+        choice = tap(scores, sensitivity, epsilon)
+        if choice is not None:
+            return choice
     return None
 
 
-def _exponential(epsilon: float) -> Event:
+def _choice_event(epsilon: float) -> Event:
     return events.NonPrivate(TAPPED) if _taps or _choice_taps else events.Exponential(epsilon)

@@ -29,7 +29,7 @@ from sordino.refusal import Refusal
 
 DEPTH = 256
 """Additions of float32 that a term may go through."""
-OWN = 16
+OWN_ROUNDING_ROWS = 16
 """Records' worth of rounding in a record's own norm and terms."""
 USUAL_ROWS = 304
 """Records added up at once where nobody asked for more: half a percent more noise."""
@@ -37,7 +37,7 @@ MOST_ROWS = 1 << 14
 """Records added up in float32 at once: a quarter more noise. Beyond, the model of the errors has not been tried."""
 
 
-def slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
+def rounding_slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
     """Returns the relative slack for sums of at most `rows` records at once in this type.
 
     >>> f"{slack(256):.2%}"
@@ -49,4 +49,4 @@ def slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
             f"quarter of the bound; give draws(physical_batch=…) at most {MOST_ROWS}; 304 or fewer cost 0.5 % more noise"
         )
     unit = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
-    return float(unit * DEPTH * (rows + OWN))
+    return float(unit * DEPTH * (rows + OWN_ROUNDING_ROWS))

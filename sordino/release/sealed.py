@@ -84,17 +84,17 @@ class Sealed(Generic[T]):
         """
         if not any(function is known for known in FUNCTIONS):
             raise TypeError(
-                f"map({_name(function)}): a function of one's own could keep what it sees; need one of {_names()}; for any "
+                f"map({_function_name(function)}): a function of one's own could keep what it sees; need one of {_known_function_names()}; for any "
                 "other, open the value first, by .disclose(name), which the claim lists as not covered, or .expose(reason)"
             )
         try:
             return Sealed(function(self._value), self._seal)
         except Exception:  # its words could hold the value
-            raise TypeError(f"map({_name(function)}): this function does not take such a value") from None
+            raise TypeError(f"map({_function_name(function)}): this function does not take such a value") from None
 
     def expose(self, reason: str) -> T:
         """Returns the bare value and voids the claim of its run for this reason."""
-        self._ledger().void(f"a private value was exposed: {_said(reason)}")
+        self._require_seal().void(f"a private value was exposed: {_require_reason(reason)}")
         return self._value
 
     def void(self, reason: str) -> None:
@@ -104,10 +104,10 @@ class Sealed(Generic[T]):
 
     def disclose(self, name: str) -> T:
         """Returns the bare value; the claim lists `name` under what it does not cover."""
-        self._ledger().disclose(_said(name))
+        self._require_seal().disclose(_require_reason(name))
         return self._value
 
-    def _ledger(self) -> Seal:
+    def _require_seal(self) -> Seal:
         if self._seal is None:
             raise RuntimeError("this value belongs to no ledger, so its opening cannot be recorded: release it instead")
         return self._seal
@@ -140,22 +140,22 @@ class Sealed(Generic[T]):
         return repr(self)
 
 
-def _said(text: str) -> str:
+def _require_reason(text: str) -> str:
     """Returns a reason without surrounding spaces; raises ValueError if it has no words."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{text!r}: say in words what is opened, and why; it is printed with the claim")
     return text.strip()
 
 
-def _name(function: object) -> str:
+def _function_name(function: object) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _names() -> str:
-    return ", ".join(sorted({_name(function) for function in FUNCTIONS}))
+def _known_function_names() -> str:
+    return ", ".join(sorted({_function_name(function) for function in FUNCTIONS}))
 
 
-def derived(sealed: Sealed[T], function: Callable[[T], U]) -> Sealed[U]:
+def map_sealed(sealed: Sealed[T], function: Callable[[T], U]) -> Sealed[U]:
     """Returns a function of the value, sealed too.
 
     For functions of the library, which keep nothing of what they see.
@@ -163,7 +163,7 @@ def derived(sealed: Sealed[T], function: Callable[[T], U]) -> Sealed[U]:
     return Sealed(function(sealed._value), sealed._seal)
 
 
-def under(sealed: Sealed[T], seal: Seal) -> Sealed[T]:
+def reseal(sealed: Sealed[T], seal: Seal) -> Sealed[T]:
     """Returns the value with another seal, for what a query made without knowing a ledger."""
     return Sealed(sealed._value, seal)
 

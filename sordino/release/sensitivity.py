@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sordino.release.rounding import slack
+from sordino.release.rounding import rounding_slack
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FromProjections:
 Estimate = Exact | FromProjections
 
 EXACT = Exact()
-LEAST = slack(0)
+LEAST = rounding_slack(0)
 """Rounding of a record's own norm."""
 Units = Callable[[Mapping[str, int]], Mapping[str, float]]
 """A function from the sizes of tensors to a factor for each."""

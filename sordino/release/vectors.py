@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.distributed.row_shard import local
+from sordino.distributed.row_shard import local_rows
 
 Grads = dict[str, Tensor]
 """One tensor per trainable parameter, by the parameter's name."""
 
 
 @dataclass(frozen=True)
-class Summed:
+class WideSum:
     """A sum over chunks in float64, and the tensors of its own type that it goes to once noise is on it."""
 
     values: Grads
@@ -34,12 +34,12 @@ class TwoPartSum:
     first: Grads
     second: Grads
 
-    def widened(self) -> Summed:
+    def to_float64(self) -> WideSum:
         """Returns the sum written out in float64."""
         wide = {name: torch.empty_like(tensor, dtype=torch.float64) for name, tensor in self.first.items()}
-        for out, a, b in stretches(wide, self.first, self.second):
+        for out, a, b in iterate_together(wide, self.first, self.second):
             torch.add(a.double(), b, out=out)
-        return Summed(wide, self.first)
+        return WideSum(wide, self.first)
 
 
 class Accumulator:
@@ -51,24 +51,24 @@ class Accumulator:
     def __init__(self) -> None:
         self._first: Grads | None = None
         self._second: Grads | None = None
-        self._wide: Summed | None = None
+        self._wide: WideSum | None = None
 
-    def room(self) -> Grads | None:
+    def next_buffer(self) -> Grads | None:
         """Returns the tensors to which the next chunk is to be added, or None if it should allocate its own."""
         if self._first is None or self.dtype is torch.float64:
             return self._first
         if self._second is not None:
-            self._wide, self._second = TwoPartSum(self._first, self._second).widened(), None
+            self._wide, self._second = TwoPartSum(self._first, self._second).to_float64(), None
         if self._wide is None:
             return None
         for tensor in self._first.values():
             tensor.zero_()
         return self._first
 
-    def take(self, chunk: Grads) -> None:
-        """Adds the sum of one more chunk, which lies in the tensors that `room` gave."""
+    def add_chunk(self, chunk: Grads) -> None:
+        """Adds the sum of one more chunk, which lies in the tensors that `next_buffer` gave."""
         if self._wide is not None:
-            for wide, added in stretches(self._wide.values, chunk):
+            for wide, added in iterate_together(self._wide.values, chunk):
                 wide.add_(added.double())
         elif self._first is None or self.dtype is torch.float64:
             self._first = chunk
@@ -82,7 +82,7 @@ class Accumulator:
         return torch.float64 if wide else torch.float32
 
     @property
-    def total(self) -> Grads | TwoPartSum | Summed:
+    def total(self) -> Grads | TwoPartSum | WideSum:
         """The sum."""
         assert self._first is not None, "a lot has at least one part"
         if self._wide is not None:
@@ -90,11 +90,11 @@ class Accumulator:
         return self._first if self._second is None else TwoPartSum(self._first, self._second)
 
 
-def rounded(total: Grads | TwoPartSum | Summed) -> Grads:
+def to_own_dtype(total: Grads | TwoPartSum | WideSum) -> Grads:
     """Returns the sum in its own type."""
     if isinstance(total, TwoPartSum):
-        total = total.widened()
-    if not isinstance(total, Summed):
+        total = total.to_float64()
+    if not isinstance(total, WideSum):
         return total
     for name, tensor in total.narrow.items():
         tensor.copy_(total.values[name])
@@ -105,42 +105,42 @@ _STRETCH = 1 << 15
 """Elements that stay in the cache while several things are done to them."""
 
 
-def stretches(*sums: Grads) -> Iterator[tuple[Tensor, ...]]:
+def iterate_together(*sums: Grads) -> Iterator[tuple[Tensor, ...]]:
     """Yields the coordinates of several sums in step, a cache-sized piece at a time, as views of their memory."""
-    buffers = [base for grads in sums if (base := _buffer(grads)) is not None]
-    if len(buffers) == len(sums) and len({_places(grads) for grads in sums}) == 1:
-        yield from _cut(buffers)
+    buffers = [base for grads in sums if (base := _exclusive_buffer(grads)) is not None]
+    if len(buffers) == len(sums) and len({_buffer_layout(grads) for grads in sums}) == 1:
+        yield from _split_together(buffers)
         return
     for name in sums[0]:
-        yield from _cut([grads[name] for grads in sums])
+        yield from _split_together([grads[name] for grads in sums])
 
 
-def _cut(tensors: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+def _split_together(tensors: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     if tensors[0].numel() <= _STRETCH or not all(t.is_contiguous() for t in tensors):
         yield tuple(tensors)
     else:
         yield from zip(*[t.view(-1).split(_STRETCH) for t in tensors], strict=True)
 
 
-def _buffer(grads: Grads) -> Tensor | None:
+def _exclusive_buffer(grads: Grads) -> Tensor | None:
     """Returns the one buffer behind these tensors, or None if something else is in it too."""
-    base = flat(grads)
+    base = common_buffer(grads)
     if base is None or base.numel() - sum([t.numel() for t in grads.values()]) >= ALIGNMENT * len(grads):
         return None
     return base if base.is_contiguous() and not base.storage_offset() else None
 
 
-def _places(grads: Grads) -> tuple[tuple[str, Any, int], ...]:
+def _buffer_layout(grads: Grads) -> tuple[tuple[str, Any, int], ...]:
     return tuple([(name, t.storage_offset(), t.numel()) for name, t in grads.items()])
 
 
-def cleared_like(grads: Grads) -> Grads:
+def zeros_like(grads: Grads) -> Grads:
     """Returns zeros of the same shapes, in one buffer if these are in one."""
-    base = _buffer(grads)
+    base = _exclusive_buffer(grads)
     if base is None:
         return {name: torch.zeros_like(tensor) for name, tensor in grads.items()}
-    room = torch.zeros_like(base)
-    return {name: torch.as_strided(room, t.shape, t.stride(), t.storage_offset()) for name, t in grads.items()}
+    buffer = torch.zeros_like(base)
+    return {name: torch.as_strided(buffer, t.shape, t.stride(), t.storage_offset()) for name, t in grads.items()}
 
 
 ALIGNMENT = 16
@@ -153,19 +153,19 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def divide_(grads: dict[str, Tensor], by: float) -> None:
+def divide_(grads: dict[str, Tensor], divisor: float) -> None:
     """Divides all tensors in place, by one product over the buffer behind them if there is one of their own."""
-    if by == 1.0 or not grads:
+    if divisor == 1.0 or not grads:
         return
-    grads = {name: local(tensor) for name, tensor in grads.items()}
-    base = _buffer(grads)
+    grads = {name: local_rows(tensor) for name, tensor in grads.items()}
+    base = _exclusive_buffer(grads)
     if base is None:
-        torch._foreach_mul_(list(grads.values()), 1 / by)
+        torch._foreach_mul_(list(grads.values()), 1 / divisor)
     else:
-        base.mul_(1 / by)
+        base.mul_(1 / divisor)
 
 
-def flat(grads: dict[str, Tensor]) -> Tensor | None:
+def common_buffer(grads: dict[str, Tensor]) -> Tensor | None:
     """Returns the one buffer behind these tensors, 1-D with a few zeros between them, or None if they share none.
 
     >>> both = torch.zeros(32)

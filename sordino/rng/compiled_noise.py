@@ -13,46 +13,48 @@ from functools import cache
 import numpy as np
 
 from sordino.kernels import build
-from sordino.kernels.abi import typed
-from sordino.kernels.library import KernelUnavailable, opened
+from sordino.kernels.abi import declare_types
+from sordino.kernels.library import KernelUnavailable, open_library
 from sordino.kernels.noise_kernel import BEST, FUNCTIONS, LEVELS, NoiseKernel
 from sordino.rng import normals
 from sordino.rng.keystream import KeyStream
 
 
-def kernel() -> NoiseKernel | None:
+def noise_kernel() -> NoiseKernel | None:
     """Returns the kernel that is used, or None."""
-    return _found()[0]
+    return _load_kernel()[0]
 
 
-def status() -> str:
+def describe_status() -> str:
     """Returns in words which code makes the noise, and why."""
-    found, reason = _found()
-    return f"compiled, {LEVELS[found.level]}" if found is not None else f"numpy: {reason}"
+    loaded, reason = _load_kernel()
+    return f"compiled, {LEVELS[loaded.level]}" if loaded is not None else f"numpy: {reason}"
 
 
 @cache
-def _found() -> tuple[NoiseKernel | None, str]:
+def _load_kernel() -> tuple[NoiseKernel | None, str]:
     """Opens the compiled library and tries it; returns the kernel, or None and the reason."""
     try:
-        library = typed(opened(build.NOISE), FUNCTIONS)
+        library = declare_types(open_library(build.NOISE), FUNCTIONS)
     except KernelUnavailable as reason:
         return None, str(reason)
     made = NoiseKernel(library, int(library.sordino_level(BEST)))
-    return (made, "") if agrees(made) else (None, "the library does not give the values it should")
+    return (made, "") if gives_same_values(made) else (None, "the library does not give the values it should")
 
 
-def agrees(made: NoiseKernel, n: int = 4999) -> bool:
+def gives_same_values(candidate: NoiseKernel, n: int = 4999) -> bool:
     """Returns whether the kernel's key stream is the cipher's and its values are those of the slow path."""
 
-    def stream() -> KeyStream:
+    def new_stream() -> KeyStream:
         return KeyStream(bytes(range(32)), 2**60 + 5)
 
     wanted = bytearray(16 * 35)
-    stream().into(wanted)
-    if made.block_values != normals.BLOCK or made.keystream(stream(), 0, 35).astype("<u4").tobytes() != bytes(wanted):
+    new_stream().fill(wanted)
+    if candidate.block_values != normals.BLOCK or candidate.read_key_stream(new_stream(), 0, 35).astype(
+        "<u4"
+    ).tobytes() != bytes(wanted):
         return False
     got = np.zeros(n, dtype=np.float32)
-    made.add_normal(stream(), 1.5, [got.ctypes.data, got.ctypes.data + 4 * 777], [777, n - 777])
-    slow = np.concatenate([block.copy() for block in normals.blocks(stream(), n, 1.5)])
+    candidate.add_normal(new_stream(), 1.5, [got.ctypes.data, got.ctypes.data + 4 * 777], [777, n - 777])
+    slow = np.concatenate([block.copy() for block in normals.normal_blocks(new_stream(), n, 1.5)])
     return bool(np.array_equal(got, slow))

@@ -23,13 +23,13 @@ _NUMPY_SEEDS = 2**32
 class GlobalState:
     """Where the generators stand at one moment."""
 
-    own: Tensor
+    cpu: Tensor
     devices: tuple[tuple[int, Tensor], ...]
     numpy: dict[str, Any]
     python: tuple[Any, ...]
 
     @staticmethod
-    def now(devices: Sequence[int] = ()) -> GlobalState:
+    def capture(devices: Sequence[int] = ()) -> GlobalState:
         """Returns the states of the CPU's, these CUDA devices', numpy's and Python's generators."""
         return GlobalState(
             torch.get_rng_state(),
@@ -38,23 +38,23 @@ class GlobalState:
             random.getstate(),
         )
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Sets the generators back to this state."""
-        torch.set_rng_state(self.own)
+        torch.set_rng_state(self.cpu)
         for index, state in self.devices:
             torch.cuda.set_rng_state(state, index)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
 
-    def same(self, other: GlobalState) -> bool:
+    def equals(self, other: GlobalState) -> bool:
         """Returns whether nobody drew between the two states."""
         return (
-            torch.equal(self.own, other.own)
+            torch.equal(self.cpu, other.cpu)
             and all(torch.equal(a, b) for (_, a), (_, b) in zip(self.devices, other.devices, strict=True))
-            and self.same_outside_torch(other)
+            and self.equals_outside_torch(other)
         )
 
-    def same_outside_torch(self, other: GlobalState) -> bool:
+    def equals_outside_torch(self, other: GlobalState) -> bool:
         """Returns whether nobody drew from numpy or Python between the two states."""
         mine, theirs = self.numpy, other.numpy
         return bool(
@@ -69,22 +69,22 @@ class GlobalState:
 class TorchState:
     """Where torch's generators alone stand: some microseconds, for passes that are seldom made again."""
 
-    own: Tensor
+    cpu: Tensor
     devices: tuple[tuple[int, Tensor], ...]
 
     @staticmethod
-    def now(devices: Sequence[int] = ()) -> TorchState:
+    def capture(devices: Sequence[int] = ()) -> TorchState:
         """Returns the states of the generators of the CPU and of these CUDA devices."""
         return TorchState(torch.get_rng_state(), tuple((i, torch.cuda.get_rng_state(i)) for i in devices))
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Sets torch's generators back to this state."""
-        torch.set_rng_state(self.own)
+        torch.set_rng_state(self.cpu)
         for index, state in self.devices:
             torch.cuda.set_rng_state(state, index)
 
 
-def next_draws() -> tuple[int, float, int]:
+def draw_next() -> tuple[int, float, int]:
     """Draws the next number of torch, numpy and Python each.
 
     After one seed they are equal if as much was drawn from each since, which is cheap to ask.
@@ -105,10 +105,10 @@ def seed_all(seed: int, devices: Sequence[int] = ()) -> None:
 
 
 @contextmanager
-def left_as_they_were(devices: Sequence[int] = ()) -> Iterator[None]:
+def preserve_generators(devices: Sequence[int] = ()) -> Iterator[None]:
     """Puts the generators back at the end, whatever is drawn or seeded inside."""
-    before = GlobalState.now(devices)
+    before = GlobalState.capture(devices)
     try:
         yield
     finally:
-        before.put_back()
+        before.restore()

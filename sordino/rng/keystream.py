@@ -27,28 +27,28 @@ class KeyStream:
         self._key, self._number = key, number.to_bytes(8, "big")
         self._cipher: CipherContext | None = None
 
-    def into(self, buffer: memoryview | bytearray) -> None:
+    def fill(self, buffer: memoryview | bytearray) -> None:
         """Overwrites the buffer with the bytes that come next."""
         if self._cipher is None:
-            self._cipher = self._from(0)
+            self._cipher = self._encryptor_from(0)
         self._cipher.update_into(_ZEROS[: len(buffer)] if len(buffer) <= len(_ZEROS) else bytes(len(buffer)), buffer)
 
-    def word(self, index: int) -> int:
+    def word_at(self, index: int) -> int:
         """Returns the 32-bit word number `index` of the stream, wherever it is being read."""
         block, at = divmod(4 * index, BLOCK_BYTES)
-        found: int = struct.unpack_from("<I", self._from(block).update(bytes(BLOCK_BYTES)), at)[0]
-        return found
+        value: int = struct.unpack_from("<I", self._encryptor_from(block).update(bytes(BLOCK_BYTES)), at)[0]
+        return value
 
-    def words(self, first: int, n: int) -> NDArray[np.uint32]:
+    def words_at(self, first: int, n: int) -> NDArray[np.uint32]:
         """Returns the 32-bit words first, first + 1, … of the stream, wherever it is being read."""
         block, skip = divmod(4 * first, BLOCK_BYTES)
-        found = self._from(block).update(bytes(BLOCK_BYTES * -(-(skip + 4 * n) // BLOCK_BYTES)))
-        return np.frombuffer(found, dtype="<u4", count=n, offset=skip)
+        stream_bytes = self._encryptor_from(block).update(bytes(BLOCK_BYTES * -(-(skip + 4 * n) // BLOCK_BYTES)))
+        return np.frombuffer(stream_bytes, dtype="<u4", count=n, offset=skip)
 
-    def state(self) -> bytes:
+    def key_and_number(self) -> bytes:
         """Returns key and number, for the compiled kernel."""
         return self._key + self._number
 
-    def _from(self, block: int) -> CipherContext:
+    def _encryptor_from(self, block: int) -> CipherContext:
         counter = self._number + block.to_bytes(8, "big")
         return Cipher(algorithms.AES(self._key), modes.CTR(counter)).encryptor()

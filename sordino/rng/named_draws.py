@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sordino.rng.global_generators import GlobalState, left_as_they_were, seed_all
+from sordino.rng.global_generators import GlobalState, preserve_generators, seed_all
 
 _MASKS = frozenset({"native_dropout", "bernoulli_", "_fused_dropout", "dropout", "dropout_"})
 """Random operations that give every element a coin of its own, as dropout does."""
 _SINGLE = "a single coin"
 
 
-class Drawn(Enum):
+class RandomDraws(Enum):
     """What a pass draws at random."""
 
     NOTHING = "nothing"
@@ -30,20 +30,20 @@ class Drawn(Enum):
     OTHER = "something else, which may decide what happens to a whole batch"
 
 
-def drawn_by(run: Callable[[], object], devices: Sequence[int] = ()) -> Drawn:
+def find_random_draws(run: Callable[[], object], devices: Sequence[int] = ()) -> RandomDraws:
     """Runs a forward pass and returns what it draws at random. The generators are left as they were.
 
     Every operation is noted on its way, which takes time: a pass over a few records is enough.
     """
-    with left_as_they_were(devices):
+    with preserve_generators(devices):
         seed_all(0, devices)
-        began = GlobalState.now(devices)
+        began = GlobalState.capture(devices)
         with torch.no_grad(), _NamedDraws() as draws:
             run()
-        ended = GlobalState.now(devices)
-    if began.same(ended):
-        return Drawn.NOTHING
-    return Drawn.MASKS if draws.names <= _MASKS and began.same_outside_torch(ended) else Drawn.OTHER
+        ended = GlobalState.capture(devices)
+    if began.equals(ended):
+        return RandomDraws.NOTHING
+    return RandomDraws.MASKS if draws.names <= _MASKS and began.equals_outside_torch(ended) else RandomDraws.OTHER
 
 
 class _NamedDraws(TorchDispatchMode):

@@ -42,34 +42,34 @@ F32 = NDArray[np.float32]
 U32 = NDArray[np.uint32]
 
 
-def _single(*hexadecimal: str) -> list[np.float32]:
+def _float32_constants(*hexadecimal: str) -> list[np.float32]:
     return [np.float32(float.fromhex(text)) for text in hexadecimal]
 
 
-_EVEN = _single("-0x1.65f792p-3", "-0x1.317fa6p-2", "-0x1.98d32ap-2", "-0x1.5556f2p-1", "-0x1p1")
-_ODD = _single("0x1.250e42p-2", "0x1.535b18p-2", "0x1.0004acp-1", "0x1.fffffap-1")
-_SINE = _single("0x1.5dc8c4p-19", "-0x1.9f70eep-13", "0x1.110edap-7", "-0x1.55554cp-3")
-_COSINE = _single("-0x1.196accp-22", "0x1.9f931cp-16", "-0x1.6c14b8p-10", "0x1.55555p-5", "-0x1p-1", "0x1p0")
-_LOG4, _PI = _single("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; π·2⁻³¹, for a signed word of half turns
+_EVEN = _float32_constants("-0x1.65f792p-3", "-0x1.317fa6p-2", "-0x1.98d32ap-2", "-0x1.5556f2p-1", "-0x1p1")
+_ODD = _float32_constants("0x1.250e42p-2", "0x1.535b18p-2", "0x1.0004acp-1", "0x1.fffffap-1")
+_SINE = _float32_constants("0x1.5dc8c4p-19", "-0x1.9f70eep-13", "0x1.110edap-7", "-0x1.55554cp-3")
+_COSINE = _float32_constants("-0x1.196accp-22", "0x1.9f931cp-16", "-0x1.6c14b8p-10", "0x1.55555p-5", "-0x1p-1", "0x1p0")
+_LOG4, _PI = _float32_constants("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; π·2⁻³¹, for a signed word of half turns
 
 
-def blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
+def normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
     """Yields n independent N(0, scale²) values in consecutive blocks, which share their memory."""
     buffer = bytearray(4 * min(BLOCK, n + 1))
     out = np.empty(len(buffer) // 4, dtype=np.float32)
     for start in range(0, n, BLOCK):
         count = min(BLOCK, n - start)
         half = (count + 1) // 2
-        stream.into(memoryview(buffer)[: 8 * half])
+        stream.fill(memoryview(buffer)[: 8 * half])
         words = np.frombuffer(buffer, dtype="<u4")
         for at in range(0, half, _RUN):
             to = min(half, at + _RUN)
-            v = uniforms(words[at:to], stream, start + at)
+            v = scaled_uniforms(words[at:to], stream, start + at)
             box_muller(v, words[half + at : half + to], scale, out[at:to], out[half + at : half + to])
         yield out[:count]
 
 
-def blocks_at(total: int, start: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+def locate_blocks(total: int, start: int, count: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields where values start … start + count of a draw of `total` lie.
 
     For each block: its first value, its length, and from where to where in it.
@@ -80,45 +80,45 @@ def blocks_at(total: int, start: int, count: int) -> Iterator[tuple[int, int, in
     if not 0 <= start <= start + count <= total:
         raise ValueError(f"values {start} to {start + count} of a draw of {total}: must lie within it")
     for first in range(start - start % BLOCK, start + count, BLOCK):
-        here = min(BLOCK, total - first)
-        yield first, here, max(start - first, 0), min(start + count - first, here)
+        block_length = min(BLOCK, total - first)
+        yield first, block_length, max(start - first, 0), min(start + count - first, block_length)
 
 
-def pairs_of(half: int, begin: int, end: int) -> tuple[int, int]:
+def locate_pairs(half: int, begin: int, end: int) -> tuple[int, int]:
     """Returns the pairs behind values begin … end of a block of `half` cosines and as many sines."""
     if end <= half:
         return begin, end
     return (begin - half, end - half) if begin >= half else (0, half)
 
 
-def values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
-    """Returns values start, start + 1, … of the draw that `blocks(stream, total, scale)` makes, with the same bits."""
+def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
+    """Returns values start, start + 1, … of the draw that `normal_blocks(stream, total, scale)` makes, with the same bits."""
     out, filled = np.empty(count, dtype=np.float32), 0
-    for first, here, begin, end in blocks_at(total, start, count):
-        half = (here + 1) // 2
-        least, most = pairs_of(half, begin, end)
+    for first, block_length, begin, end in locate_blocks(total, start, count):
+        half = (block_length + 1) // 2
+        first_pair, last_pair = locate_pairs(half, begin, end)
         block = np.empty(2 * half, dtype=np.float32)
-        for at in range(least, most, _RUN):
-            to = min(most, at + _RUN)
-            v = uniforms(stream.words(first + at, to - at), stream, first + at)
-            angles = stream.words(first + half + at, to - at)
+        for at in range(first_pair, last_pair, _RUN):
+            to = min(last_pair, at + _RUN)
+            v = scaled_uniforms(stream.words_at(first + at, to - at), stream, first + at)
+            angles = stream.words_at(first + half + at, to - at)
             box_muller(v, angles, scale, block[at:to], block[half + at : half + to])
         out[filled : filled + end - begin] = block[begin:end]
         filled += end - begin
     return out
 
 
-def uniforms(words: U32, stream: KeyStream, first: int) -> F32:
+def scaled_uniforms(words: U32, stream: KeyStream, first: int) -> F32:
     """Returns 2³¹ u of radius words, the first of which is word `first` of the stream."""
     k = (words & np.uint32(2**31 - 1)).view(np.int32)
     v = k.astype(np.float32)
     v += np.float32(0.5)
     for i in np.flatnonzero(k < RARE).tolist():
-        v[i] = refined(int(k[i]), stream.word(EXTRA + first + i))
+        v[i] = refine_uniform(int(k[i]), stream.word_at(EXTRA + first + i))
     return v
 
 
-def refined(k: int, extra: int) -> np.float32:
+def refine_uniform(k: int, extra: int) -> np.float32:
     """Returns 2³¹ u of 31 + 32 bits."""
     return np.float32(k + (extra + 0.5) * 2.0**-32)
 
@@ -162,37 +162,37 @@ def box_muller(v: F32, angles: U32, scale: float, cosines: F32, sines: F32) -> N
 
 def _horner(coefficients: list[np.float32], x: F32) -> F32:
     """Evaluates a polynomial in float32 by Horner's rule, from the highest coefficient down."""
-    first, second, *rest = coefficients
+    first, second, *remaining = coefficients
     value = x * first
     value += second
-    for c in rest:
+    for c in remaining:
         value *= x
         value += c
     return value
 
 
-def double_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[np.float64]]:
+def double_normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[np.float64]]:
     """Yields n independent N(0, scale²) values in float64, in blocks, from words of 64 bits."""
     for start in range(0, n, BLOCK):
         count = min(BLOCK, n - start)
         buffer = bytearray(16 * ((count + 1) // 2))
-        stream.into(buffer)
-        yield _double(np.frombuffer(buffer, dtype="<i8"), count, scale)
+        stream.fill(buffer)
+        yield _double_block(np.frombuffer(buffer, dtype="<i8"), count, scale)
 
 
-def double_values_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
-    """Returns values start, start + 1, … of `double_blocks`.
+def double_normals_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
+    """Returns values start, start + 1, … of `double_normal_blocks`.
 
     Each block is computed completely, so that numpy rounds as it does there.
     """
-    found = [np.empty(0, dtype=np.float64)]
-    for first, here, begin, end in blocks_at(total, start, count):
-        words = stream.words(2 * first, 4 * ((here + 1) // 2))
-        found.append(_double(words.view("<i8"), here, scale)[begin:end])
-    return np.concatenate(found)
+    pieces = [np.empty(0, dtype=np.float64)]
+    for first, block_length, begin, end in locate_blocks(total, start, count):
+        words = stream.words_at(2 * first, 4 * ((block_length + 1) // 2))
+        pieces.append(_double_block(words.view("<i8"), block_length, scale)[begin:end])
+    return np.concatenate(pieces)
 
 
-def _double(words: NDArray[np.int64], count: int, scale: float) -> NDArray[np.float64]:
+def _double_block(words: NDArray[np.int64], count: int, scale: float) -> NDArray[np.float64]:
     """Returns one block of normal values in float64 from its words, by Box–Muller."""
     half = (count + 1) // 2
     u = ((words[:half] & (2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-63

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.rng import normals
-from sordino.rng.compiled_noise import kernel
+from sordino.rng.compiled_noise import noise_kernel
 from sordino.rng.keystream import KEY_BYTES, KeyStream
 
 CIPHER = "AES-256-CTR"
@@ -44,12 +44,12 @@ class _Process:
     forks = 0
 
     @staticmethod
-    def forked() -> None:
+    def count_fork() -> None:
         """Counts one more fork."""
         _Process.forks += 1
 
 
-os.register_at_fork(after_in_child=_Process.forked)
+os.register_at_fork(after_in_child=_Process.count_fork)
 
 
 class Rng:
@@ -75,7 +75,7 @@ class Rng:
     def child(self, *labels: str | int) -> Rng:
         """Returns an independent stream for a purpose; the same labels give the same stream."""
         text = "/".join(map(str, labels)).encode()
-        return Rng(hashlib.blake2b(text, key=self._own_key(), digest_size=KEY_BYTES).digest())
+        return Rng(hashlib.blake2b(text, key=self._current_key(), digest_size=KEY_BYTES).digest())
 
     def split(self) -> Rng:
         """Returns an independent stream, another one at every call; it takes one draw."""
@@ -95,7 +95,7 @@ class Rng:
         """Pickles the fact that there was a stream, not its key."""
         return Rng.from_entropy, ()
 
-    def _own_key(self) -> bytes:
+    def _current_key(self) -> bytes:
         """Returns the key; in a forked process a new one, because the parent goes on with the old one."""
         if self._process != _Process.forks:
             self._key, self._process = secrets.token_bytes(KEY_BYTES), _Process.forks
@@ -103,18 +103,18 @@ class Rng:
 
     def fill(self, buffer: bytearray) -> None:
         """Overwrites a buffer with key stream; it takes one draw."""
-        self._stream().into(buffer)
+        self._next_stream().fill(buffer)
 
-    def _stream(self) -> KeyStream:
+    def _next_stream(self) -> KeyStream:
         """Returns the key stream of the next draw."""
         self.counter += 1
-        return KeyStream(self._own_key(), self.counter - 1)
+        return KeyStream(self._current_key(), self.counter - 1)
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """Returns n uniform 64-bit words."""
-        compiled = kernel()
-        if compiled is not None and compiled.ciphers and 0 < n <= _FEW:
-            return compiled.keystream(self._stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
+        compiled = noise_kernel()
+        if compiled is not None and compiled.makes_key_stream and 0 < n <= _FEW:
+            return compiled.read_key_stream(self._next_stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
         buffer = bytearray(8 * n)
         if n:
             self.fill(buffer)
@@ -122,10 +122,10 @@ class Rng:
 
     def seed(self) -> int:
         """Returns 63 random bits, as torch's generators take them; it takes one draw."""
-        compiled = kernel()
-        if compiled is None or not compiled.ciphers:
+        compiled = noise_kernel()
+        if compiled is None or not compiled.makes_key_stream:
             return int(self.words(1)[0] >> np.uint64(1))
-        return int.from_bytes(compiled.block(self._stream(), 0)[:8], "little") >> 1
+        return int.from_bytes(compiled.read_block(self._next_stream(), 0)[:8], "little") >> 1
 
     def uniform(self, n: int) -> NDArray[np.float64]:
         """Returns n values strictly between 0 and 1, in steps of 2⁻⁵³, offset by half a step."""
@@ -159,8 +159,8 @@ class Rng:
         """
         if n > _LONGEST:
             raise ValueError(f"n={n} values: one draw has at most {_LONGEST}")
-        make = normals.double_blocks if dtype == torch.float64 else normals.blocks
-        for block in make(self._stream(), n, scale):
+        make = normals.double_normal_blocks if dtype == torch.float64 else normals.normal_blocks
+        for block in make(self._next_stream(), n, scale):
             yield torch.from_numpy(block)
 
     def add_normal_(self, targets: Sequence[Tensor], scale: float, factor: float = 1.0) -> bool:
@@ -169,14 +169,14 @@ class Rng:
         The sums are multiplied by the factor on the way.
         Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
         """
-        compiled, sizes = kernel(), [tensor.numel() for tensor in targets]
+        compiled, sizes = noise_kernel(), [tensor.numel() for tensor in targets]
         if compiled is None or sum(sizes) > _LONGEST or not sizes or not all(sizes):
             return False
         for tensor in targets:
             if tensor.dtype is not torch.float32 or not tensor.is_cpu:
                 return False
         addresses = [tensor.data_ptr() for tensor in targets]
-        compiled.add_normal(self._stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
+        compiled.add_normal(self._next_stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
         return True
 
     def normals_at(
@@ -198,18 +198,18 @@ class Rng:
                     f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}"
                 )
         # One draw for all stretches; each path below gives the same bits.
-        stream, compiled = self._stream(), kernel()
-        found = []
+        stream, compiled = self._next_stream(), noise_kernel()
+        pieces = []
         made: NDArray[Any]
         for start, count in stretches:
             if dtype == torch.float64:
-                made = normals.double_values_at(stream, total, start, count, scale)
-            elif compiled is None or not compiled.ciphers:
-                made = normals.values_at(stream, total, start, count, scale)
+                made = normals.double_normals_at(stream, total, start, count, scale)
+            elif compiled is None or not compiled.makes_key_stream:
+                made = normals.normals_at(stream, total, start, count, scale)
             else:
                 made = compiled.normals_at(stream, scale, total, start, count, torch.get_num_threads())
-            found.append(torch.from_numpy(made))
-        return found[0] if len(found) == 1 else torch.cat([torch.zeros(0, dtype=dtype), *found])
+            pieces.append(torch.from_numpy(made))
+        return pieces[0] if len(pieces) == 1 else torch.cat([torch.zeros(0, dtype=dtype), *pieces])
 
     def laplace(self, n: int) -> Tensor:
         """Returns n independent standard Laplace values in float64: sign · −ln u."""
@@ -221,7 +221,7 @@ class Rng:
 
         Whoever reads them knows all past and future noise: they are as secret as the data.
         """
-        return {"cipher": CIPHER, "key": self._own_key().hex(), "counter": self.counter}
+        return {"cipher": CIPHER, "key": self._current_key().hex(), "counter": self.counter}
 
     @staticmethod
     def replay(state: Mapping[str, Any]) -> Rng:

@@ -53,7 +53,7 @@ class Alterations:
         self._safe = safe
         self._leaves: dict[tuple[Any, ...], list[Any]] = {}
         for record in records:
-            for path, leaf in _leaves(record):
+            for path, leaf in _leaves_of(record):
                 self._leaves.setdefault(path, []).append(leaf)
         self._kinds = {path: _common_kind(leaves) for path, leaves in self._leaves.items()}
         self._varying = self._find_sequences() if collated else set()
@@ -61,7 +61,7 @@ class Alterations:
 
     def _find_sequences(self) -> set[tuple[Any, ...]]:
         """Returns the places of what is of unlike length from record to record, or may be: texts, tokens and lists."""
-        varying = {path for path, leaves in self._leaves.items() if len({_length(leaf) for leaf in leaves}) > 1}
+        varying = {path for path, leaves in self._leaves.items() if len({_length_of(leaf) for leaf in leaves}) > 1}
         if varying:
             return varying
         return {
@@ -76,90 +76,90 @@ class Alterations:
         if part in LENGTHS:
             return bool(self._varying) and not (self._safe and part == "longer")
         if part == "label":
-            return any(self._other_label(path, leaves[0]) is not None for path, leaves in self._leaves.items())
+            return any(self._choose_other_label(path, leaves[0]) is not None for path, leaves in self._leaves.items())
         if part in _NUMBERS:
             return "numbers" in kinds or "pixels" in kinds
         return "tokens" in kinds
 
-    def altered(self, record: Any, parts: Sequence[Part]) -> Any:
+    def alter(self, record: Any, parts: Sequence[Part]) -> Any:
         """Returns a copy of the record with these parts changed; the record itself is left as it is."""
-        own = {_length(leaf) for path, leaf in _leaves(record) if path in self._varying} - {None}
-        return _rebuilt(record, lambda path, leaf: self._altered_leaf(path, leaf, parts, own))
+        own_lengths = {_length_of(leaf) for path, leaf in _leaves_of(record) if path in self._varying} - {None}
+        return _rebuild(record, lambda path, leaf: self._alter_leaf(path, leaf, parts, own_lengths))
 
-    def _altered_leaf(self, path: tuple[Any, ...], leaf: Any, parts: Sequence[Part], own: set[int | None]) -> Any:
+    def _alter_leaf(self, path: tuple[Any, ...], leaf: Any, parts: Sequence[Part], own_lengths: set[int | None]) -> Any:
         """Returns one value of a record with those parts changed that apply to it."""
         if path not in self._leaves:
             return leaf
         for part in parts:
             if part == "label":
-                other = self._other_label(path, leaf)
-                leaf = leaf if other is None else _like(leaf, other)
+                other = self._choose_other_label(path, leaf)
+                leaf = leaf if other is None else _cast_like(leaf, other)
             elif part in _NUMBERS:
-                leaf = self._other_numbers(path, leaf, part)
+                leaf = self._change_numbers(path, leaf, part)
             elif part in ("first token", "last token") and self._kinds[path] == "tokens":
-                leaf = _filled(leaf, self._range(path)[part == "last token"])
-            elif part in LENGTHS and (path in self._varying or _length(leaf) in own):
-                leaf = _resized(leaf, self._longer(path) if part == "longer" else 1)
+                leaf = _fill_leaf(leaf, self._value_range(path)[part == "last token"])
+            elif part in LENGTHS and (path in self._varying or _length_of(leaf) in own_lengths):
+                leaf = _resize(leaf, self._length_above_all(path) if part == "longer" else 1)
         return leaf
 
-    def _longer(self, path: tuple[Any, ...]) -> int:
+    def _length_above_all(self, path: tuple[Any, ...]) -> int:
         """Returns a length a little above all that were seen: enough to move a mean over padding, and cheap to compute."""
         varying = self._varying or {path}
-        longest = max(_length(leaf) or 0 for each in varying for leaf in self._leaves[each])
+        longest = max(_length_of(leaf) or 0 for each in varying for leaf in self._leaves[each])
         return longest + max(2, longest // 4)
 
-    def _other_label(self, path: tuple[Any, ...], leaf: Any) -> Any | None:
+    def _choose_other_label(self, path: tuple[Any, ...], leaf: Any) -> Any | None:
         """Returns a label unlike this one: another that was seen, or else the one next to it; None if there is none."""
         if self._kinds[path] not in ("label", "truths"):
             return None
-        own = _plain(leaf)
+        own_label = _to_array(leaf)
         if self._kinds[path] == "truths":
-            return ~own if own.dtype == np.bool_ else 1 - own
+            return ~own_label if own_label.dtype == np.bool_ else 1 - own_label
         for other in self._leaves[path]:
-            if not np.array_equal(_plain(other), own):
+            if not np.array_equal(_to_array(other), own_label):
                 return other
-        if own in (0, 1):
-            return 1 - own
-        return None if self._safe else own - 1
+        if own_label in (0, 1):
+            return 1 - own_label
+        return None if self._safe else own_label - 1
 
-    def _range(self, path: tuple[Any, ...]) -> tuple[Any, Any]:
-        values = [_plain(leaf) for leaf in self._leaves[path]]
+    def _value_range(self, path: tuple[Any, ...]) -> tuple[Any, Any]:
+        values = [_to_array(leaf) for leaf in self._leaves[path]]
         values = [value for value in values if value.size]
         if not values:
             return 0, 0
         return min(value.min() for value in values), max(value.max() for value in values)
 
-    def _other_numbers(self, path: tuple[Any, ...], leaf: Any, part: Part) -> Any:
+    def _change_numbers(self, path: tuple[Any, ...], leaf: Any, part: Part) -> Any:
         """Returns the numbers or pixels of a record changed as this part says.
 
         On a GPU, numbers that may be probabilities stay between 0 and 1, because others would end the process.
         """
         kind = self._kinds[path]
         if kind == "pixels":
-            return _filled(leaf, 0 if part == "negative" else 255)
+            return _fill_leaf(leaf, 0 if part == "negative" else 255)
         if kind != "numbers":
             return leaf
-        low, high = self._range(path)
+        low, high = self._value_range(path)
         if self._safe and low >= 0 and high <= 1:  # these may be probabilities
-            return _like(leaf, (low + high) - _plain(leaf))
-        return _like(leaf, _NUMBERS[part](_plain(leaf)))
+            return _cast_like(leaf, (low + high) - _to_array(leaf))
+        return _cast_like(leaf, _NUMBERS[part](_to_array(leaf)))
 
 
-def _leaves(record: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
+def _leaves_of(record: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
     """Returns the values of a record with the way to each of them."""
     if isinstance(record, Mapping):
-        return [found for key, value in record.items() for found in _leaves(value, (*path, key))]
+        return [found for key, value in record.items() for found in _leaves_of(value, (*path, key))]
     if isinstance(record, (tuple, list)) and not _is_sequence_of_numbers(record):
-        return [found for k, value in enumerate(record) for found in _leaves(value, (*path, k))]
+        return [found for k, value in enumerate(record) for found in _leaves_of(value, (*path, k))]
     return [(path, record)]
 
 
-def _rebuilt(record: Any, change: Callable[[tuple[Any, ...], Any], Any], path: tuple[Any, ...] = ()) -> Any:
+def _rebuild(record: Any, change: Callable[[tuple[Any, ...], Any], Any], path: tuple[Any, ...] = ()) -> Any:
     """Returns the record with every value changed, in containers of the same kinds."""
     if isinstance(record, Mapping):
-        return {key: _rebuilt(value, change, (*path, key)) for key, value in record.items()}
+        return {key: _rebuild(value, change, (*path, key)) for key, value in record.items()}
     if isinstance(record, (tuple, list)) and not _is_sequence_of_numbers(record):
-        values = [_rebuilt(value, change, (*path, k)) for k, value in enumerate(record)]
+        values = [_rebuild(value, change, (*path, k)) for k, value in enumerate(record)]
         if isinstance(record, tuple) and hasattr(record, "_fields"):
             return type(record)(*values)
         return type(record)(values)
@@ -170,13 +170,13 @@ def _is_sequence_of_numbers(record: Any) -> bool:
     return isinstance(record, list) and all(isinstance(value, (int, float)) for value in record)
 
 
-def _kind(leaf: Any) -> str:
+def _kind_of(leaf: Any) -> str:
     """Returns what a value is: numbers, truths, a label, tokens, pixels, text, or something else."""
     if isinstance(leaf, str):
         return "text"
     if not isinstance(leaf, (bool, int, float, list, Tensor, np.ndarray, np.generic)):
         return "else"
-    plain = _plain(leaf)
+    plain = _to_array(leaf)
     if plain.dtype == np.bool_:
         return "truths"
     if plain.dtype.kind == "f":
@@ -191,11 +191,11 @@ def _kind(leaf: Any) -> str:
 
 def _common_kind(leaves: Sequence[Any]) -> str:
     """Returns what the values at one place are in all records; numbers that are 0 and 1 in some of them are numbers."""
-    kinds = {_kind(leaf) for leaf in leaves}
+    kinds = {_kind_of(leaf) for leaf in leaves}
     return kinds.pop() if len(kinds) == 1 else "numbers" if kinds == {"numbers", "truths"} else "else"
 
 
-def _plain(leaf: Any) -> np.ndarray[Any, Any]:
+def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
     """Returns a value as an array."""
     if isinstance(leaf, Tensor):
         leaf = leaf.detach().cpu()
@@ -203,7 +203,7 @@ def _plain(leaf: Any) -> np.ndarray[Any, Any]:
     return np.asarray(leaf)
 
 
-def _length(leaf: Any) -> int | None:
+def _length_of(leaf: Any) -> int | None:
     """Returns the length of a value along its first axis, in words for a text; None for a single value."""
     if isinstance(leaf, str):
         return len(leaf.split())
@@ -214,9 +214,9 @@ def _length(leaf: Any) -> int | None:
     return None
 
 
-def _like(leaf: Any, value: Any) -> Any:
+def _cast_like(leaf: Any, value: Any) -> Any:
     """Returns a value in the type that the leaf has."""
-    value = _plain(value)
+    value = _to_array(value)
     if isinstance(leaf, Tensor):
         return torch.as_tensor(np.array(value)).to(leaf.dtype).to(leaf.device)
     if isinstance(leaf, (np.ndarray, np.generic)):
@@ -226,7 +226,7 @@ def _like(leaf: Any, value: Any) -> Any:
     return type(leaf)(value.item())
 
 
-def _filled(leaf: Any, value: Any) -> Any:
+def _fill_leaf(leaf: Any, value: Any) -> Any:
     if isinstance(leaf, Tensor):
         return torch.full_like(leaf, int(value))
     if isinstance(leaf, np.ndarray):
@@ -234,9 +234,9 @@ def _filled(leaf: Any, value: Any) -> Any:
     return [type(one)(value) for one in leaf]
 
 
-def _resized(leaf: Any, length: int) -> Any:
+def _resize(leaf: Any, length: int) -> Any:
     """Returns the value repeated or cut to a length along its first axis."""
-    now = _length(leaf)
+    now = _length_of(leaf)
     if not now:
         return leaf
     if isinstance(leaf, str):

@@ -23,7 +23,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from sordino.per_sample.model_inventory import Inventory
-from sordino.rng.named_draws import Drawn
+from sordino.rng.named_draws import RandomDraws
 from sordino.rng.streams import Rng
 
 _LASTING, _LASTING_RANDOM = 0.02, 0.01
@@ -50,10 +50,10 @@ share of tests on a few records that ask all questions, where masks of dropout a
 class CheckPieces:
     """What is asked at one tested lot."""
 
-    few: bool  # the questions on a few records, in passes of their own
-    thorough: bool  # all of those
-    company: bool  # records of the lot's own pass in other company
-    exchange: bool  # rows of the lot's own pass exchanged
+    ask_few_records: bool  # the questions on a few records, in passes of their own
+    ask_all_questions: bool  # all of those
+    ask_in_other_company: bool  # records of the lot's own pass in other company
+    ask_with_rows_exchanged: bool  # rows of the lot's own pass exchanged
 
 
 class CheckSchedule:
@@ -63,9 +63,9 @@ class CheckSchedule:
         """A replayed run tests the lots it would have tested: its first look is no change of the model."""
         self._stream, self._replayed = stream, replayed
         self._mark: Hashable = None
-        self.changed = True  # the model, since the last lot
+        self.model_changed = True  # the model, since the last lot
 
-    def due(self, lot: int, mark: Hashable, drawn: Drawn | None = None) -> bool:
+    def is_due(self, lot: int, mark: Hashable, drawn: RandomDraws | None = None) -> bool:
         """Returns whether this lot is tested.
 
         Args:
@@ -74,13 +74,13 @@ class CheckSchedule:
             drawn: what the model's passes draw at random, if that is known.
 
         """
-        self.changed, self._mark = mark != self._mark and not (self._mark is None and self._replayed), mark
-        lasting = _LASTING if drawn is Drawn.NOTHING else _LASTING_RANDOM
-        chance = max(lasting, min(1.0, _DENSE / max(lot, 1)))
-        tossed = chance == 1.0 or self._coin("coin", lot) < chance
-        return self.changed or tossed
+        self.model_changed, self._mark = mark != self._mark and not (self._mark is None and self._replayed), mark
+        lasting_share = _LASTING if drawn is RandomDraws.NOTHING else _LASTING_RANDOM
+        chance = max(lasting_share, min(1.0, _DENSE / max(lot, 1)))
+        tossed = chance == 1.0 or self._toss_coin("coin", lot) < chance
+        return self.model_changed or tossed
 
-    def pieces(self, lot: int, tested: int, drawn: Drawn | None, *, last: bool) -> CheckPieces:
+    def choose_pieces(self, lot: int, tested: int, drawn: RandomDraws | None, *, last: bool) -> CheckPieces:
         """Returns what is asked at a lot that is tested.
 
         Args:
@@ -92,21 +92,33 @@ class CheckSchedule:
         """
         early = lot < _EARLY
         # The first test, and one after the model changed, ask every question.
-        if drawn is None or tested == 0 or self.changed:
-            return CheckPieces(few=True, thorough=True, company=True, exchange=True)
-        exchange = _EXCHANGE_RANDOM if early and drawn is not Drawn.NOTHING else _EXCHANGE
-        exchanged = last or self._coin("exchange", lot) < exchange
+        if drawn is None or tested == 0 or self.model_changed:
+            return CheckPieces(
+                ask_few_records=True, ask_all_questions=True, ask_in_other_company=True, ask_with_rows_exchanged=True
+            )
+        exchange = _EXCHANGE_RANDOM if early and drawn is not RandomDraws.NOTHING else _EXCHANGE
+        exchanged = last or self._toss_coin("exchange", lot) < exchange
         # Without randomness the cheapest question sees the most; with it, questions need passes of their own.
-        if drawn is Drawn.NOTHING:
-            return CheckPieces(self._coin("few", lot) < _FEW, thorough=early, company=True, exchange=exchanged)
-        thorough = early and (drawn is Drawn.OTHER or self._coin("thorough", lot) < _THOROUGH)
-        return CheckPieces(few=True, thorough=thorough, company=False, exchange=exchanged)
+        if drawn is RandomDraws.NOTHING:
+            return CheckPieces(
+                self._toss_coin("few", lot) < _FEW,
+                ask_all_questions=early,
+                ask_in_other_company=True,
+                ask_with_rows_exchanged=exchanged,
+            )
+        thorough = early and (drawn is RandomDraws.OTHER or self._toss_coin("thorough", lot) < _THOROUGH)
+        return CheckPieces(
+            ask_few_records=True,
+            ask_all_questions=thorough,
+            ask_in_other_company=False,
+            ask_with_rows_exchanged=exchanged,
+        )
 
-    def stream(self, lot: int, number: int) -> Rng:
+    def stream_for(self, lot: int, number: int) -> Rng:
         """Returns the stream of the secret choices of one test."""
         return self._stream.child("choices", lot, number)
 
-    def before_claim(self, lot: int, last_tested: int, *, over: bool) -> bool:
+    def is_due_before_claim(self, lot: int, last_tested: int, *, over: bool) -> bool:
         """Returns whether the last lot is tested before a claim, so that no end of a run goes untested.
 
         The claim after the last lot always is. Claims in the middle of a run are many if a loop prints one at every
@@ -114,24 +126,24 @@ class CheckSchedule:
         """
         return over or lot - last_tested >= max(1, lot // _END)
 
-    def before_log(self, lot: int, last_tested: int) -> bool:
+    def is_due_before_log(self, lot: int, last_tested: int) -> bool:
         """Returns whether the last lot is tested before ε goes into a log: if none of the last quarter of the lots was."""
         return lot - last_tested >= max(_SOON, lot // _LOGGED)
 
-    def at_the_end(self, lot: int, last_tested: int, ends: int) -> bool:
+    def is_due_at_the_end(self, lot: int, last_tested: int, ends: int) -> bool:
         """Returns whether the last lot of a call of `draws` is tested right after its own pass, and not by the claim.
 
         A loop may call `draws` once for every epoch, or for every lot: after the first few of such ends a lot is tested
         when a sixteenth of the lots so far came after the last test.
         """
-        return ends < _ENDS or self.before_claim(lot, last_tested, over=False)
+        return ends < _ENDS or self.is_due_before_claim(lot, last_tested, over=False)
 
-    def _coin(self, purpose: str, lot: int) -> float:
+    def _toss_coin(self, purpose: str, lot: int) -> float:
         """Returns a uniform number between 0 and 1, the same for the same lot."""
         return float(self._stream.child(purpose, lot).uniform(1)[0])
 
 
-def mark_of(inventory: Inventory) -> Hashable:
+def fingerprint_of(inventory: Inventory) -> Hashable:
     """Returns what can change how a model treats its records.
 
     That are its modules, their modes and hooks, and which parameters are trained.

@@ -22,7 +22,7 @@ NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
-class Seen:
+class PassResult:
     """What one pass over a batch showed."""
 
     losses: Tensor  # (B,)
@@ -33,7 +33,7 @@ class Seen:
     shapes: tuple[tuple[int, ...], ...]  # of the batch
 
 
-def directions(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
+def direction_weights(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
     """Returns weights (B, 1) that give every watched row about unit length, with its sign.
 
     Rows that are not finite get 0.
@@ -44,17 +44,20 @@ def directions(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
     return torch.where(fine, weights, 0.0).unsqueeze(1)
 
 
-def disagreement(one: Seen, other: Seen, watched: Tensor) -> float:
+def measure_disagreement(one: PassResult, other: PassResult, watched: Tensor) -> float:
     """Returns the largest relative difference over the watched rows.
 
     It is infinite where one value is finite and the other is not.
     """
-    worst = max(_rows(one.losses, other.losses, watched), _rows(one.lengths, other.lengths, watched))
+    worst = max(
+        _largest_row_difference(one.losses, other.losses, watched),
+        _largest_row_difference(one.lengths, other.lengths, watched),
+    )
     counted = max(1.0, math.sqrt(float((watched & one.lengths.isfinite()).sum())))
-    return max(worst, distance(one.total, other.total) / counted)
+    return max(worst, distance_between(one.total, other.total) / counted)
 
 
-def _rows(one: Tensor, other: Tensor, watched: Tensor) -> float:
+def _largest_row_difference(one: Tensor, other: Tensor, watched: Tensor) -> float:
     """Returns the largest relative difference of the watched rows of two vectors."""
     a, b = one[watched].double(), other[watched].double()
     fine, also = a.isfinite(), b.isfinite()
@@ -68,13 +71,13 @@ def _rows(one: Tensor, other: Tensor, watched: Tensor) -> float:
     return float(((a - b).abs() / (size + floor)).max())
 
 
-def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+def distance_between(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """Returns ‖one − other‖ over all tensors."""
     differ = [a - b for a, b in ((one[name], other[name]) for name in one) if not torch.equal(a, b)]  # seldom any
-    far = length(dict(enumerate(differ)))
+    far = norm_of(dict(enumerate(differ)))
     return float("inf") if far != far else far
 
 
-def length(one: Mapping[Any, Tensor]) -> float:
+def norm_of(one: Mapping[Any, Tensor]) -> float:
     """Returns ‖one‖ over all tensors."""
     return math.hypot(*(float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in one.values()))

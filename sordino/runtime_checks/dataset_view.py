@@ -58,7 +58,7 @@ class Exchange:
     """Which rows of `length` rows are kept, and whose values every other row holds."""
 
     source: Rows
-    own: frozenset[int] | range
+    kept: frozenset[int] | range
 
     @property
     def length(self) -> int:
@@ -66,24 +66,24 @@ class Exchange:
         return len(self.source)
 
     @staticmethod
-    def of(length: int, own: Iterable[int], choose: np.random.Generator) -> Exchange:
-        """Returns an exchange of all rows but those in `own`; the values come from a few rows chosen at random."""
-        kept = frozenset(i for i in own if 0 <= i < length)
+    def all_but(length: int, kept_rows: Iterable[int], choose: np.random.Generator) -> Exchange:
+        """Returns an exchange of all rows but those in `kept_rows`; the values come from a few rows chosen at random."""
+        kept = frozenset(i for i in kept_rows if 0 <= i < length)
         others = choose.permutation(length)[: _SOURCES + len(kept)]
-        few = [int(i) for i in others if int(i) not in kept][: max(1, min(_SOURCES, length // 4))] or [0]
-        source = np.asarray(few, dtype=np.int64)[choose.integers(len(few), size=length)]
-        source[few] = np.roll(few, 1)  # no row holds its own values
+        source_rows = [int(i) for i in others if int(i) not in kept][: max(1, min(_SOURCES, length // 4))] or [0]
+        source = np.asarray(source_rows, dtype=np.int64)[choose.integers(len(source_rows), size=length)]
+        source[source_rows] = np.roll(source_rows, 1)  # no row holds its own values
         for i in kept:
             source[i] = i
         return Exchange(source, kept)
 
     @staticmethod
-    def of_none(length: int) -> Exchange:
+    def keeping_all(length: int) -> Exchange:
         """Returns an exchange that keeps every row."""
         return Exchange(np.arange(length, dtype=np.int64), range(length))
 
     @staticmethod
-    def of_one(length: int, row: int, choose: np.random.Generator) -> Exchange:
+    def only_row(length: int, row: int, choose: np.random.Generator) -> Exchange:
         """Returns an exchange of this row alone."""
         source = np.arange(length, dtype=np.int64)
         source[row] = (row + 1 + int(choose.integers(length - 1))) % length
@@ -91,14 +91,14 @@ class Exchange:
 
 
 @dataclass(eq=False)
-class Walk:
+class DatasetWalk:
     """Copies a dataset; the copy shares the data, or holds them with rows exchanged.
 
     Args:
         choose: chooses whose values an exchanged row holds.
         exchanging: False for a plain copy, which reads as the original does and leaves the original untouched.
         only: the id of the one container to exchange; None for all of them.
-        own_of: for the ids of nested datasets, the rows of theirs that the records are made of.
+        kept_rows_of: for the ids of nested datasets, the rows of theirs that the records are made of.
         pointers: containers found on an earlier walk that hold places in other containers, such as the indices of a split.
         alone: if given, the containers and datasets with these ids are exchanged in this way, and no others.
         instead: for the ids of containers, the exchange to use in place of the dataset's.
@@ -111,7 +111,7 @@ class Walk:
     choose: np.random.Generator
     exchanging: bool = True
     only: int | None = None
-    own_of: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    kept_rows_of: Mapping[int, frozenset[int]] = field(default_factory=dict)
     pointers: Sequence[Rows] = ()
     alone: Mapping[int, Exchange] | None = None
     instead: Mapping[int, Exchange] = field(default_factory=dict)
@@ -128,12 +128,12 @@ class Walk:
     _alive: list[Any] = field(default_factory=list)
     _visited: int = 0
 
-    def view(self, dataset: Any, exchange: Exchange) -> Any:
-        """Returns the copy of a dataset; the rows in `exchange.own` read as they do in the original."""
+    def copy_dataset(self, dataset: Any, exchange: Exchange) -> Any:
+        """Returns the copy of a dataset; the rows in `exchange.kept` read as they do in the original."""
         self._alive.append(exchange)
         return self._walk(dataset, exchange, 0, top=True)
 
-    def function(self, given: Callable[..., Any] | None, exchange: Exchange) -> Callable[..., Any] | None:
+    def copy_function(self, given: Callable[..., Any] | None, exchange: Exchange) -> Callable[..., Any] | None:
         """Returns the copy of a function, such as collate, with what it captured exchanged."""
         return None if given is None else self._walk(given, exchange, 0)
 
@@ -151,31 +151,31 @@ class Walk:
             return thing
         self._memo[key] = thing
         self._alive.append((thing, exchange))  # an id is good as long as its object lives
-        made = self._copied(thing, exchange, depth, top=top)
+        made = self._copy_by_kind(thing, exchange, depth, top=top)
         self._memo[key] = made
         return made
 
-    def _copied(self, thing: Any, exchange: Exchange, depth: int, *, top: bool) -> Any:
+    def _copy_by_kind(self, thing: Any, exchange: Exchange, depth: int, *, top: bool) -> Any:
         # A copied generator draws what the original would have drawn, which is left untouched.
         """Returns the copy of one thing by its kind; the thing itself where it holds nothing to copy."""
         generator = _copy_generator(thing)
         if generator is not None:
             return generator
         if _is_hugging_face(thing):
-            return self._hugging_face(thing, exchange, depth)
+            return self._copy_hugging_face(thing, exchange, depth)
         # What has one entry per record gets its rows exchanged.
-        matching = None if top else self._matching(thing, exchange)
+        matching = None if top else self._find_exchange(thing, exchange)
         if matching is not None:
-            return self._rows_of(thing, matching)
+            return self._exchange_rows(thing, matching)
         # Any other container, function or object is walked, because it may hold such a container.
         if isinstance(thing, dict):
-            return self._dict(thing, exchange, depth)
+            return self._copy_dict(thing, exchange, depth)
         if isinstance(thing, list | tuple):
-            return self._sequence(thing, exchange, depth)
+            return self._copy_sequence(thing, exchange, depth)
         if isinstance(thing, set):
             return set(thing)
         if isinstance(thing, types.FunctionType):
-            return self._function(thing, exchange, depth)
+            return self._copy_code(thing, exchange, depth)
         if isinstance(thing, types.MethodType):
             whose = self._walk(thing.__self__, exchange, depth + 1)
             return thing if whose is thing.__self__ else getattr(whose, thing.__name__, thing)
@@ -184,15 +184,15 @@ class Walk:
             new = [self._walk(part, exchange, depth + 1) for part in parts]
             return thing if all(map(operator.is_, parts, new)) else functools.partial(new[0], *new[1], **new[2])
         if getattr(thing, "__dict__", None) is not None:
-            return self._object(thing, exchange, depth, top=top)
+            return self._copy_object(thing, exchange, depth, top=top)
         return thing
 
     # Containers with one entry per record
 
-    def _matching(self, thing: Any, exchange: Exchange) -> Exchange | None:
+    def _find_exchange(self, thing: Any, exchange: Exchange) -> Exchange | None:
         """Returns the exchange for a container: the dataset's, or that of the rows which a list of places points at."""
         length = _length_of(thing)
-        if length is not None and self.alone is None and _has_rows(thing, length) and _whole_numbers(thing) is None:
+        if length is not None and self.alone is None and _has_rows(thing, length) and _as_whole_numbers(thing) is None:
             self.sized[id(thing)] = length  # labels and places are not what a record is made of
         if self.alone is not None:
             return self.alone.get(id(thing))
@@ -210,40 +210,40 @@ class Walk:
                 continue
             key = (id(places), id(exchange), length)
             if key not in self._pointed:
-                self._pointed[key] = self._exchange_for(length, [int(places[i]) for i in exchange.own])
+                self._pointed[key] = self._make_exchange(length, [int(places[i]) for i in exchange.kept])
             return self._pointed[key]
         return None
 
-    def _to_exchange(self, thing: Any, exchange: Exchange) -> Exchange | None:
+    def _note_container(self, thing: Any, exchange: Exchange) -> Exchange | None:
         """Notes a container and returns its exchange; None if it is to be left as it is."""
         exchange = self.instead.get(id(thing), exchange)
         self.containers[id(thing)], self.exchange_of[id(thing)] = thing, exchange
         return exchange if self.exchanging and self.only in (None, id(thing)) else None
 
-    def _rows_of(self, container: Any, exchange: Exchange) -> Any:
+    def _exchange_rows(self, container: Any, exchange: Exchange) -> Any:
         """Returns the container with its rows exchanged, or itself where its rows are pointers to other rows."""
-        numbers = _whole_numbers(container)
+        numbers = _as_whole_numbers(container)
         if numbers is not None and len(np.unique(numbers)) == len(numbers):
             self.indices.append(numbers)
             return container
         if numbers is not None:
             self.repeated_indices.append(numbers)
-        chosen = self._to_exchange(container, exchange)
+        chosen = self._note_container(container, exchange)
         return container if chosen is None else take_rows(container, chosen.source)
 
-    def _dict(self, given: dict[Any, Any], exchange: Exchange, depth: int) -> Any:
+    def _copy_dict(self, given: dict[Any, Any], exchange: Exchange, depth: int) -> Any:
         """Returns a copy; a dict from record numbers to records has its values exchanged."""
         if len(given) == exchange.length and all(i in given for i in range(exchange.length)):
             values = list(given.values())
             if not all(isinstance(value, int) for value in values):
-                chosen = self._to_exchange(given, exchange)
+                chosen = self._note_container(given, exchange)
                 if chosen is not None:
                     return type(given)((i, given[int(j)]) for i, j in enumerate(chosen.source))
         if len(given) > _FEW_ENTRIES or type(given) is not dict:
             return copy.copy(given)
         return {name: self._walk(value, exchange, depth + 1) for name, value in given.items()}
 
-    def _sequence(self, given: list[Any] | tuple[Any, ...], exchange: Exchange, depth: int) -> Any:
+    def _copy_sequence(self, given: list[Any] | tuple[Any, ...], exchange: Exchange, depth: int) -> Any:
         """Returns a list or tuple of another length than the dataset's with its entries walked."""
         if len(given) > _FEW_ENTRIES:
             return given[:] if type(given) is list else given
@@ -256,7 +256,7 @@ class Walk:
 
     # Code
 
-    def _function(self, given: types.FunctionType, exchange: Exchange, depth: int) -> types.FunctionType:
+    def _copy_code(self, given: types.FunctionType, exchange: Exchange, depth: int) -> types.FunctionType:
         """Returns the function with what it captured, defaulted to or reads from its module's globals walked."""
         if (given.__module__ or "").split(".")[0] in _FOREIGN:
             return given
@@ -273,7 +273,7 @@ class Walk:
             changed = changed or new is not held
         defaults = self._walk(given.__defaults__, exchange, depth + 1)
         named = self._walk(given.__kwdefaults__, exchange, depth + 1)
-        read = {name: given.__globals__[name] for name in _names(given.__code__) if name in given.__globals__}
+        read = {name: given.__globals__[name] for name in _global_names(given.__code__) if name in given.__globals__}
         other = {name: new for name, held in read.items() if (new := self._walk(held, exchange, depth + 1)) is not held}
         # A new function is made only where something in it was exchanged.
         if not changed and not other and defaults is given.__defaults__ and not given.__kwdefaults__:
@@ -286,12 +286,12 @@ class Walk:
 
     # Objects
 
-    def _hugging_face(self, thing: Any, exchange: Exchange, depth: int) -> Any:
+    def _copy_hugging_face(self, thing: Any, exchange: Exchange, depth: int) -> Any:
         """Returns a table of the `datasets` library with rows exchanged by an index, and its transform walked."""
         made = thing
-        matching = self._matching(thing, exchange)
+        matching = self._find_exchange(thing, exchange)
         if matching is not None:
-            chosen = self._to_exchange(thing, matching)
+            chosen = self._note_container(thing, matching)
             if chosen is not None:
                 made = thing.select(chosen.source.tolist(), keep_in_memory=True)
         kept = getattr(thing, "_format_kwargs", None)
@@ -301,7 +301,7 @@ class Walk:
         made._format_kwargs = walked
         return made
 
-    def _object(self, thing: Any, exchange: Exchange, depth: int, *, top: bool) -> Any:
+    def _copy_object(self, thing: Any, exchange: Exchange, depth: int, *, top: bool) -> Any:
         """Returns a shallow copy of an object with its attributes walked; nested datasets have rows of their own."""
         if (type(thing).__module__ or "").split(".")[0] in _FOREIGN and not isinstance(thing, Dataset):
             return thing
@@ -311,12 +311,12 @@ class Walk:
         if nested and length is not None:
             self.lengths[id(thing)] = length
             if self.alone is not None:
-                exchange = self.alone.get(id(thing), Exchange.of_none(length))
+                exchange = self.alone.get(id(thing), Exchange.keeping_all(length))
                 self._alive.append(exchange)
-            elif id(thing) in self.own_of:
-                exchange = self._exchange_for(length, self.own_of[id(thing)])
+            elif id(thing) in self.kept_rows_of:
+                exchange = self._make_exchange(length, self.kept_rows_of[id(thing)])
             elif length != exchange.length:
-                exchange = Exchange.of_none(length)  # whose rows they are is not known: all are kept
+                exchange = Exchange.keeping_all(length)  # whose rows they are is not known: all are kept
                 self._alive.append(exchange)
         # Attributes are walked one by one; members of the class where they hold records or read them.
         try:
@@ -325,52 +325,52 @@ class Walk:
                 return thing
             self._memo[id(thing), id(exchange)] = made
             for name, value in list(vars(thing).items()):
-                inner = self._inside(thing, name, value, exchange)
+                inner = self._copy_wrapped(thing, name, value, exchange)
                 new = inner if inner is not None else self._walk(value, exchange, depth + 1)
                 if new is not value:
                     object.__setattr__(made, name, new)
-            space = self._class_space(type(thing), exchange, depth)
+            space = self._copy_class_members(type(thing), exchange, depth)
             if (nested or (top and self.alone is None)) and length is not None:
-                space["__getitem__"] = self._reader(thing, exchange, space)
+                space["__getitem__"] = self._make_reader(thing, exchange, space)
             if space:
                 made.__class__ = type(type(thing).__name__, (type(thing),), space)
         except Exception:  # a stranger's class may forbid any of it
             return thing
         return made
 
-    def _inside(self, thing: Any, name: str, value: Any, exchange: Exchange) -> Any:
+    def _copy_wrapped(self, thing: Any, name: str, value: Any, exchange: Exchange) -> Any:
         """Returns what torch's own wrappers wrap, walked with the rows that their records are made of; else None."""
-        own = sorted(exchange.own)
+        kept_rows = sorted(exchange.kept)
         if isinstance(thing, Subset) and name == "dataset":
-            rows = [int(thing.indices[i]) for i in own]
-            return self._nested(value, rows)
+            rows = [int(thing.indices[i]) for i in kept_rows]
+            return self._copy_nested(value, rows)
         if isinstance(thing, Subset) and name == "indices":
             return value
         if isinstance(thing, ConcatDataset) and name == "datasets":
             parts, begin = [], 0
             for part, end in zip(value, thing.cumulative_sizes, strict=True):
-                parts.append(self._nested(part, [i - begin for i in own if begin <= i < end]))
+                parts.append(self._copy_nested(part, [i - begin for i in kept_rows if begin <= i < end]))
                 begin = end
             return parts
         return None
 
-    def _nested(self, dataset: Any, rows: Sequence[int]) -> Any:
+    def _copy_nested(self, dataset: Any, rows: Sequence[int]) -> Any:
         """Returns a nested dataset walked with an exchange of its own, which keeps the given rows."""
         length = _length_of(dataset)
         if length is None:
             return dataset
-        own = frozenset(i + length if i < 0 else i for i in rows)
+        kept_rows = frozenset(i + length if i < 0 else i for i in rows)
         if _has_rows(dataset, length) or _is_hugging_face(dataset):
-            return self._walk(dataset, self._exchange_for(length, own), 0)
-        self.own_of = {**self.own_of, id(dataset): own}
-        return self._walk(dataset, self._exchange_for(length, own), 0)
+            return self._walk(dataset, self._make_exchange(length, kept_rows), 0)
+        self.kept_rows_of = {**self.kept_rows_of, id(dataset): kept_rows}
+        return self._walk(dataset, self._make_exchange(length, kept_rows), 0)
 
-    def _exchange_for(self, length: int, own: Iterable[int]) -> Exchange:
-        made = Exchange.of(length, own, self.choose)
+    def _make_exchange(self, length: int, kept_rows: Iterable[int]) -> Exchange:
+        made = Exchange.all_but(length, kept_rows, self.choose)
         self._alive.append(made)
         return made
 
-    def _class_space(self, kind: type, exchange: Exchange, depth: int) -> dict[str, Any]:
+    def _copy_class_members(self, kind: type, exchange: Exchange, depth: int) -> dict[str, Any]:
         """Returns what a class's members become where they hold records, or read them from globals."""
         space: dict[str, Any] = {}
         seen: set[str] = set()
@@ -383,7 +383,7 @@ class Walk:
                     continue
                 seen.add(name)
                 if isinstance(member, property) and isinstance(member.fget, types.FunctionType):
-                    new: Any = self._function(member.fget, exchange, depth + 1)
+                    new: Any = self._copy_code(member.fget, exchange, depth + 1)
                     if new is not member.fget:
                         space[name] = property(new)
                 elif isinstance(member, staticmethod):
@@ -396,7 +396,7 @@ class Walk:
                         space[name] = new
         return space
 
-    def _reader(self, original: Any, exchange: Exchange, space: Mapping[str, Any]) -> Callable[[Any, Any], Any]:
+    def _make_reader(self, original: Any, exchange: Exchange, space: Mapping[str, Any]) -> Callable[[Any, Any], Any]:
         """Returns a `__getitem__` that notes the rows read, and reads another record in place of each exchanged one."""
         read = space.get("__getitem__", type(original).__getitem__)
         noted = self.reads.setdefault(id(original), set())
@@ -413,7 +413,7 @@ class Walk:
                 return read(self, index)
             row = row + exchange.length if row < 0 else row
             noted.add(row)
-            if not exchanging or not 0 <= row < exchange.length or row in exchange.own:
+            if not exchanging or not 0 <= row < exchange.length or row in exchange.kept:
                 return read(self, index)
             return original[int(exchange.source[row])]
 
@@ -477,25 +477,25 @@ class _RowsOnDemand:
 
     def __getitem__(self, key: Any) -> Any:
         """Returns the rows that the key selects, looked up in the original array."""
-        first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        first, other_keys = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
         # A mask or a new axis needs all rows; any other key only those that it names.
         if first is None or first is Ellipsis or getattr(first, "dtype", None) in (torch.bool, np.dtype(bool)):
-            return self._whole()[key]
+            return self._materialise()[key]
         rows = self._source[np.asarray(first) if isinstance(first, Tensor | list) else first]
         if np.ndim(rows) == 0:
-            found = self._base[int(rows)]
-            return found[rest] if rest else found
-        self._within_bounds(len(rows))
+            entry = self._base[int(rows)]
+            return entry[other_keys] if other_keys else entry
+        self._check_size(len(rows))
         taken = self._base[torch.from_numpy(np.asarray(rows))] if isinstance(self._base, Tensor) else self._base[rows]
-        return taken[(slice(None), *rest)] if rest else taken
+        return taken[(slice(None), *other_keys)] if other_keys else taken
 
-    def _within_bounds(self, rows: int) -> None:
+    def _check_size(self, rows: int) -> None:
         if rows * (self._base.nbytes // max(1, len(self._source))) > MATERIALISED_BYTES:
             raise CannotExchange
 
-    def _whole(self) -> Any:
+    def _materialise(self) -> Any:
         if self._all is None:
-            self._within_bounds(len(self._source))
+            self._check_size(len(self._source))
             rows = torch.from_numpy(self._source) if isinstance(self._base, Tensor) else self._source
             self._all = self._base[rows]
         return self._all
@@ -503,10 +503,10 @@ class _RowsOnDemand:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__array_interface__",):
             raise AttributeError(name)
-        return getattr(self._whole(), name)
+        return getattr(self._materialise(), name)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
-        return np.asarray(self._whole(), dtype=dtype)
+        return np.asarray(self._materialise(), dtype=dtype)
 
     def __iter__(self) -> Any:
         return (self[j] for j in range(len(self)))
@@ -515,17 +515,17 @@ class _RowsOnDemand:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls a function of torch with all rows in place of this object."""
 
-        def plain(each: Any) -> Any:
+        def materialise(each: Any) -> Any:
             if isinstance(each, _RowsOnDemand):
-                return each._whole()
-            return type(each)(map(plain, each)) if type(each) in (list, tuple) else each
+                return each._materialise()
+            return type(each)(map(materialise, each)) if type(each) in (list, tuple) else each
 
-        return func(*map(plain, args), **{name: plain(each) for name, each in (kwargs or {}).items()})
+        return func(*map(materialise, args), **{name: materialise(each) for name, each in (kwargs or {}).items()})
 
 
 def _delegate(name: str) -> None:
     def method(self: _RowsOnDemand, *args: Any) -> Any:
-        return getattr(self._whole(), name)(*args)
+        return getattr(self._materialise(), name)(*args)
 
     setattr(_RowsOnDemand, name, method)
 
@@ -538,7 +538,7 @@ for _name in ["neg", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"]:
 _RowsOnDemand.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
-def _whole_numbers(container: Any) -> Rows | None:
+def _as_whole_numbers(container: Any) -> Rows | None:
     """Returns a container's numbers if they are whole and not negative, as places, offsets or labels are; else None."""
     if (
         isinstance(container, Tensor)
@@ -571,13 +571,13 @@ def whole_numbers_at(container: Any, row: int) -> list[int]:
     if isinstance(entry, Mapping):
         entry = list(entry.values())
     entries = entry if isinstance(entry, list | tuple) else [entry]
-    found = []
+    numbers = []
     for each in entries:
         try:
-            found.append(operator.index(each))
+            numbers.append(operator.index(each))
         except (TypeError, RuntimeError):
             continue
-    return found
+    return numbers
 
 
 def _copy_generator(thing: Any) -> Any:
@@ -591,10 +591,10 @@ def _copy_generator(thing: Any) -> Any:
     return None
 
 
-def _names(code: types.CodeType) -> set[str]:
+def _global_names(code: types.CodeType) -> set[str]:
     """Returns the names that a function, and functions defined in it, look up globally."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(*map(_global_names, inner))
 
 
 def _is_hugging_face(thing: Any) -> bool:
@@ -615,7 +615,7 @@ def _length_of(thing: Any) -> int | None:
 # Comparing what was read
 
 
-def same_record(one: Any, other: Any, depth: int = 0) -> bool:
+def is_same_record(one: Any, other: Any, depth: int = 0) -> bool:
     """Returns whether two readings of a record agree. What cannot be compared counts as equal."""
     if one is other or depth > 6:
         return True
@@ -650,24 +650,24 @@ def same_record(one: Any, other: Any, depth: int = 0) -> bool:
         )
     # Containers and objects: part by part.
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same_record(one[k], other[k], depth + 1) for k in one)
+        return one.keys() == other.keys() and all(is_same_record(one[k], other[k], depth + 1) for k in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(same_record(a, b, depth + 1) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(is_same_record(a, b, depth + 1) for a, b in zip(one, other, strict=True))
     if type(one) is type(other) and hasattr(one, "__array_interface__"):  # a picture
-        return same_record(np.asarray(one), np.asarray(other), depth + 1)
+        return is_same_record(np.asarray(one), np.asarray(other), depth + 1)
     if type(one).__name__ == type(other).__name__ and getattr(one, "__dict__", None):
-        return same_record(vars(one), vars(other), depth + 1)
+        return is_same_record(vars(one), vars(other), depth + 1)
     return True
 
 
-def distance(one: Any, other: Any, depth: int = 0) -> float:
+def reading_distance(one: Any, other: Any, depth: int = 0) -> float:
     """Returns by how much two readings of a record differ: the sum over numbers, and 1 for anything else that differs."""
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        return sum(distance(one[k], other[k], depth + 1) for k in one)
+        return sum(reading_distance(one[k], other[k], depth + 1) for k in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other) and depth < 6:
-        return sum(distance(a, b, depth + 1) for a, b in zip(one, other, strict=True))
+        return sum(reading_distance(a, b, depth + 1) for a, b in zip(one, other, strict=True))
     try:
         a, b = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
         return float(np.nan_to_num(np.abs(a - b)).sum())
     except (TypeError, ValueError, RuntimeError):
-        return 0.0 if same_record(one, other, depth) else 1.0
+        return 0.0 if is_same_record(one, other, depth) else 1.0

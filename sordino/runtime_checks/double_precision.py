@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.batch_structure import mapped
+from sordino.per_sample.batch_structure import map_tensors
 from sordino.per_sample.protocol import PerSample
-from sordino.runtime_checks.compare_passes import NOTHING, distance, length
+from sordino.runtime_checks.compare_passes import NOTHING, distance_between, norm_of
 
 _WIDE = 1e-6
 """Relative difference allowed in float64."""
@@ -29,20 +29,20 @@ Load = Callable[[], Any]
 """Loads a batch from the state in which the test found the user's objects."""
 
 
-class Rounding:
+class DoublePrecision:
     """Asks again in float64. Each question returns None where the user's code cannot be copied or computed in float64."""
 
     def __init__(self, model: nn.Module, gradients: Callable[[nn.Module, Any], PerSample]) -> None:
         self._model, self._gradients = model, gradients
 
-    def explains(self, load: Load, load_other: Load, watched: Tensor, drawing: Drawing) -> bool | None:
+    def rounding_explains(self, load: Load, load_other: Load, watched: Tensor, drawing: Drawing) -> bool | None:
         """Returns whether the watched rows of both batches have the same gradients in float64."""
 
         def ask(twin: nn.Module) -> bool:
             """Compares the sum of the watched rows' directions in both batches."""
             batch = load()
             with drawing():
-                one = self._gradients(twin, _wide(batch))
+                one = self._gradients(twin, _to_float64(batch))
                 lengths = one.norms().total()
                 rows = watched.to(lengths.device)
                 usual = float(lengths[rows].median())
@@ -52,55 +52,55 @@ class Rounding:
                 total = {name: tensor.clone() for name, tensor in one.weighted_sum(weights).items()}
             other = load_other()
             with drawing():
-                another = self._gradients(twin, _wide(other)).weighted_sum(weights)
-            return distance(total, another) <= _WIDE * max(1.0, float(watched.sum()))
+                another = self._gradients(twin, _to_float64(other)).weighted_sum(weights)
+            return distance_between(total, another) <= _WIDE * max(1.0, float(watched.sum()))
 
-        return self._asked(ask)
+        return self._ask_twin(ask)
 
-    def explains_alone(self, load: Load, place: int, load_single: Load, drawing: Drawing) -> bool | None:
+    def rounding_explains_alone(self, load: Load, place: int, load_single: Load, drawing: Drawing) -> bool | None:
         """Returns whether the record at this place has the same gradient by itself in float64."""
 
         def ask(twin: nn.Module) -> bool:
             """Compares the record's gradient in its batch with that of the record by itself."""
             batch = load()
             with drawing():
-                part = self._gradients(twin, _wide(batch))
+                part = self._gradients(twin, _to_float64(batch))
                 chosen = torch.zeros(len(part.losses), 1, dtype=torch.float64, device=part.losses.device)
                 chosen[place] = 1
                 within = {name: tensor.clone() for name, tensor in part.weighted_sum(chosen).items()}
             single = load_single()
             with drawing():
                 one = torch.ones(1, 1, dtype=torch.float64, device=part.losses.device)
-                apart = self._gradients(twin, _wide(single)).weighted_sum(one)
-            return distance(within, apart) <= _WIDE * (length(within) + length(apart)) + NOTHING
+                apart = self._gradients(twin, _to_float64(single)).weighted_sum(one)
+            return distance_between(within, apart) <= _WIDE * (norm_of(within) + norm_of(apart)) + NOTHING
 
-        return self._asked(ask)
+        return self._ask_twin(ask)
 
-    def explains_rows(self, batch: Any, rows: Tensor, other: Any, other_rows: Tensor) -> bool | None:
+    def rounding_explains_rows(self, batch: Any, rows: Tensor, other: Any, other_rows: Tensor) -> bool | None:
         """Returns whether rows of one batch have the same gradients in float64 as rows of another batch."""
 
         def ask(twin: nn.Module) -> bool:
             """Compares the sum of the directions of rows of one batch with that of rows of the other."""
-            one = self._gradients(twin, _wide(batch))
+            one = self._gradients(twin, _to_float64(batch))
             lengths = one.norms().total()
             usual = float(lengths[lengths.isfinite()].median())
             weight = 1 / (lengths[rows] + 1e-3 * usual + NOTHING)
             weights = torch.zeros(len(lengths), 1, dtype=torch.float64, device=lengths.device)
             weights[rows, 0] = weight
             total = {name: tensor.clone() for name, tensor in one.weighted_sum(weights).items()}
-            another = self._gradients(twin, _wide(other))
+            another = self._gradients(twin, _to_float64(other))
             weights = torch.zeros(len(another.losses), 1, dtype=torch.float64, device=lengths.device)
             weights[other_rows, 0] = weight
-            return distance(total, another.weighted_sum(weights)) <= _WIDE * max(1.0, float(len(rows)))
+            return distance_between(total, another.weighted_sum(weights)) <= _WIDE * max(1.0, float(len(rows)))
 
-        return self._asked(ask)
+        return self._ask_twin(ask)
 
-    def _asked(self, ask: Callable[[nn.Module], bool]) -> bool | None:
+    def _ask_twin(self, ask: Callable[[nn.Module], bool]) -> bool | None:
         try:
             return ask(copy.deepcopy(self._model).double())
         except Exception:  # a user's code that cannot be copied or computed in float64 decides nothing
             return None
 
 
-def _wide(batch: Any) -> Any:
-    return mapped(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, batch)
+def _to_float64(batch: Any) -> Any:
+    return map_tensors(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, batch)

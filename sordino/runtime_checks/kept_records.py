@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample import batch_structure as batches
-from sordino.rng.global_generators import left_as_they_were, seed_all
+from sordino.rng.global_generators import preserve_generators, seed_all
 
 Place = tuple[str, str]
 """A module's name and the name of its attribute."""
@@ -41,26 +41,33 @@ class KeptRecords:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._begun = {place: _mark(value) for place, value in _attributes(model)}
-        self._initial = {place: _copied(value) for place, value in _attributes(model)}
+        self._begun = {place: _fingerprint(value) for place, value in _attributes_of_model(model)}
+        self._initial = {place: _copy_attribute(value) for place, value in _attributes_of_model(model)}
         # Held, so that nothing new can have the identity of something that is gone.
-        self._held = [_last(value) if isinstance(value, _CONTAINERS) else value for _, value in _attributes(model)]
+        self._held = [
+            _last_entries(value) if isinstance(value, _CONTAINERS) else value
+            for _, value in _attributes_of_model(model)
+        ]
 
-    def found(self, losses: Callable[[Any], object], load: Callable[[], Any]) -> list[Place]:
+    def find(self, losses: Callable[[Any], object], load: Callable[[], Any]) -> list[Place]:
         """Returns the attributes that depend on the records of the batch that `load` gives; `losses` runs the model on one.
 
         Nothing is loaded or run unless an attribute was filled or changed since the run began.
         """
-        grown = [place for place, value in _attributes(self._model) if self._begun.get(place) != _mark(value)]
+        grown = [
+            place for place, value in _attributes_of_model(self._model) if self._begun.get(place) != _fingerprint(value)
+        ]
         if not grown:
             return []
         batch = load()
-        rows = batches.size(batch)
+        rows = batches.batch_size(batch)
         if rows < 2:
             return []
-        few = batches.take(batch, torch.arange(min(rows, _FEW)))
-        alike = batches.take(few, torch.zeros(min(rows, _FEW), dtype=torch.long))  # every record is the first one
-        one, other = (self._contents_after(losses, each, grown) for each in (few, alike))
+        probe_batch = batches.take_rows(batch, torch.arange(min(rows, _FEW)))
+        equal_records = batches.take_rows(
+            probe_batch, torch.zeros(min(rows, _FEW), dtype=torch.long)
+        )  # every record is the first one
+        one, other = (self._contents_after(losses, each, grown) for each in (probe_batch, equal_records))
         return [place for place in grown if one.get(place) != other.get(place)]
 
     def _contents_after(self, losses: Callable[[Any], object], batch: Any, grown: list[Place]) -> dict[Place, Hashable]:
@@ -70,46 +77,49 @@ class KeptRecords:
         that has become nan would be nan after any batch.
         """
         # Everything is put back afterwards, in whatever way the pass ends.
-        before = [(module, {name: _copied(value) for name, value in _own(module)}) for module in self._model.modules()]
+        before = [
+            (module, {name: _copy_attribute(value) for name, value in _own_attributes(module)})
+            for module in self._model.modules()
+        ]
         modules = dict(self._model.named_modules())
         try:
             for place in grown:
                 if place in self._initial:
-                    modules[place[0]].__dict__[place[1]] = _copied(self._initial[place])
-            with left_as_they_were(), torch.no_grad():
+                    modules[place[0]].__dict__[place[1]] = _copy_attribute(self._initial[place])
+            with preserve_generators(), torch.no_grad():
                 seed_all(0)
                 losses(batch)
-            return {place: _content(value) for place, value in _attributes(self._model)}
+            return {place: _content_of(value) for place, value in _attributes_of_model(self._model)}
         finally:
             for module, held in before:
-                for name, _ in list(_own(module)):
+                for name, _ in list(_own_attributes(module)):
                     del vars(module)[name]
                 vars(module).update(held)
 
 
-def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _own_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yields the attributes of a module that are not torch's own."""
     return ((name, value) for name, value in vars(module).items() if name not in _OWN)
 
 
-def _attributes(model: nn.Module) -> Iterator[tuple[Place, Any]]:
+def _attributes_of_model(model: nn.Module) -> Iterator[tuple[Place, Any]]:
     for name, module in model.named_modules():
-        for attribute, value in _own(module):
+        for attribute, value in _own_attributes(module):
             yield (name, attribute), value
 
 
-def _mark(value: Any, deep: int = _DEEP) -> Hashable:
+def _fingerprint(value: Any, deep: int = _DEEP) -> Hashable:
     """Returns what tells cheaply whether an attribute was filled or changed: identities, versions and lengths."""
     if isinstance(value, Tensor):
         return id(value), value._version
     if isinstance(value, float | int | str | bytes | bool):
         return value
     if isinstance(value, _CONTAINERS) and deep:
-        return len(value), *(_mark(each, deep - 1) for each in _last(value))
+        return len(value), *(_fingerprint(each, deep - 1) for each in _last_entries(value))
     return id(value)
 
 
-def _content(value: Any, deep: int = _DEEP) -> Hashable:
+def _content_of(value: Any, deep: int = _DEEP) -> Hashable:
     """Returns the values that an attribute holds, as far as they are numbers, text or containers of them."""
     if isinstance(value, Tensor):
         plain = value.detach().cpu()
@@ -119,17 +129,17 @@ def _content(value: Any, deep: int = _DEEP) -> Hashable:
     if isinstance(value, float | int | str | bytes | bool):
         return value
     if isinstance(value, _CONTAINERS) and deep:
-        return len(value), *(_content(each, deep - 1) for each in _last(value))
+        return len(value), *(_content_of(each, deep - 1) for each in _last_entries(value))
     return None
 
 
-def _last(container: Any) -> list[Any]:
+def _last_entries(container: Any) -> list[Any]:
     """Returns the things in a container, of many the last ones."""
     values = container.values() if isinstance(container, dict) else container
     return list(values)[-_MOST:]
 
 
-def _copied(value: Any) -> Any:
+def _copy_attribute(value: Any) -> Any:
     """Returns an attribute as it can be put back: tensors and containers are copied, other objects are not."""
     if isinstance(value, Tensor):
         return value.detach().clone() if not value.requires_grad else value

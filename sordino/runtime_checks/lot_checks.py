@@ -23,17 +23,17 @@ from sordino.ledger import claims
 from sordino.ledger.ledger import Ledger
 from sordino.ledger.lot_counts import LotCounts
 from sordino.ledger.tripwire import Tripwire
-from sordino.lots.loading import Reads
+from sordino.lots.loading import BatchReader
 from sordino.lots.lot_gradients import LotGradients
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
 from sordino.per_sample.model_inventory import Inventory
-from sordino.rng.global_generators import left_as_they_were
+from sordino.rng.global_generators import preserve_generators
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 from sordino.runtime_checks.kept_records import KeptRecords
 from sordino.runtime_checks.reading_check import ReadingCheck
-from sordino.runtime_checks.test_runner import Guard
+from sordino.runtime_checks.test_runner import NeighbourTestRunner
 
 
 class LotChecks:
@@ -44,20 +44,22 @@ class LotChecks:
     ) -> None:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger)
-        self._guard = Guard(model, gradients, ledger.void, stream, ranks)
+        self._guard = NeighbourTestRunner(model, gradients, ledger.void, stream, ranks)
         self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
-        self._page, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
+        self._section, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
         self._kept = KeptRecords(model)
-        self._read: tuple[Reads, NDArray[np.int64]] | None = None  # what loads the lot drawn last, and its records
-        self.isolated = False  # every record is run by itself, so there is nothing to test
-        self.last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
-        self._watch()
+        self._read: tuple[BatchReader, NDArray[np.int64]] | None = (
+            None  # what loads the lot drawn last, and its records
+        )
+        self.is_isolated = False  # every record is run by itself, so there is nothing to test
+        self.is_last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
+        self._watch_parameters()
         ledger.watchers.add(self.before_claim)
 
-    def counts(self) -> LotCounts:
+    def count_lots(self) -> LotCounts:
         """Returns what became of the lots; the last is unused too if no step used it and the loop is over."""
-        last = int(not self.tripwire.used and not self.tripwire.looping)
-        unused, untested = self._unused + last, 0 if self.isolated else self._guard.untested
+        last = int(not self.tripwire.release_was_used and not self.tripwire.is_looping)
+        unused, untested = self._unused + last, 0 if self.is_isolated else self._guard.untested
         return LotCounts(self._drawn, self._guard.tested, unused, untested, self._drawn_isolated)
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,75 +67,77 @@ class LotChecks:
 
         A lot that waits for its step is lost with its gradient, which is not saved.
         """
-        unused = self._unused + int(not self.tripwire.used)
+        unused = self._unused + int(not self.tripwire.release_was_used)
         return {"lots": [self._drawn, unused], **self._guard.state_dict()}
 
-    def resumed(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
+    def resume_from(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
         """Goes on from a loaded state, which has its counts.
 
         From the first draw on the parameters are right as they are.
         """
         begun = state["page"] is not None  # else it goes on as another run, with lots of its own
         self._drawn, self._unused = state.get("lots", (0, 0)) if begun else (0, 0)
-        self._guard.resumed(state if begun else {}, stream, replayed=replayed)
+        self._guard.resume_from(state if begun else {}, stream, replayed=replayed)
         self._reading.replace_stream(stream.child("reading"))
-        self._page = state["page"] or ""
-        self.tripwire.used = True
+        self._section = state["page"] or ""
+        self.tripwire.release_was_used = True
         if begun:
             self.tripwire.trust()
 
-    def drawn(self, page: str, lot: int, load: Reads, indices: NDArray[np.int64], n: int, chunk: int) -> None:
+    def note_lot(
+        self, section: str, lot: int, load: BatchReader, indices: NDArray[np.int64], n: int, chunk: int
+    ) -> None:
         """Records that a lot was drawn and charged; training runs `chunk` records of it at once."""
-        self._unused += int(not self.tripwire.used)
-        self._page, self._drawn, self.tripwire.used = page, self._drawn + 1, False
-        self._drawn_isolated += int(self.isolated)
-        if not self.isolated:
-            self._guard.drawn(lot, load, indices, n, chunk, last=self.last_of_loop)
+        self._unused += int(not self.tripwire.release_was_used)
+        self._section, self._drawn, self.tripwire.release_was_used = section, self._drawn + 1, False
+        self._drawn_isolated += int(self.is_isolated)
+        if not self.is_isolated:
+            self._guard.note_lot(lot, load, indices, n, chunk, last=self.is_last_of_loop)
             self._reading.note_lot(lot, load, indices)
             self._read = load, indices
-        self.tripwire.looping = True
-        self._count()
+        self.tripwire.is_looping = True
+        self._record_counts()
 
-    def before_backward(self, *, drawn: bool) -> None:
-        """Checks the model as it is now; `drawn` says that the lot was drawn, and may be tested."""
-        self._gradients.rest()
-        self.tripwire.look()
+    def before_backward(self, *, lot_was_drawn: bool) -> None:
+        """Checks the model as it is now; `lot_was_drawn` says that the lot was drawn, and may be tested."""
+        self._gradients.release_full_parameters()
+        self.tripwire.check_parameters()
         inventory = Inventory(self._model)
-        model_checks.statistics(self._model, inventory.modules)
-        self._gradients.look(inventory)
-        self.tripwire.forget()  # the last gradients' memory is free for the next sum
-        if drawn:
+        model_checks.refuse_batch_statistics(self._model, inventory.modules)
+        self._gradients.refresh_inventory(inventory)
+        self.tripwire.drop_gradients()  # the last gradients' memory is free for the next sum
+        if lot_was_drawn:
             self._reading.before_backward(step_was_taken=self.tripwire.steps > 0)
-            self._guard.before_backward(inventory, released=self.tripwire.steps > 0)
-            self._count()
+            self._guard.before_backward(inventory, step_was_taken=self.tripwire.steps > 0)
+            self._record_counts()
 
     def after_query(self) -> None:
         """Finishes the lot's passes: makes the rest of a test, and voids the claim if a pass wrote to the model."""
-        self.tripwire.put_back()  # a query may have moved the model and put it back
+        self.tripwire.accept_restored()  # a query may have moved the model and put it back
         self._guard.after_pass()
         if self._gradients.written is not None:
             self._ledger.void(str(CouplingFinding(Broken.WRITTEN, self._gradients.written)))
-        self._gradients.over()
-        self._watch()
+        self._gradients.finish_passes()
+        self._watch_parameters()
 
     def before_claim(self) -> None:
         """Checks the parameters once more, and tests the end of the run."""
-        self._gradients.look()
-        self._watch()
-        self.tripwire.look()
-        over = self.last_of_loop or not self.tripwire.looping
+        self._gradients.refresh_inventory()
+        self._watch_parameters()
+        self.tripwire.check_parameters()
+        over = self.is_last_of_loop or not self.tripwire.is_looping
         self._reading.before_claim(over=over)
         self._guard.before_claim(over=over)
         self._name_kept_records()
-        self._count()
+        self._record_counts()
 
     def before_log(self) -> None:
         """Looks at the parameters before ε goes into a log, and tests the last lot if none was tested for long."""
-        self._gradients.look()
-        self._watch()
-        self.tripwire.look(numbers=False)
+        self._gradients.refresh_inventory()
+        self._watch_parameters()
+        self.tripwire.check_parameters(numbers=False)
         self._guard.before_log()
-        self._count()
+        self._record_counts()
 
     def _name_kept_records(self) -> None:
         """Names attributes of modules that hold values of records: they leave with the model, and no noise is on them."""
@@ -141,22 +145,27 @@ class LotChecks:
             return
         # Once for a lot: parameters that are divided among ranks are gathered for it, and later claims may be asked on one.
         (load, indices), self._read = self._read, None
-        few = np.unique(indices)[:8]
+        probe_indices = np.unique(indices)[:8]
 
         def losses(batch: Any) -> object:
-            return batches.losses(self._gradients.loss_for(batch), self._model, batch)
+            return batches.call_loss(self._gradients.loss_for(batch), self._model, batch)
 
         kept: list[tuple[str, str]] = []
         # Two small passes over other records show which attributes depend on them.
-        with self._gradients.whole(), left_as_they_were():  # ranks with no record of the lot take part in this too
-            if len(few) >= 2:
-                kept = list(self._kept.found(losses, lambda: batches.to(load(few), self._gradients.device)))
+        with (
+            self._gradients.gathered_parameters(),
+            preserve_generators(),
+        ):  # ranks with no record of the lot take part in this too
+            if len(probe_indices) >= 2:
+                kept = list(
+                    self._kept.find(losses, lambda: batches.move_to(load(probe_indices), self._gradients.device))
+                )
         for module, attribute in kept:
-            self._ledger.disclose(claims.kept_records(f"{module}.{attribute}" if module else attribute))
+            self._ledger.disclose(claims.name_kept_records(f"{module}.{attribute}" if module else attribute))
 
-    def _watch(self) -> None:
+    def _watch_parameters(self) -> None:
         self.tripwire.watch(self._gradients.named, self._gradients.buffers)
 
-    def _count(self) -> None:
+    def _record_counts(self) -> None:
         if self._drawn:
-            self._ledger.count(self._page, self.counts())
+            self._ledger.count(self._section, self.count_lots())

@@ -26,18 +26,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.lots.chunking import chunks
-from sordino.lots.loading import Alter, Reads
+from sordino.lots.chunking import cut_into_batches
+from sordino.lots.loading import Alter, BatchReader
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample.protocol import PerSample
 from sordino.per_sample.unit_loss import UnitBatch
 from sordino.release.sensitivity import EXACT
-from sordino.rng.global_generators import GlobalState, left_as_they_were
+from sordino.rng.global_generators import GlobalState, preserve_generators
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.alterations import ALTERATIONS, Alterations
-from sordino.runtime_checks.compare_passes import NOTHING, directions, distance
+from sordino.runtime_checks.compare_passes import NOTHING, direction_weights, distance_between
 from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
-from sordino.runtime_checks.double_precision import Rounding
+from sordino.runtime_checks.double_precision import DoublePrecision
 
 COMPANY = 4
 """Records of the training batch that are watched among others, and as many others."""
@@ -54,7 +54,7 @@ _FLOOR = 0.05
 
 
 @dataclass(frozen=True)
-class Remembered:
+class RememberedPass:
     """What the training pass over a lot's first batch showed."""
 
     batch: Any
@@ -81,14 +81,14 @@ class OwnPass:
     def __init__(self, stream: Rng, *, exchange: bool, device: torch.device) -> None:
         self._stream, self._exchange = stream, exchange
         self._devices = [device.index or 0] if device.type == "cuda" else []
-        self.remembered: Remembered | None = None
+        self.remembered: RememberedPass | None = None
         self.batch: Any = None  # the one that was watched
 
     def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
         """Makes the training pass over `batch` and remembers what it showed; returns what `make` returns."""
-        began = GlobalState.now(self._devices)
+        began = GlobalState.capture(self._devices)
         part, losses = make()
-        ended = GlobalState.now(self._devices)
+        ended = GlobalState.capture(self._devices)
         norms, self.batch = part.norms(), batch
         # Estimated lengths differ from pass to pass by design, and units choose their records anew each time.
         if norms.estimate == EXACT and type(batch) is not UnitBatch and len(losses) >= 2:
@@ -105,13 +105,13 @@ class OwnPass:
             places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _EXCHANGED)]
             watched[torch.from_numpy(places)] = False
             signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
-            weights = directions(squared.detach().sum(1).sqrt().cpu().float(), signs, watched)
+            weights = direction_weights(squared.detach().sum(1).sqrt().cpu().float(), signs, watched)
             total = {name: sum_.clone() for name, sum_ in part.weighted_sum(weights.to(squared.device)).items()}
-        self.remembered = Remembered(
+        self.remembered = RememberedPass(
             batch,
             began,
             ended,
-            not began.same(ended),
+            not began.equals(ended),
             part.losses.detach().cpu().clone(),
             squared.detach().cpu().sqrt(),
             watched,
@@ -130,18 +130,24 @@ class OwnPassTest:
 
     """
 
-    def __init__(self, gradients: Callable[[Any], PerSample], model: nn.Module, rounding: Rounding) -> None:
+    def __init__(self, gradients: Callable[[Any], PerSample], model: nn.Module, rounding: DoublePrecision) -> None:
         self._gradients, self._model, self._rounding = gradients, model, rounding
         self._refused: set[str] = set()  # parts of alterations that the user's code raised an error for
         self.company_applies = True  # until records are found to be read with random changes
 
-    def in_other_company(
-        self, own: Remembered, load: Reads, drawn: NDArray[np.int64], n: int, chunk: int, stream: Rng
+    def ask_in_other_company(
+        self,
+        training_pass: RememberedPass,
+        load: BatchReader,
+        drawn: NDArray[np.int64],
+        n: int,
+        chunk: int,
+        stream: Rng,
     ) -> CouplingFinding | None:
         """Asks whether a few records have the same losses and lengths among fewer and other records.
 
         Args:
-            own: the training pass, over the first batch of the lot.
+            training_pass: the training pass, over the first batch of the lot.
             load: reads records and collates them, as training does.
             drawn: the lot's records.
             n: how many records the dataset has.
@@ -154,21 +160,21 @@ class OwnPassTest:
 
         """
         # The training pass ran the lot's first chunk; if that is cut otherwise, nothing can be compared.
-        first = chunks(drawn, chunk, n)[0] if len(drawn) else drawn
-        if len(first) != len(own.losses):
+        first = cut_into_batches(drawn, chunk, n)[0] if len(drawn) else drawn
+        if len(first) != len(training_pass.losses):
             self.company_applies = False  # the lot is cut in another way
             return None
         places = stream.permutation(len(first))[: min(COMPANY, max(1, len(first) // 2))]
         # Training must not notice the test: its generators are put back.
-        with left_as_they_were([index for index, _ in own.began.devices]), torch.enable_grad():
-            seen, batch = self._other_company(load, first[places], n, stream)
-            far = _apart(own, seen, torch.from_numpy(places), len(places))
+        with preserve_generators([index for index, _ in training_pass.began.devices]), torch.enable_grad():
+            seen, batch = self._measure_in_other_company(load, first[places], n, stream)
+            far = _largest_difference(training_pass, seen, torch.from_numpy(places), len(places))
             if far <= _OTHER:
                 return None
-            return self._settle_suspicion(own, load, first, places, batch)
+            return self._settle_suspicion(training_pass, load, first, places, batch)
 
-    def _other_company(
-        self, load: Reads, records: NDArray[np.int64], n: int, stream: Rng
+    def _measure_in_other_company(
+        self, load: BatchReader, records: NDArray[np.int64], n: int, stream: Rng
     ) -> tuple[tuple[Tensor, Tensor], Any]:
         """Returns losses and lengths of these records among strangers, and the batch. The records stand first in it.
 
@@ -176,14 +182,16 @@ class OwnPassTest:
         question is asked with strangers as they are.
         """
         # Half of the times from the dataset as it was before any record had been read: what it learned by reading shows.
-        read = load.unread() if float(stream.uniform(1)[0]) < _UNREAD else load
+        read = load.as_if_unread() if float(stream.uniform(1)[0]) < _UNREAD else load
         strangers = stream.integers(len(records), n).astype(np.int64)
         both = np.concatenate([records, strangers])
         parts = self._choose_parts(stream)
         if parts:
             try:
-                batch = read(both, None, self._alters(len(records), parts, collated=bool(load.code())))
-                if batches.size(batch) == len(both):
+                batch = read(
+                    both, None, self._make_alteration(len(records), parts, collated=bool(load.list_user_code()))
+                )
+                if batches.batch_size(batch) == len(both):
                     return self._measure(batch), batch
             except Exception:  # a user's code may raise anything on a record that it does not expect
                 if len(parts) == 1:
@@ -203,135 +211,142 @@ class OwnPassTest:
         some = [part for part, coin in zip(chosen, coins, strict=False) if coin < _TOGETHER]
         return some or chosen[:1]
 
-    def _alters(self, first: int, parts: list[str], *, collated: bool) -> Alter:
+    def _make_alteration(self, first: int, parts: list[str], *, collated: bool) -> Alter:
         """Returns what alters all records from a place on, as far as the parts apply to them."""
         safe = next(self._model.parameters()).device.type != "cpu"
 
         def alter(records: list[Any]) -> list[Any]:
             alterations = Alterations(records, safe=safe, collated=collated)
             used = [part for part in parts if part in alterations.applicable]
-            return [*records[:first], *(alterations.altered(record, used) for record in records[first:])]
+            return [*records[:first], *(alterations.alter(record, used) for record in records[first:])]
 
         return alter
 
     def _settle_suspicion(
-        self, own: Remembered, load: Reads, first: NDArray[np.int64], places: NDArray[np.int64], few: Any
+        self,
+        training_pass: RememberedPass,
+        load: BatchReader,
+        first: NDArray[np.int64],
+        places: NDArray[np.int64],
+        other_batch: Any,
     ) -> CouplingFinding | None:
         """Finds out why records differ in other company; called seldom, so that it may cost a pass or two more."""
         # Records that are read with random changes are other records the second time.
         again = load(first)
-        one, two = batches.tensors(again), batches.tensors(own.batch)
-        if len(one) != len(two) or not all(map(_equal, one, two)):
+        one, two = batches.list_tensors(again), batches.list_tensors(training_pass.batch)
+        if len(one) != len(two) or not all(map(_tensors_equal, one, two)):
             self.company_applies = False
             return None
         # The same batch with the same random numbers must give the same: else something is kept from batch to batch.
-        own.began.put_back()
-        part = self._gradients(self._ready(own.batch))
+        training_pass.began.restore()
+        part = self._gradients(self._move_to_device(training_pass.batch))
         seen = part.losses.detach().cpu(), part.norms().squared.detach().cpu().sqrt()
-        everyone = torch.arange(len(own.losses))
-        if _apart(own, seen, everyone, len(everyone)) > _SAME:
+        everyone = torch.arange(len(training_pass.losses))
+        if _largest_difference(training_pass, seen, everyone, len(everyone)) > _SAME:
             return CouplingFinding(Broken.AGAIN)
         # What counts is the gradients themselves: a loss may be little but rounding while its gradient is not.
-        rows, lengths = torch.from_numpy(places), own.lengths.square().sum(1).sqrt().float()
+        rows, lengths = torch.from_numpy(places), training_pass.lengths.square().sum(1).sqrt().float()
         chosen = torch.zeros(len(lengths), dtype=torch.bool)
         chosen[rows] = True
-        weights = directions(lengths, torch.ones_like(lengths), chosen)
-        among = {name: sum_.clone() for name, sum_ in part.weighted_sum(self._ready(weights)).items()}
-        others = self._gradients(self._ready(few))
-        apart = others.weighted_sum(self._ready(_first_rows(weights[rows], len(others.losses))))
-        far = distance(among, apart) / max(1.0, float(len(rows))) ** 0.5
+        weights = direction_weights(lengths, torch.ones_like(lengths), chosen)
+        among = {name: sum_.clone() for name, sum_ in part.weighted_sum(self._move_to_device(weights)).items()}
+        others = self._gradients(self._move_to_device(other_batch))
+        apart = others.weighted_sum(self._move_to_device(_pad_weights(weights[rows], len(others.losses))))
+        far = distance_between(among, apart) / max(1.0, float(len(rows))) ** 0.5
         if far <= _OTHER:
             return None
-        explained = self._rounding.explains_rows(
-            self._ready(own.batch), rows, self._ready(few), torch.arange(len(rows))
+        explained = self._rounding.rounding_explains_rows(
+            self._move_to_device(training_pass.batch), rows, self._move_to_device(other_batch), torch.arange(len(rows))
         )
         if explained is None:  # float64 cannot be asked
-            explained = far <= self._tolerance(own)
+            explained = far <= self._tolerance(training_pass)
         return None if explained else CouplingFinding(Broken.EXCHANGED)
 
-    def with_rows_exchanged(self, own: Remembered, stream: Rng) -> CouplingFinding | None:
+    def ask_with_rows_exchanged(self, training_pass: RememberedPass, stream: Rng) -> CouplingFinding | None:
         """Asks whether the watched rows stay as they are if the others are replaced, at the size that training has."""
-        assert own.weights is not None, "remembered for this question"
-        places = torch.nonzero(~own.watched).flatten().tolist()
-        kept = torch.nonzero(own.watched).flatten()
+        assert training_pass.weights is not None, "remembered for this question"
+        places = torch.nonzero(~training_pass.watched).flatten().tolist()
+        kept = torch.nonzero(training_pass.watched).flatten()
         if not len(kept):
             return None
         # All exchanged rows become one and the same row, so that every ranking and statistic moves.
         source = int(kept[int(stream.integers(1, len(kept))[0])])
-        exchanged = _with_copies(own.batch, places, source)
-        variants = [_made_extreme(exchanged, places[::2], stream), exchanged]
-        with left_as_they_were([index for index, _ in own.began.devices]), torch.enable_grad():
+        exchanged = _replace_rows(training_pass.batch, places, source)
+        variants = [_make_extreme(exchanged, places[::2], stream), exchanged]
+        with preserve_generators([index for index, _ in training_pass.began.devices]), torch.enable_grad():
             # Rows that are made extreme as well come first; the user's code may refuse those.
             for batch in variants:
                 if batch is None:
                     continue
-                own.began.put_back()
+                training_pass.began.restore()
                 try:
-                    part = self._gradients(self._ready(batch))
+                    part = self._gradients(self._move_to_device(batch))
                 except Exception:
                     if batch is exchanged:
                         raise
                     continue  # an extreme record may be refused; the question is asked with rows as they are
-                return self._compare_exchanged(own, part)
+                return self._compare_exchanged(training_pass, part)
         return None
 
-    def _compare_exchanged(self, own: Remembered, part: PerSample) -> CouplingFinding | None:
+    def _compare_exchanged(self, training_pass: RememberedPass, part: PerSample) -> CouplingFinding | None:
         """Compares the watched rows of two passes over batches of the same shape."""
         squared = part.norms().squared
-        weights = own.weights
+        weights = training_pass.weights
         assert weights is not None, "remembered for this question"
-        assert own.total is not None, "remembered for this question"
+        assert training_pass.total is not None, "remembered for this question"
         total = part.weighted_sum(weights.to(squared.device))
-        if not GlobalState.now([index for index, _ in own.ended.devices]).same(own.ended):
+        if not GlobalState.capture([index for index, _ in training_pass.ended.devices]).equals(training_pass.ended):
             return None  # the exchanged rows decide how much is drawn, so the two cannot be compared
-        rows = torch.nonzero(own.watched).flatten()
+        rows = torch.nonzero(training_pass.watched).flatten()
         seen = part.losses.detach().cpu()[rows], squared.detach().cpu().sqrt()[rows]
-        far = _apart(own, seen, rows, len(rows))
-        turned = distance(own.total, total) / max(1.0, float(len(rows))) ** 0.5
+        far = _largest_difference(training_pass, seen, rows, len(rows))
+        turned = distance_between(training_pass.total, total) / max(1.0, float(len(rows))) ** 0.5
         if max(far, turned) <= _SAME:
             return None
-        if own.random:
+        if training_pass.random:
             # Rows that draw more or less than those before them may draw equally much in all by chance, and shift what
             # the rows behind them meet. The rows in front of them meet the same numbers in any case.
-            front = rows[rows < int(torch.nonzero(~own.watched).min())]
+            front = rows[rows < int(torch.nonzero(~training_pass.watched).min())]
             seen = part.losses.detach().cpu()[front], squared.detach().cpu().sqrt()[front]
-            if not len(front) or _apart(own, seen, front, len(front)) <= _SAME:
+            if not len(front) or _largest_difference(training_pass, seen, front, len(front)) <= _SAME:
                 return None
         return CouplingFinding(Broken.EXCHANGED)
 
     def _measure(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Returns the losses (B,) and the lengths (B, P) of a batch."""
-        part = self._gradients(self._ready(batch))
+        part = self._gradients(self._move_to_device(batch))
         return part.losses.detach().cpu(), part.norms().squared.detach().cpu().sqrt()
 
-    def _ready(self, batch: Any) -> Any:
-        return batches.to(batch, next(self._model.parameters()).device)
+    def _move_to_device(self, batch: Any) -> Any:
+        return batches.move_to(batch, next(self._model.parameters()).device)
 
-    def _tolerance(self, own: Remembered) -> float:
+    def _tolerance(self, training_pass: RememberedPass) -> float:
         """Returns the relative difference that rounding may make between batches of other shapes."""
         low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         half = (torch.bfloat16, torch.float16)
-        low = low or own.losses.dtype in half or any(p.dtype in half for p in self._model.parameters())
+        low = low or training_pass.losses.dtype in half or any(p.dtype in half for p in self._model.parameters())
         return _LOW if low else _OTHER
 
 
-def _apart(own: Remembered, seen: tuple[Tensor, Tensor], rows: Tensor, count: int) -> float:
+def _largest_difference(training_pass: RememberedPass, seen: tuple[Tensor, Tensor], rows: Tensor, count: int) -> float:
     """Returns the largest relative difference of losses and lengths, between rows of the training pass and first rows seen.
 
     A parameter's length is compared relative to the length of the record's whole gradient: a layer whose gradient is nearly
     zero beside the others has nothing to say.
     """
     losses, lengths = seen
-    one, other = own.lengths[rows].double(), lengths[:count].double()
-    whole = torch.maximum(one.square().sum(1).sqrt(), other.square().sum(1).sqrt())
-    usual = own.lengths.double().square().sum(1).sqrt()
+    one, other = training_pass.lengths[rows].double(), lengths[:count].double()
+    total_lengths = torch.maximum(one.square().sum(1).sqrt(), other.square().sum(1).sqrt())
+    usual = training_pass.lengths.double().square().sum(1).sqrt()
     return max(
-        _relative(one, other, whole.unsqueeze(1), usual),
-        _relative(own.losses[rows].double(), losses[:count].double(), None, own.losses.double().abs()),
+        _largest_relative_difference(one, other, total_lengths.unsqueeze(1), usual),
+        _largest_relative_difference(
+            training_pass.losses[rows].double(), losses[:count].double(), None, training_pass.losses.double().abs()
+        ),
     )
 
 
-def _relative(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) -> float:
+def _largest_relative_difference(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) -> float:
     """Returns the largest difference over `size`, or over the larger of both; infinite where only one is finite."""
     fine = one.isfinite()
     if not torch.equal(fine, other.isfinite()):
@@ -344,12 +359,12 @@ def _relative(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) ->
     return float(far.max()) if len(far) else 0.0
 
 
-def _first_rows(weights: Tensor, count: int) -> Tensor:
+def _pad_weights(weights: Tensor, count: int) -> Tensor:
     """Returns weights for `count` rows of which the first have these, and the others 0."""
     return torch.cat([weights, torch.zeros(count - len(weights), 1)])
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def _tensors_equal(one: Tensor, other: Tensor) -> bool:
     """Returns whether two tensors hold the same, bit by bit where it matters: nan is the same as nan."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
@@ -357,7 +372,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) or (one.is_floating_point() and torch.equal(one.nan_to_num(), other.nan_to_num()))
 
 
-def _with_copies(batch: Any, places: list[int], source: int) -> Any:
+def _replace_rows(batch: Any, places: list[int], source: int) -> Any:
     """Returns the batch with the rows at `places` replaced by the row `source`."""
 
     def change(leaf: Tensor) -> Tensor:
@@ -365,10 +380,10 @@ def _with_copies(batch: Any, places: list[int], source: int) -> Any:
         result[places] = leaf[source]
         return result
 
-    return batches.mapped(change, batch)
+    return batches.map_tensors(change, batch)
 
 
-def _made_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
+def _make_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
     """Returns the batch with the numbers of some rows made extreme, or None where a coin or their type forbids it.
 
     A third of the times rows stay as they are, a third they become large, a third they become nan or infinite: a user's
@@ -376,7 +391,7 @@ def _made_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
     """
     # The coins are tossed in any case, so that later choices do not depend on the batch.
     kind, choice = (int(k) for k in stream.integers(2, 6))
-    floats = any(leaf.is_floating_point() or leaf.dtype == torch.uint8 for leaf in batches.tensors(batch))
+    floats = any(leaf.is_floating_point() or leaf.dtype == torch.uint8 for leaf in batches.list_tensors(batch))
     rows = list(places)
     if kind < 2 or not floats or not rows:
         return None
@@ -396,4 +411,4 @@ def _made_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
             result[rows] = float("nan") if choice % 2 else float("inf")
         return result
 
-    return batches.mapped(change, batch)
+    return batches.map_tensors(change, batch)

@@ -36,22 +36,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.lots.loading import Alter, Reads
+from sordino.lots.loading import Alter, BatchReader
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample.loss_probe import evaluation_mode
 from sordino.per_sample.protocol import PerSample
 from sordino.per_sample.user_state import UserState
 from sordino.release.sensitivity import EXACT
-from sordino.rng.global_generators import left_as_they_were, next_draws, seed_all
-from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, Steady
+from sordino.rng.global_generators import draw_next, preserve_generators, seed_all
+from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, SteadyDraws
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.alterations import ALTERATIONS, LENGTHS, Alterations
-from sordino.runtime_checks.compare_passes import NOTHING, Seen, directions, disagreement, distance, length
+from sordino.runtime_checks.compare_passes import (
+    NOTHING,
+    PassResult,
+    direction_weights,
+    distance_between,
+    measure_disagreement,
+    norm_of,
+)
 from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
-from sordino.runtime_checks.double_precision import Rounding
-from sordino.runtime_checks.test_batches import LoadedTestBatch, RecordsTogether, shapes
+from sordino.runtime_checks.double_precision import DoublePrecision
+from sordino.runtime_checks.test_batches import LoadedTestBatch, RecordsOfTest, shapes_of
 
-MOST, LEAST = 16, 8
+MOST_RECORDS, FEWEST_RECORDS = 16, 8
 """Records of a test: enough to be coupled with one another, few enough to cost little; an eighth of a lot between them."""
 _SAME = 1e-4
 """Relative difference allowed between batches of equal shapes, whose other rows are computed by the same operations."""
@@ -64,7 +71,7 @@ _SHORT = 1e-3
 """By how much a length may fall short of what enters the sum; the slack of a release is for float32's own rounding."""
 _MORE = 3
 """Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
-_OF = 4
+_EXCHANGED_ONE_IN = 4
 """One of so many records is exchanged in a whole batch, all for one and the same, so that every ranking moves."""
 _SEEDS = 8
 """Seeds under which two batches must draw equally much, before a difference between them is taken for a coupling."""
@@ -80,7 +87,7 @@ class _LeftOut(Exception):
     """Collate leaves altered records out, which no record of the dataset has been."""
 
 
-class StandingTest:
+class NeighbourTest:
     """Asks the questions of one model, loss and backend.
 
     Args:
@@ -95,7 +102,7 @@ class StandingTest:
         self,
         gradients: Callable[[Any], PerSample],
         model: nn.Module,
-        rounding: Rounding,
+        rounding: DoublePrecision,
         code: Iterable[Any] = (),
     ) -> None:
         self._gradients, self._model, self._rounding, self._code = gradients, model, rounding, tuple(code)
@@ -103,14 +110,14 @@ class StandingTest:
 
     def __call__(
         self,
-        load: Reads,
+        load: BatchReader,
         drawn: NDArray[np.int64],
         n: int,
         stream: Rng,
         *,
         thorough: bool,
         extremes: int = len(ALTERATIONS),
-        whole: int | None = None,
+        full_batch_size: int | None = None,
     ) -> CouplingFinding | None:
         """Returns what is broken, if anything is.
 
@@ -122,47 +129,58 @@ class StandingTest:
             thorough: whether to ask every question; else an exchange and one question more.
             extremes: how many altered records are tried beside a real one, where every question is asked or the batch
                 is whole.
-            whole: if given, the test is made on as many records as training runs at once, which is this number at most.
+            full_batch_size: if given, the test is made on as many records as training runs at once, which is this number at most.
 
         """
-        indices = _chosen(drawn, n, stream, whole)
-        state = UserState([self._model, *self._code, *load.code()])
+        indices = _choose_records(drawn, n, stream, full_batch_size)
+        state = UserState([self._model, *self._code, *load.list_user_code()])
         try:
-            with left_as_they_were(), torch.enable_grad():
+            with preserve_generators(), torch.enable_grad():
 
-                def begin(together: RecordsTogether, steady: int | None = None) -> _OneTest:
-                    test = _OneTest(self, together, state, stream, n, whole=whole is not None, steady=steady)
-                    test.learn()
+                def begin(together: RecordsOfTest, steady: int | None = None) -> _RunningTest:
+                    test = _RunningTest(
+                        self, together, state, stream, n, on_full_batch=full_batch_size is not None, steady=steady
+                    )
+                    test.run_first_pass()
                     return test
 
-                return self._ask(load, indices, n, stream, begin, thorough=thorough, extremes=extremes, whole=whole)
+                return self._ask(
+                    load,
+                    indices,
+                    n,
+                    stream,
+                    begin,
+                    thorough=thorough,
+                    extremes=extremes,
+                    full_batch_size=full_batch_size,
+                )
         finally:
             state.put_back()
 
     def _ask(
         self,
-        load: Reads,
+        load: BatchReader,
         indices: NDArray[np.int64],
         n: int,
         stream: Rng,
-        begin: Callable[..., _OneTest],
+        begin: Callable[..., _RunningTest],
         *,
         thorough: bool,
         extremes: int,
-        whole: int | None,
+        full_batch_size: int | None,
     ) -> CouplingFinding | None:
         """Asks the questions in turn, the cheap ones first, until one of them finds something."""
-        test = begin(RecordsTogether(load, indices, stream.seed()))
+        test = begin(RecordsOfTest(load, indices, stream.seed()))
         if test.finding is not None:
             return test.finding
         coin = float(stream.uniform(1)[0])
         if n > 1:
-            test.exchanged(extremes if thorough or whole is not None else int(coin >= 2 / 3))
+            test.ask_with_records_exchanged(extremes if thorough or full_batch_size is not None else int(coin >= 2 / 3))
         if thorough or coin < 1 / 3:
-            test.again()
+            test.ask_again()
         if thorough or 1 / 3 <= coin < 2 / 3:
-            test.alone()
-        if test.finding is not None or not test.random:
+            test.ask_alone()
+        if test.finding is not None or not test.draws_at_random:
             return test.finding
 
         # What is random is asked once more with draws that do not depend on shapes.
@@ -172,24 +190,24 @@ class StandingTest:
                 return finding
         # What happens now and then only is asked with other random numbers.
         for _ in range(_MORE if thorough and n > 1 else 0):
-            test = begin(RecordsTogether(load, indices, stream.seed()))
-            test.exchanged(_now_and_then(stream))
+            test = begin(RecordsOfTest(load, indices, stream.seed()))
+            test.ask_with_records_exchanged(_toss_for_one_alteration(stream))
             if test.finding is not None:
                 return test.finding
         return None
 
     def _ask_without_chance(
-        self, begin: Callable[..., _OneTest], test: _OneTest, stream: Rng, n: int, *, thorough: bool
+        self, begin: Callable[..., _RunningTest], test: _RunningTest, stream: Rng, n: int, *, thorough: bool
     ) -> CouplingFinding | None:
         """Asks with steady draws, or in evaluation mode where not everything drawn can be made steady."""
         levels = [LOW_DRAWS, HIGH_DRAWS] if stream.integers(1, 4)[0] else [HIGH_DRAWS, LOW_DRAWS]
         for level in levels[: 1 + int(thorough and bool(stream.integers(1, 2)[0]))]:
             steady = begin(test.together, steady=level)
-            if steady.unknown:
+            if steady.has_unknown_draws:
                 break
             if n > 1:
-                steady.exchanged(1 + _now_and_then(stream), only_other_shapes=True)
-            steady.alone()
+                steady.ask_with_records_exchanged(1 + _toss_for_one_alteration(stream), only_other_shapes=True)
+            steady.ask_alone()
             if steady.finding is not None:
                 return steady.finding
         else:
@@ -197,57 +215,63 @@ class StandingTest:
         with evaluation_mode(self._model):
             in_evaluation = begin(test.together)
             if n > 1:
-                in_evaluation.exchanged(_now_and_then(stream))
-            in_evaluation.alone()
+                in_evaluation.ask_with_records_exchanged(_toss_for_one_alteration(stream))
+            in_evaluation.ask_alone()
             return in_evaluation.finding
 
 
-class _OneTest:
+class _RunningTest:
     """One test in progress."""
 
     def __init__(
         self,
-        of: StandingTest,
-        together: RecordsTogether,
+        neighbour_test: NeighbourTest,
+        together: RecordsOfTest,
         state: UserState,
         stream: Rng,
         n: int,
         *,
-        whole: bool,
+        on_full_batch: bool,
         steady: int | None,
     ) -> None:
-        self._test, self.together, self._stream, self._n, self._whole = of, together, stream, n, whole
+        self._test, self.together, self._stream, self._n, self._on_full_batch = (
+            neighbour_test,
+            together,
+            stream,
+            n,
+            on_full_batch,
+        )
         self._state, self._steady = state, steady
-        self._device = next(of._model.parameters()).device
+        self._device = next(neighbour_test._model.parameters()).device
         self.finding: CouplingFinding | None = None
-        self.random = False  # something was drawn at random by the model, the loss or collate
-        self.unknown = False  # something was drawn that could not be made steady
+        self.draws_at_random = False  # something was drawn at random by the model, the loss or collate
+        self.has_unknown_draws = False  # something was drawn that could not be made steady
 
-    def learn(self) -> None:
+    def run_first_pass(self) -> None:
         """Makes the first pass, which the others are compared with."""
         self._loaded = self._load()
-        b = batches.size(self._loaded.batch)
+        b = batches.batch_size(self._loaded.batch)
         if b != len(self.together.indices):
             self.finding = CouplingFinding(Broken.ROWS)
             return
-        if self._whole:  # in the second half, so that there are others in front of all of them
-            self._places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _OF)]
+        if self._on_full_batch:  # in the second half, so that there are others in front of all of them
+            self._places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _EXCHANGED_ONE_IN)]
         else:
             self._places = self._stream.permutation(b)[:1]
         # All passes of this test begin with the same random numbers.
         self._seed = self._stream.seed()
         seed_all(self._seed)
-        self._untouched = next_draws()  # what is drawn next where a pass drew nothing
+        self._untouched = draw_next()  # what is drawn next where a pass drew nothing
         self._watched = torch.ones(b, dtype=torch.bool)
         self._watched[torch.from_numpy(self._places)] = False
         # Random signs make one sum of all watched directions, which moves if any of them turns.
         self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
         self._weights: Tensor | None = None
         self._part: PerSample | None = None
-        self._first = self._pass(self._loaded.batch, keep=True)
-        self.random = self._first.drawn or self._loaded.drew
+        self._first = self._run_pass(self._loaded.batch, keep=True)
+        self.draws_at_random = self._first.drawn or self._loaded.drew
 
-    def exchanged(self, extremes: int, *, only_other_shapes: bool = False) -> None:
+    def ask_with_records_exchanged(self, extremes: int, *, only_other_shapes: bool = False) -> None:
         """Replaces one record, or some where the batch is whole, by another of the dataset, and in turn by altered ones.
 
         Args:
@@ -256,29 +280,29 @@ class _OneTest:
                 because the test before, with the run's own random numbers, has done so.
 
         """
-        if self.finding is not None or self.unknown:
+        if self.finding is not None or self.has_unknown_draws:
             return
         try:
-            real = self._other()
+            real = self._load_exchanged()
         except Exception:  # a record that was not drawn, and that the user's code cannot take
             real = None
-        if real is not None and not (only_other_shapes and shapes(real.batch) == self._first.shapes):
-            self._compare(real)
+        if real is not None and not (only_other_shapes and shapes_of(real.batch) == self._first.shapes):
+            self._compare_others(real)
         for k in self._stream.permutation(len(ALTERATIONS))[:extremes].tolist():
-            if self.finding is None and not self.unknown:
+            if self.finding is None and not self.has_unknown_draws:
                 self._exchange_for_altered(ALTERATIONS[k])
 
-    def again(self) -> None:
+    def ask_again(self) -> None:
         """Loads and runs the same batch once more, in the state that the passes before left behind."""
         if self.finding is not None:
             return
         everyone = torch.ones_like(self._watched)
-        loaded = self._load(in_state=False) if self.together.load.code() else self._loaded
-        seen = self._pass(loaded.batch)
-        if loaded.ended == self._loaded.ended and disagreement(self._first, seen, everyone) > _SAME:
+        loaded = self._load(in_state=False) if self.together.load.list_user_code() else self._loaded
+        seen = self._run_pass(loaded.batch)
+        if loaded.ended == self._loaded.ended and measure_disagreement(self._first, seen, everyone) > _SAME:
             self.finding = CouplingFinding(Broken.COUNTED if self._is_counted() else Broken.AGAIN)
 
-    def alone(self) -> None:
+    def ask_alone(self) -> None:
         """Runs one record by itself, and compares the length of its gradient with what it adds to a sum."""
         if self.finding is not None or self._part is None or self._weights is None:
             return
@@ -289,28 +313,28 @@ class _OneTest:
         # What the record adds to a sum must not be longer than its measured length.
         chosen = torch.zeros(len(self._watched), 1)
         chosen[i] = 1
-        with self._drawing():
-            within = _copied(self._part.weighted_sum(self._on(chosen)))
-        size, measured = length(within), float(self._first.lengths[i])
+        with self._seeded_draws():
+            within = _clone_tensors(self._part.weighted_sum(self._weights_on_device(chosen)))
+        size, measured = norm_of(within), float(self._first.lengths[i])
         exact = self._part.norms().estimate == EXACT  # an estimate has a law of its own, and the event says so
         if exact and size > (1 + _SHORT) * measured + torch.finfo(torch.float32).tiny:
             self.finding = CouplingFinding(Broken.NORM)
             return
         # With random draws that depend on shapes, the record alone would meet other numbers.
-        if (self.random and self._steady is None) or self.unknown:
+        if (self.draws_at_random and self._steady is None) or self.has_unknown_draws:
             return
         single = self._load([i], unread=True)
-        with self._drawing():
-            part = self._test._gradients(self._ready(single.batch))
-            apart = part.weighted_sum(self._on(torch.ones(1, 1)))
-        if self.unknown or (single.drew and self._steady is None):
+        with self._seeded_draws():
+            part = self._test._gradients(self._move_to_device(single.batch))
+            apart = part.weighted_sum(self._weights_on_device(torch.ones(1, 1)))
+        if self.has_unknown_draws or (single.drew and self._steady is None):
             return
         usual = float(self._first.lengths[self._first.lengths.isfinite()].median())
         # A difference above rounding is asked again in float64.
-        far = distance(within, apart) / max(size, length(apart), 0.05 * usual, NOTHING)
+        far = distance_between(within, apart) / max(size, norm_of(apart), 0.05 * usual, NOTHING)
         if far > _OTHER:
-            explained = self._test._rounding.explains_alone(
-                self._reloads(self._loaded), i, self._reloads(single), self._drawing
+            explained = self._test._rounding.rounding_explains_alone(
+                self._make_reload(self._loaded), i, self._make_reload(single), self._seeded_draws
             )
             self._judge(Broken.ALONE, far, explained)
 
@@ -320,22 +344,22 @@ class _OneTest:
         batch = self._loaded.batch
         try:
             self._state.put_generators_back()
-            if disagreement(self._first, self._pass(batch), everyone) <= _SAME:
+            if measure_disagreement(self._first, self._run_pass(batch), everyone) <= _SAME:
                 return False  # a generator of its own
             self._load()
-            if disagreement(self._first, self._pass(batch), everyone) > _SAME:
+            if measure_disagreement(self._first, self._run_pass(batch), everyone) > _SAME:
                 return False  # something that is kept where it cannot be put back
-            after_itself = self._pass(batch)
-            after_itself = replace(after_itself, total=_copied(after_itself.total))
-            self._pass(self._other().batch)
-            after_other = self._pass(batch)
-            return disagreement(after_itself, after_other, everyone) <= _SAME
+            after_itself = self._run_pass(batch)
+            after_itself = replace(after_itself, total=_clone_tensors(after_itself.total))
+            self._run_pass(self._load_exchanged().batch)
+            after_other = self._run_pass(batch)
+            return measure_disagreement(after_itself, after_other, everyone) <= _SAME
         except Exception:  # what is said is then less helpful, and nothing else
             return False
 
     def _exchange_for_altered(self, parts: tuple[str, ...]) -> None:
         """Alters the exchanged records in these ways at once or, where that is refused, in one of them after the other."""
-        if self.random and self._steady is None:
+        if self.draws_at_random and self._steady is None:
             parts = tuple(part for part in parts if part not in LENGTHS)  # these are asked with steady draws
         wanted = [part for part in parts if part not in self._test._refused]
         if not wanted:
@@ -357,7 +381,7 @@ class _OneTest:
 
         def alter(records: list[Any]) -> list[Any]:
             """Alters the exchanged records in those ways that apply; raises if none does."""
-            collated = bool(self.together.load.code())
+            collated = bool(self.together.load.list_user_code())
             alterations = Alterations(records, safe=self._device.type != "cpu", collated=collated)
             used = [part for part in parts if part in alterations.applicable]
             if not used:
@@ -365,35 +389,35 @@ class _OneTest:
             each = len(records) // len(self.together.indices)  # a unit has several records
             for place in self._places.tolist():
                 for k in range(place * each, (place + 1) * each):
-                    records[k] = alterations.altered(records[k], used)
+                    records[k] = alterations.alter(records[k], used)
             return records
 
         # An error of the user's code on such a record is no finding: it cannot train on it.
         try:
             loaded = self._load(alter=alter)
-            self._compare(loaded, altered=True)
+            self._compare_others(loaded, altered=True)
         except _NothingToAlter:
             return None
         except Exception:  # the user's code refuses such a record: no dataset that it can train on holds one
             return False
         return True
 
-    def _other(self) -> LoadedTestBatch:
+    def _load_exchanged(self) -> LoadedTestBatch:
         """Loads the batch with one record exchanged; with randomness, by one that leaves its shapes as they are, if it
         can.
         """
-        for left in range(_TRIES if self.random and self._steady is None else 1, 0, -1):
+        for left in range(_TRIES if self.draws_at_random and self._steady is None else 1, 0, -1):
             gone = self.together.indices[self._places]
             by = np.repeat(self._stream.integers(1, self._n - 1), len(gone))
             by += by >= gone[0]  # any record but the one that is replaced
             made = self._load(exchanged=dict(zip(self._places.tolist(), by.tolist(), strict=True)))
-            if left == 1 or shapes(made.batch) == self._first.shapes:
+            if left == 1 or shapes_of(made.batch) == self._first.shapes:
                 break
         return made
 
-    def _compare(self, loaded: LoadedTestBatch, *, altered: bool = False) -> None:
+    def _compare_others(self, loaded: LoadedTestBatch, *, altered: bool = False) -> None:
         """Runs a batch with exchanged records, and compares the losses and gradients of all others."""
-        rows = batches.size(loaded.batch)
+        rows = batches.batch_size(loaded.batch)
         if altered and rows == len(self._watched) - len(self._places):
             raise _LeftOut
         if rows != len(self._watched):
@@ -401,27 +425,27 @@ class _OneTest:
             return
         # The pass over the batch with exchanged records; a refused record is no finding.
         try:
-            seen = self._pass(loaded.batch)
+            seen = self._run_pass(loaded.batch)
         except Exception:
             if altered:
                 raise
             return  # a record that was not drawn, and that the user's code cannot take
         if self._steady is None and (self._first.ended != seen.ended or loaded.ended != self._loaded.ended):
-            self.random = True
+            self.draws_at_random = True
             return  # the two drew different amounts: this is asked with steady draws
-        if self.unknown:
+        if self.has_unknown_draws:
             return
         # Equal shapes are computed by the same operations, so less rounding is allowed.
-        far = disagreement(self._first, seen, self._watched)
+        far = measure_disagreement(self._first, seen, self._watched)
         same = seen.shapes == self._first.shapes
         if far > (_SAME if same else _OTHER):
-            explained = self._test._rounding.explains(
-                self._reloads(self._loaded), self._reloads(loaded), self._watched, self._drawing
+            explained = self._test._rounding.rounding_explains(
+                self._make_reload(self._loaded), self._make_reload(loaded), self._watched, self._seeded_draws
             )
             if explained or self._met_the_same_numbers(loaded, seen):
                 self._judge(Broken.EXCHANGED, far, explained, same=same)
             else:
-                self.random = True
+                self.draws_at_random = True
 
     def _judge(self, broken: Broken, far: float, explained: bool | None, *, same: bool = False) -> None:
         """Turns a difference into a finding, unless float64 explains it or, in half precision, nobody can tell."""
@@ -430,22 +454,24 @@ class _OneTest:
         if not explained:
             self.finding = CouplingFinding(broken)
 
-    def _met_the_same_numbers(self, loaded: LoadedTestBatch, seen: Seen) -> bool:
+    def _met_the_same_numbers(self, loaded: LoadedTestBatch, seen: PassResult) -> bool:
         """Returns whether the records of two batches that differ were given the same random numbers, beyond all doubt.
 
         Two batches may draw equally much by chance although a record that was exchanged drew more than the one before
         it. What numpy and Python draw is then unlikely to be equally much with other seeds too. What torch draws one
         after the other is the same for all records in front of the first exchanged one.
         """
-        if self._steady is not None or not self.random:
+        if self._steady is not None or not self.draws_at_random:
             return True
-        drew_outside = loaded.ended[1][1:] != self.together.untouched[1:] or seen.ended[1:] != self._untouched[1:]
+        drew_outside = (
+            loaded.ended[1][1:] != self.together.draws_if_untouched[1:] or seen.ended[1:] != self._untouched[1:]
+        )
         if drew_outside:
             return all(self._draws_equally_much(loaded) for _ in range(_SEEDS))
         if len(self._places) == 1:
             return True
         in_front = torch.arange(len(self._watched)) < int(self._places.min())
-        return disagreement(self._first, replace(seen, total=self._first.total), in_front) > _SAME
+        return measure_disagreement(self._first, replace(seen, total=self._first.total), in_front) > _SAME
 
     def _draws_equally_much(self, loaded: LoadedTestBatch) -> bool:
         """Returns whether two batches draw equally much at random under a seed that they have not met."""
@@ -454,8 +480,8 @@ class _OneTest:
         for each in (self._loaded, loaded):
             batch = each.reload(seed=seed)
             seed_all(seed)
-            self._test._gradients(self._ready(batch.batch))
-            ended.append((batch.ended, next_draws()))
+            self._test._gradients(self._move_to_device(batch.batch))
+            ended.append((batch.ended, draw_next()))
         return ended[0] == ended[1]
 
     def _load(
@@ -476,50 +502,54 @@ class _OneTest:
         together = self.together if seed is None else replace(self.together, seed=seed)
         reload = partial(self._load, places, exchanged, alter=alter, unread=unread)
         if self._steady is None:
-            loaded = together.batch(places, exchanged, alter=alter, unread=unread)
-            drew = loaded.drew or self._state.generators_moved()
+            loaded = together.load_batch(places, exchanged, alter=alter, unread=unread)
+            drew = loaded.drew or self._state.have_generators_moved()
             return replace(loaded, drew=drew, reload=reload)
-        with Steady(self._steady) as steady:
-            loaded = together.batch(places, exchanged, alter=alter, unread=unread)
+        with SteadyDraws(self._steady) as steady:
+            loaded = together.load_batch(places, exchanged, alter=alter, unread=unread)
         # Records are read each under a seed of its own; what collate drew outside torch cannot be made steady.
-        outside = loaded.ended[1][1:] != together.untouched[1:] or loaded.ended[0] is not None
-        self.unknown = self.unknown or steady.unknown or outside or self._state.generators_moved()
+        outside = loaded.ended[1][1:] != together.draws_if_untouched[1:] or loaded.ended[0] is not None
+        self.has_unknown_draws = (
+            self.has_unknown_draws or steady.has_unknown_draws or outside or self._state.have_generators_moved()
+        )
         return replace(loaded, reload=reload)
 
-    def _reloads(self, loaded: LoadedTestBatch) -> Callable[[], Any]:
+    def _make_reload(self, loaded: LoadedTestBatch) -> Callable[[], Any]:
         """Returns how to load a batch once more, from the state that the test found, with the same random numbers."""
-        return lambda: self._ready(loaded.reload().batch)
+        return lambda: self._move_to_device(loaded.reload().batch)
 
     @contextmanager
-    def _drawing(self) -> Iterator[None]:
+    def _seeded_draws(self) -> Iterator[None]:
         """Lets a pass draw the random numbers of this test."""
         seed_all(self._seed)
         if self._steady is None:
             yield
             return
-        with Steady(self._steady) as steady:
+        with SteadyDraws(self._steady) as steady:
             yield
-        self.unknown = self.unknown or steady.unknown or next_draws()[1:] != self._untouched[1:]
+        self.has_unknown_draws = (
+            self.has_unknown_draws or steady.has_unknown_draws or draw_next()[1:] != self._untouched[1:]
+        )
 
-    def _pass(self, batch: Any, *, keep: bool = False) -> Seen:
+    def _run_pass(self, batch: Any, *, keep: bool = False) -> PassResult:
         """Runs a batch in the state that loading it left, and returns what is compared of it."""
-        ready = self._ready(batch)
-        with self._drawing():  # a model that saves memory runs its layers again for the sum
+        ready = self._move_to_device(batch)
+        with self._seeded_draws():  # a model that saves memory runs its layers again for the sum
             part = self._test._gradients(ready)
             lengths = part.norms().total().detach().cpu().float()
             if self._weights is None:
-                self._weights = directions(lengths, self._signs, self._watched)
+                self._weights = direction_weights(lengths, self._signs, self._watched)
             weights = self._weights * lengths.isfinite().unsqueeze(1)
-            total: Mapping[str, Tensor] = part.weighted_sum(self._on(weights))
-            ended = next_draws() if self._steady is None else self._untouched
+            total: Mapping[str, Tensor] = part.weighted_sum(self._weights_on_device(weights))
+            ended = draw_next() if self._steady is None else self._untouched
         if keep:  # the next sum may be made in the same memory
-            self._part, total = part, _copied(total)
-        return Seen(part.losses.detach().cpu(), lengths, total, ended != self._untouched, ended, shapes(batch))
+            self._part, total = part, _clone_tensors(total)
+        return PassResult(part.losses.detach().cpu(), lengths, total, ended != self._untouched, ended, shapes_of(batch))
 
-    def _ready(self, batch: Any) -> Any:
-        return batches.to(batch, self._device)
+    def _move_to_device(self, batch: Any) -> Any:
+        return batches.move_to(batch, self._device)
 
-    def _on(self, weights: Tensor) -> Tensor:
+    def _weights_on_device(self, weights: Tensor) -> Tensor:
         return weights.to(self._device)
 
     def _in_half_precision(self) -> bool:
@@ -533,30 +563,30 @@ class _OneTest:
         )
 
 
-def _copied(total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _clone_tensors(total: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in total.items()}
 
 
-def _now_and_then(stream: Rng) -> int:
+def _toss_for_one_alteration(stream: Rng) -> int:
     """Returns 1 or 0 at random: how many altered records are tried."""
     return int(stream.integers(1, 2)[0])
 
 
-def _chosen(drawn: NDArray[np.int64], n: int, stream: Rng, whole: int | None) -> NDArray[np.int64]:
+def _choose_records(drawn: NDArray[np.int64], n: int, stream: Rng, full_batch_size: int | None) -> NDArray[np.int64]:
     """Returns some of the drawn records, each once.
 
     Where there are too few to be coupled, others of the dataset are added.
     """
     unique = np.unique(drawn)
-    few = whole or max(LEAST, min(MOST, len(unique) // 8))
-    if few < len(unique) // 4:  # the first different ones of many tosses, which cost less than an order of all
-        tossed = list(dict.fromkeys(stream.integers(2 * few, len(unique)).tolist()))[:few]
+    count = full_batch_size or max(FEWEST_RECORDS, min(MOST_RECORDS, len(unique) // 8))
+    if count < len(unique) // 4:  # the first different ones of many tosses, which cost less than an order of all
+        tossed = list(dict.fromkeys(stream.integers(2 * count, len(unique)).tolist()))[:count]
         order = unique[tossed]
     else:
-        order = unique[stream.permutation(len(unique))][:few] if len(unique) else unique
-    if len(order) < min(LEAST, n):
-        rest = np.setdiff1d(stream.integers(4 * LEAST, n), order)
-        order = np.concatenate([order, rest[: LEAST - len(order)]])
+        order = unique[stream.permutation(len(unique))][:count] if len(unique) else unique
+    if len(order) < min(FEWEST_RECORDS, n):
+        others = np.setdiff1d(stream.integers(4 * FEWEST_RECORDS, n), order)
+        order = np.concatenate([order, others[: FEWEST_RECORDS - len(order)]])
     if not len(order):
         order = stream.integers(1, n)
     return order.astype(np.int64)

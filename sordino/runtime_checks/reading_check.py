@@ -24,15 +24,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.distributed.process_group import Ranks
-from sordino.distributed.shared_lot import first_of
+from sordino.distributed.shared_lot import first_finding
 from sordino.lots.data_owners import Sites
-from sordino.lots.loading import Loader, Reads
-from sordino.per_sample.batch_structure import mapped
+from sordino.lots.loading import BatchReader, Loader
+from sordino.per_sample.batch_structure import map_tensors
 from sordino.refusal import Refusal
-from sordino.rng.global_generators import left_as_they_were, seed_all
+from sordino.rng.global_generators import preserve_generators, seed_all
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
-from sordino.runtime_checks.dataset_view import Exchange, Walk, distance, same_record, whole_numbers_at
+from sordino.runtime_checks.dataset_view import (
+    DatasetWalk,
+    Exchange,
+    is_same_record,
+    reading_distance,
+    whole_numbers_at,
+)
 
 FIRST_RECORDS, LATER_RECORDS = 8, 2
 """Records that are tested at the first lot, and at each later lot that is tested."""
@@ -64,58 +70,58 @@ class ReadingOutcome(Enum):
     REPEATED = 3
 
 
-def test_reading(load: Loader, records: Iterable[int], seed: int) -> ReadingOutcome:
+def check_reading_of_records(load: Loader, records: Iterable[int], seed: int) -> ReadingOutcome:
     """Reads the records normally and from a view with all other rows exchanged, and says whether they differ."""
-    if load.by_indexing:
+    if load.is_by_indexing:
         return ReadingOutcome.CLEAN  # rows of tensors, read by nobody's code
-    with left_as_they_were():
-        return _Test(load, sorted(set(records)), seed).outcome()
+    with preserve_generators():
+        return _ReadingTest(load, sorted(set(records)), seed).find_outcome()
 
 
-def test_repeats(load: Loader, seed: int) -> ReadingOutcome:
+def check_for_repeats(load: Loader, seed: int) -> ReadingOutcome:
     """Looks for rows that are read as several records: by a wrapper that repeats, by indices, plain and augmented."""
-    if load.by_indexing or load.repeats_are_charged:
+    if load.is_by_indexing or load.repeats_are_charged:
         return ReadingOutcome.CLEAN
-    with left_as_they_were():
-        return ReadingOutcome.REPEATED if _Test(load, [], seed).finds_repeats() else ReadingOutcome.CLEAN
+    with preserve_generators():
+        return ReadingOutcome.REPEATED if _ReadingTest(load, [], seed).finds_repeats() else ReadingOutcome.CLEAN
 
 
-class _Test:
+class _ReadingTest:
     """One test: a dataset as it was before anything was read of it, some records, and a seed to read them with."""
 
     def __init__(self, load: Loader, records: list[int], seed: int) -> None:
-        fresh = load.unread()
+        fresh = load.as_if_unread()
         self._dataset, self._collate, self._n = fresh.dataset, fresh.collate, len(fresh.dataset)
         self._records, self._seed = records, seed
         self._pointers: list[NDArray[np.int64]] = []
-        self._own_of: dict[int, frozenset[int]] = {}
+        self._kept_rows_of: dict[int, frozenset[int]] = {}
 
-    def outcome(self) -> ReadingOutcome:
+    def find_outcome(self) -> ReadingOutcome:
         """Reads, traces and compares."""
         plain = self._read_plainly()
         if plain is None:
             return ReadingOutcome.NOT_SEEN
         steady = [i for i in self._records if i in plain]
-        walk = self._walk()
-        dataset, collate = self._copies(walk, Exchange.of(self._n, steady, walk.choose))
+        walk = self._new_walk()
+        dataset, collate = self._copy_dataset_and_collate(walk, Exchange.all_but(self._n, steady, walk.choose))
         # The dataset's own __getitem__ is always exchanged, which shows nothing unless it calls itself for others.
         if not walk.containers and len(walk.readers) < 2:
             return ReadingOutcome.NOT_SEEN
         seen = False
         for i in steady:
             try:
-                found = self._read(dataset, collate, i)
+                reading = self._read(dataset, collate, i)
             except Exception:
                 continue  # what a view cannot offer is an error of ours, and shows nothing
             seen = True
-            if not same_record(plain[i], found) and self._is_coupled(i, plain[i], walk):
+            if not is_same_record(plain[i], reading) and self._is_coupled(i, plain[i], walk):
                 return ReadingOutcome.COUPLED
         return ReadingOutcome.CLEAN if seen else ReadingOutcome.NOT_SEEN
 
     def finds_repeats(self) -> bool:
         """Returns whether pairs of records are made of one row of something, by one of the usual rules for it."""
-        walk, n = self._walk(exchanging=False), self._n
-        self._copies(walk, Exchange.of_none(n))
+        walk, n = self._new_walk(exchanging=False), self._n
+        self._copy_dataset_and_collate(walk, Exchange.keeping_all(n))
         sized = {**walk.sized, **walk.lengths}
         numbers = np.arange(n, dtype=np.int64)
         by_position = [
@@ -139,8 +145,8 @@ class _Test:
         tried = np.random.default_rng(self._seed).permutation(rows[counts > 1])[:_PAIRS].tolist()
         for row in tried:
             one, other = np.flatnonzero(row_of == row)[[0, -1]].tolist()
-            plain = self._copies(self._walk(exchanging=False), Exchange.of_none(self._n))
-            if equal and not same_record(
+            plain = self._copy_dataset_and_collate(self._new_walk(exchanging=False), Exchange.keeping_all(self._n))
+            if equal and not is_same_record(
                 self._read(*plain, one, seed=self._seed - one), self._read(*plain, other, seed=self._seed - other)
             ):
                 return False
@@ -151,14 +157,16 @@ class _Test:
     def _is_made_of(self, records: list[int], key: int, length: int, row: int) -> bool:
         """Returns whether records stay as they are when all rows but this one are exchanged, and change when it is."""
         choose = np.random.default_rng(self._seed)
-        kept, gone = Exchange.of(length, [row], choose), Exchange.of_one(length, row, choose)
-        plain = self._copies(self._walk(exchanging=False), Exchange.of_none(self._n))
-        others = self._copies(self._walk(alone={key: kept}), Exchange.of_none(self._n))
-        without = self._copies(self._walk(alone={key: gone}), Exchange.of_none(self._n))
+        kept, gone = Exchange.all_but(length, [row], choose), Exchange.only_row(length, row, choose)
+        plain = self._copy_dataset_and_collate(self._new_walk(exchanging=False), Exchange.keeping_all(self._n))
+        others = self._copy_dataset_and_collate(self._new_walk(alone={key: kept}), Exchange.keeping_all(self._n))
+        without = self._copy_dataset_and_collate(self._new_walk(alone={key: gone}), Exchange.keeping_all(self._n))
         try:
             for i in records:
                 record = self._read(*plain, i)
-                if not same_record(record, self._read(*others, i)) or same_record(record, self._read(*without, i)):
+                if not is_same_record(record, self._read(*others, i)) or is_same_record(
+                    record, self._read(*without, i)
+                ):
                     return False
         except Exception:
             return False
@@ -166,18 +174,18 @@ class _Test:
 
     def _read_plainly(self) -> dict[int, Any] | None:
         """Returns the records that read the same twice; notes which rows of nested datasets they are made of."""
-        one, two = self._walk(exchanging=False), self._walk(exchanging=False)
-        everything = Exchange.of(self._n, self._records, one.choose)
-        first, second = self._copies(one, everything), self._copies(two, everything)
+        one, two = self._new_walk(exchanging=False), self._new_walk(exchanging=False)
+        everything = Exchange.all_but(self._n, self._records, one.choose)
+        first, second = self._copy_dataset_and_collate(one, everything), self._copy_dataset_and_collate(two, everything)
         self._pointers = one.indices
         plain: dict[int, Any] = {}
-        own: dict[int, set[int]] = {}
+        own_rows: dict[int, set[int]] = {}
         # A record that reads differently with the same random numbers cannot be compared.
         for i in self._records:
             for noted in two.reads.values():
                 noted.clear()
             record = self._read(*first, i)
-            if not same_record(record, self._read(*second, i)):
+            if not is_same_record(record, self._read(*second, i)):
                 continue
             plain[i] = record
             # Rows of nested datasets that were read for this record are its own, as far as they can be told apart.
@@ -193,71 +201,75 @@ class _Test:
                     noted.clear()
                     self._read(*second, i, seed=self._seed + 1)
                     rows &= noted
-                own.setdefault(key, set()).update(rows)
-        self._own_of = {key: frozenset(rows) for key, rows in own.items()}
+                own_rows.setdefault(key, set()).update(rows)
+        self._kept_rows_of = {key: frozenset(rows) for key, rows in own_rows.items()}
         return plain or None
 
-    def _is_coupled(self, record: int, plain: Any, found: Walk) -> bool:
+    def _is_coupled(self, record: int, plain: Any, walk: DatasetWalk) -> bool:
         """Returns whether the difference is made by a container that holds records, exchanged on its own."""
         candidates = {int(places[record]) for places in self._pointers if record < len(places)}
-        looked_up = {k for each in found.containers.values() for k in whole_numbers_at(each, record)}
-        every = {**found.containers, **found.readers}
+        looked_up = {k for each in walk.containers.values() for k in whole_numbers_at(each, record)}
+        every = {**walk.containers, **walk.readers}
         for key in every:
-            exchange = found.exchange_of[key]
+            exchange = walk.exchange_of[key]
             if not self._differs(record, plain, key, exchange):
                 continue
             # The record may be made of another row of this container: one that a list of places points at.
-            rows = [r for r in candidates if r < exchange.length and r not in exchange.own]
+            rows = [r for r in candidates if r < exchange.length and r not in exchange.kept]
             # Or this is a table that a label is looked up in, unless the same values are in another container too.
-            if key in found.containers and not self._is_shared(key, found):
-                rows += [r for r in looked_up if 0 <= r < exchange.length and r not in exchange.own]
-            one_row = (Exchange.of(exchange.length, [r], found.choose) for r in rows)
+            if key in walk.containers and not self._is_shared(key, walk):
+                rows += [r for r in looked_up if 0 <= r < exchange.length and r not in exchange.kept]
+            one_row = (Exchange.all_but(exchange.length, [r], walk.choose) for r in rows)
             if not all(self._differs(record, plain, key, each) for each in one_row):
                 continue
-            if exchange.length != self._n or self._n >= _NO_ACCIDENT or key in found.readers:
+            if exchange.length != self._n or self._n >= _NO_ACCIDENT or key in walk.readers:
                 return True
             # Or a matrix that happens to have as many rows as there are records: then a record's own row is like any other.
-            if self._is_shared(key, found) or self._holds_records(key, found.choose):
+            if self._is_shared(key, walk) or self._holds_records(key, walk.choose):
                 return True
         return False
 
     def _holds_records(self, key: int, choose: np.random.Generator) -> bool:
         """Returns whether records depend on a row of their own in this container more than on single other rows."""
-        few = [int(r) for r in choose.permutation(self._n)[:_OTHER_ROWS]]
-        return all(self._has_own_row(record, key, choose) for record in few[:_OTHER_RECORDS])
+        sample = [int(r) for r in choose.permutation(self._n)[:_OTHER_ROWS]]
+        return all(self._has_own_row(record, key, choose) for record in sample[:_OTHER_RECORDS])
 
     def _has_own_row(self, record: int, key: int, choose: np.random.Generator) -> bool:
         """Returns whether a record changes more with a row of its own than with single other rows."""
-        own = [record, *(int(places[record]) for places in self._pointers if record < len(places))]
-        own = [row for row in own if row < self._n]
-        others = [int(r) for r in choose.permutation(self._n) if r not in own][:_OTHER_ROWS]
-        whole = Exchange.of(self._n, [record], choose)
-        plain = self._read(*self._copies(self._walk(exchanging=False), whole), record)
+        own_rows = [record, *(int(places[record]) for places in self._pointers if record < len(places))]
+        own_rows = [row for row in own_rows if row < self._n]
+        others = [int(r) for r in choose.permutation(self._n) if r not in own_rows][:_OTHER_ROWS]
+        all_others = Exchange.all_but(self._n, [record], choose)
+        plain = self._read(*self._copy_dataset_and_collate(self._new_walk(exchanging=False), all_others), record)
 
-        def moved(row: int) -> float:
+        def distance_without_row(row: int) -> float:
             """Returns how far the record moves if this row alone is exchanged."""
-            walk = self._walk(only=key, instead={key: Exchange.of_one(self._n, row, choose)})
+            walk = self._new_walk(only=key, instead={key: Exchange.only_row(self._n, row, choose)})
             try:
-                return distance(plain, self._read(*self._copies(walk, whole), record))
+                return reading_distance(plain, self._read(*self._copy_dataset_and_collate(walk, all_others), record))
             except Exception:
                 return 0.0
 
-        return max(map(moved, own)) > _LIKE_ANY_OTHER * float(np.median([moved(row) for row in others]))
+        return max(map(distance_without_row, own_rows)) > _LIKE_ANY_OTHER * float(
+            np.median([distance_without_row(row) for row in others])
+        )
 
     def _differs(self, record: int, plain: Any, key: int, exchange: Exchange) -> bool:
         """Returns whether the record reads differently where one container alone is exchanged."""
-        walk = self._walk(only=key, instead={key: exchange})
+        walk = self._new_walk(only=key, instead={key: exchange})
         try:
-            found = self._read(*self._copies(walk, Exchange.of(self._n, [record], walk.choose)), record)
+            reading = self._read(
+                *self._copy_dataset_and_collate(walk, Exchange.all_but(self._n, [record], walk.choose)), record
+            )
         except Exception:
             return False
-        return not same_record(plain, found)
+        return not is_same_record(plain, reading)
 
-    def _is_shared(self, key: int, found: Walk) -> bool:
+    def _is_shared(self, key: int, walk: DatasetWalk) -> bool:
         """Returns whether another container has the same rows: a copy of the records, kept beside them."""
-        mine = found.containers.get(key)
+        mine = walk.containers.get(key)
         rows = np.random.default_rng(self._seed).integers(self._n, size=4).tolist()
-        for other, container in found.containers.items():
+        for other, container in walk.containers.items():
             try:
                 if other != key and all(_have_common_part(mine, container, i) for i in rows):
                     return True
@@ -265,25 +277,25 @@ class _Test:
                 continue
         return False
 
-    def _walk(self, **options: Any) -> Walk:
+    def _new_walk(self, **options: Any) -> DatasetWalk:
         choose = np.random.default_rng(self._seed)
-        return Walk(choose, own_of=self._own_of, pointers=self._pointers, **options)
+        return DatasetWalk(choose, kept_rows_of=self._kept_rows_of, pointers=self._pointers, **options)
 
-    def _copies(self, walk: Walk, exchange: Exchange) -> tuple[Any, Any]:
-        return walk.view(self._dataset, exchange), walk.function(self._collate, exchange)
+    def _copy_dataset_and_collate(self, walk: DatasetWalk, exchange: Exchange) -> tuple[Any, Any]:
+        return walk.copy_dataset(self._dataset, exchange), walk.copy_function(self._collate, exchange)
 
     def _read(self, dataset: Any, collate: Any, record: int, seed: int | None = None) -> Any:
         """Returns one record and the batch that collate makes of it alone, read with random numbers of its own."""
         seed = self._seed if seed is None else seed
         seed_all(seed + 1 + record)
         many = getattr(dataset, "__getitems__", None)
-        found = dataset[record] if many is None else many([record])[0]
-        kept = _detached(found)
+        entry = dataset[record] if many is None else many([record])[0]
+        kept = _copy_record(entry)
         if collate is None:
             return kept
         seed_all(seed - 1 - record)  # another partner for each record, if collate looks for one
         try:
-            return kept, collate([found])
+            return kept, collate([entry])
         except Exception:  # a collate may need more than one record
             return kept
 
@@ -300,23 +312,23 @@ def _parts_of_row(container: Any, row: int) -> list[NDArray[np.float32]]:
         container = container.with_format(None)  # without the transform
     entry = container.iloc[row].tolist() if hasattr(container, "iloc") else container[row]
     entries = list(entry.values()) if isinstance(entry, dict) else list(entry) if isinstance(entry, tuple) else [entry]
-    found = []
+    parts = []
     for each in entries:
         try:
-            found.append(np.asarray(each, dtype=np.float64).reshape(-1))
+            parts.append(np.asarray(each, dtype=np.float64).reshape(-1))
         except (TypeError, ValueError, RuntimeError):
             continue
-    return [part.astype(np.float32) for part in found if part.size > 1]
+    return [part.astype(np.float32) for part in parts if part.size > 1]
 
 
-def _detached(record: Any) -> Any:
+def _copy_record(record: Any) -> Any:
     """Returns a copy that collate cannot change: many collators take entries out of the dicts they are given."""
     if isinstance(record, dict):
-        return {name: _detached(value) for name, value in record.items()}
+        return {name: _copy_record(value) for name, value in record.items()}
     if type(record) in (list, tuple):
-        return type(record)(map(_detached, record))
+        return type(record)(map(_copy_record, record))
     if isinstance(record, Tensor):
-        return mapped(Tensor.clone, record)
+        return map_tensors(Tensor.clone, record)
     return copy.copy(record) if isinstance(record, np.ndarray | set) else record
 
 
@@ -329,10 +341,10 @@ class _PendingLot:
     indices: NDArray[np.int64]
 
 
-def _held_records(dataset: Any, stream: Rng, count: int) -> NDArray[np.int64]:
+def _choose_held_records(dataset: Any, stream: Rng, count: int) -> NDArray[np.int64]:
     """Returns some records at random, of those that this process holds, for a rank that computes none of the lot."""
     if isinstance(dataset, Sites):
-        return dataset.numbers(stream.integers(count, len(dataset.here)))
+        return dataset.to_record_numbers(stream.integers(count, len(dataset.local_records)))
     return stream.integers(count, len(dataset))
 
 
@@ -350,31 +362,31 @@ class ReadingCheck:
         """Uses the stream of a loaded state: which lots are tested follows from the loaded run's key."""
         self._stream = stream
 
-    def note_lot(self, number: int, load: Reads, indices: NDArray[np.int64]) -> None:
+    def note_lot(self, number: int, load: BatchReader, indices: NDArray[np.int64]) -> None:
         """Notes a lot that was drawn; it is tested before its gradients are computed, if its turn has come."""
-        self._lot = _PendingLot(number, *load.by_record(indices))
+        self._lot = _PendingLot(number, *load.to_single_records(indices))
 
     def before_backward(self, *, step_was_taken: bool) -> None:
         """Tests the pending lot if it is the first of this run or its secret coin says so."""
         lot = self._lot
-        if lot is None or lot.load.by_indexing:
+        if lot is None or lot.load.is_by_indexing:
             return
         chance = max(_LASTING, min(1.0, _DENSE / max(lot.number, 1)))
         coin = 0.0 if self._tested == 0 else float(self._stream.child("coin", lot.number).uniform(1)[0])
         if coin < chance:
-            self._test(
+            self._test_pending_lot(
                 self._ranks, FIRST_RECORDS if self._tested == 0 else LATER_RECORDS, step_was_taken=step_was_taken
             )
 
     def before_claim(self, *, over: bool) -> None:
         """Tests the last lot if it was not: always when the loop is over, and before the first few claims within it."""
-        if self._lot is None or self._lot.load.by_indexing:
+        if self._lot is None or self._lot.load.is_by_indexing:
             return
         if over or self._before_claims < _CLAIMS:
             self._before_claims += int(not over)
-            self._test(None, LATER_RECORDS, step_was_taken=True)
+            self._test_pending_lot(None, LATER_RECORDS, step_was_taken=True)
 
-    def _test(self, ranks: Ranks | None, count: int, *, step_was_taken: bool) -> None:
+    def _test_pending_lot(self, ranks: Ranks | None, count: int, *, step_was_taken: bool) -> None:
         """Tests `count` records of the lot; a failure is refused before the first step, and voids the claim after it."""
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
@@ -385,21 +397,23 @@ class ReadingCheck:
         if n < _FEWEST:
             return
 
-        def work() -> CouplingFinding | None:
+        def find_breach() -> CouplingFinding | None:
             """Tests some records of the lot, and at the first lot looks for repeated rows too."""
             if len(lot.indices):
                 drawn = lot.indices[stream.permutation(len(lot.indices))]
             else:
-                drawn = _held_records(lot.load.dataset, stream, count)
-            if count == FIRST_RECORDS and test_repeats(lot.load, stream.seed()) is ReadingOutcome.REPEATED:
+                drawn = _choose_held_records(lot.load.dataset, stream, count)
+            if count == FIRST_RECORDS and check_for_repeats(lot.load, stream.seed()) is ReadingOutcome.REPEATED:
                 return CouplingFinding(Broken.REPEATED)
-            outcome = test_reading(lot.load, drawn[: min(count, n // 4)].tolist(), stream.seed())
+            outcome = check_reading_of_records(lot.load, drawn[: min(count, n // 4)].tolist(), stream.seed())
             if outcome is ReadingOutcome.NOT_SEEN:
                 self._declare(NOT_TESTED)
             return CouplingFinding(Broken.READ) if outcome is ReadingOutcome.COUPLED else None
 
         # Ranks must agree on the outcome, so that all of them stop or go on.
-        finding = work() if ranks is None else first_of(ranks, work, "how records are read", lot.number)
+        finding = (
+            find_breach() if ranks is None else first_finding(ranks, find_breach, "how records are read", lot.number)
+        )
         if finding is not None:
             if not step_was_taken:
                 raise Refusal(str(finding))

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.lots.loading import Alter, Reads
-from sordino.per_sample.batch_structure import tensors
-from sordino.rng.global_generators import next_draws, seed_all
+from sordino.lots.loading import Alter, BatchReader
+from sordino.per_sample.batch_structure import list_tensors
+from sordino.rng.global_generators import draw_next, seed_all
 
 Draws = tuple[int, float, int]
 """What the global generators give next."""
@@ -33,14 +33,14 @@ class LoadedTestBatch:
 
 
 @dataclass(frozen=True)
-class RecordsTogether:
+class RecordsOfTest:
     """Some records, by their places in the dataset, and the random numbers they are read with."""
 
-    load: Reads
+    load: BatchReader
     indices: NDArray[np.int64]
     seed: int
 
-    def batch(
+    def load_batch(
         self,
         places: Sequence[int] | None = None,
         exchanged: Mapping[int, int] | None = None,
@@ -65,7 +65,7 @@ class RecordsTogether:
         one_by_one, collated = False, False
         after_reading: Draws | None = None
 
-        def before(k: int) -> None:
+        def seed_before_reading(k: int) -> None:
             """Seeds the generators before record k is read, and before collate, which is called with −1."""
             nonlocal one_by_one, collated, after_reading
             if k >= 0:
@@ -73,24 +73,24 @@ class RecordsTogether:
                 seed_all(self.seed + 1 + kept[k])
                 return
             # Records that are read all at once share their random numbers, so it matters how many were drawn.
-            collated, after_reading = True, None if one_by_one else next_draws()
+            collated, after_reading = True, None if one_by_one else draw_next()
             # Every record is read with random numbers of its own, wherever it stands in the batch.
             seed_all(self.seed)
 
         seed_all(self.seed)
-        made = (self.load.unread() if unread else self.load)(indices, before, alter)
-        after_collate = next_draws()
+        made = (self.load.as_if_unread() if unread else self.load)(indices, seed_before_reading, alter)
+        after_collate = draw_next()
         return LoadedTestBatch(
-            made, collated and after_collate != self.untouched, (after_reading, after_collate), self.batch
+            made, collated and after_collate != self.draws_if_untouched, (after_reading, after_collate), self.load_batch
         )
 
     @cached_property
-    def untouched(self) -> Draws:
+    def draws_if_untouched(self) -> Draws:
         """What is drawn next where collate drew nothing."""
         seed_all(self.seed)
-        return next_draws()
+        return draw_next()
 
 
-def shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
+def shapes_of(batch: Any) -> tuple[tuple[int, ...], ...]:
     """Returns the shapes of a batch's tensors."""
-    return tuple(tuple(leaf.shape) for leaf in tensors(batch))
+    return tuple(tuple(leaf.shape) for leaf in list_tensors(batch))

@@ -4,12 +4,12 @@ The classes come from the files that declare them (`sordino/registry.py`); type 
 `make names` writes from the same declarations.
 """
 
-from sordino.registry import declarations, nouns
+from sordino.registry import classes_by_name, find_declarations
 from sordino.sampling.record_access import Records
 from sordino.sampling.sampler import Draw, Informed, Sampler
 
 __all__ = ["DECLARATIONS", "Draw", "Informed", "Records", "Sampler"]
 
-DECLARATIONS = declarations(__name__, __path__)
-__all__ += nouns(DECLARATIONS)
-globals().update(nouns(DECLARATIONS))
+DECLARATIONS = find_declarations(__name__, __path__)
+__all__ += classes_by_name(DECLARATIONS)
+globals().update(classes_by_name(DECLARATIONS))

@@ -18,7 +18,7 @@ import numpy as np
 from sordino import validate
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
-from sordino.sampling.sampler import Draw, unamplified
+from sordino.sampling.sampler import Draw, keep_unamplified
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BallsInBins:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns n / bins, the expected size of a lot."""
         return n / self.bins
 
@@ -62,7 +62,7 @@ class BallsInBins:
             order = np.argsort(choice, kind="stable")
             ends = np.searchsorted(choice[order], np.arange(self.bins + 1))
             for bin_ in range(first, self.bins):
-                yield Draw(order[ends[bin_] : ends[bin_ + 1]], unamplified, cover=epoch, bins=self.bins)
+                yield Draw(order[ends[bin_] : ends[bin_ + 1]], keep_unamplified, cover=epoch, bins=self.bins)
             epoch, first = epoch + 1, 0
 
 

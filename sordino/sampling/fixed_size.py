@@ -47,7 +47,7 @@ class FixedSize:
         """Yes: replacing a record leaves the size as it is."""
         return True
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the batch size; raises ValueError if the dataset has fewer records."""
         if self.batch_size > n:
             raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
@@ -58,12 +58,12 @@ class FixedSize:
         k = start
         while True:
             yield Draw(
-                subset(n, self.batch_size, rng.child(k)), lambda event: events.FixedSize(self.batch_size, n, event)
+                draw_subset(n, self.batch_size, rng.child(k)), lambda event: events.FixedSize(self.batch_size, n, event)
             )
             k += 1
 
 
-def subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
+def draw_subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
     """Returns a uniform b-subset of n, ascending: the first b distinct of a stream of uniform numbers."""
     if 2 * b > n:
         return np.sort(rng.permutation(n)[:b])

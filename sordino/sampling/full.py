@@ -12,7 +12,7 @@ import numpy as np
 
 from sordino.registry import Declaration, Method, NamedSampler
 from sordino.rng.streams import Rng
-from sordino.sampling.sampler import Draw, unamplified
+from sordino.sampling.sampler import Draw, keep_unamplified
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Full:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns n."""
         return float(n)
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields a draw of all records, again and again."""
-        every = Draw(np.arange(n, dtype=np.int64), unamplified)
+        every = Draw(np.arange(n, dtype=np.int64), keep_unamplified)
         while True:
             yield every
 

@@ -27,7 +27,7 @@ from sordino import events, validate
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Example, Method
 from sordino.rng.streams import Rng
-from sordino.sampling.record_access import Lengths, Mechanism, Rate, Records, alike
+from sordino.sampling.record_access import Lengths, Mechanism, Rate, Records, indistinguishable_records
 from sordino.sampling.sampler import Draw
 
 
@@ -68,17 +68,17 @@ class ByLength:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the most it can be, most × n; a better public guess is given as `expected_batch`."""
         return self.most * n
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields draws of records that are all alike, for a dry run."""
-        return self.draws_from(alike(n), rng, start, None)
+        return self.draws_from(indistinguishable_records(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Yields draws with independent coins for every lot."""
-        return _flipped(records, rng, start, memory, self.refresh, self.most, lambda _: self.rate, 0.0)
+        return _draw_by_coins(records, rng, start, memory, self.refresh, self.most, lambda _: self.rate, 0.0)
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,11 @@ class Threshold:
             value = getattr(self, name)
             object.__setattr__(self, name, 0.0 if value == 0 else validate.rate(name, value))
         object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
-        if not self._most:
+        if not self._highest_rate:
             raise ValueError("low=0.0, high=0.0: nobody would ever be drawn; one of them must be > 0")
 
     @property
-    def _most(self) -> float:
+    def _highest_rate(self) -> float:
         return max(self.low, self.high)
 
     @property
@@ -157,57 +157,59 @@ class Threshold:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the most it can be; a better public guess is given as `expected_batch`."""
-        return self._most * n
+        return self._highest_rate * n
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields draws of records that are all alike, for a dry run."""
-        return self.draws_from(alike(n), rng, start, None)
+        return self.draws_from(indistinguishable_records(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Yields draws with independent coins for every lot."""
-        return _flipped(records, rng, start, memory, self.refresh, self._most, self._at, self.threshold)
+        return _draw_by_coins(
+            records, rng, start, memory, self.refresh, self._highest_rate, self._rate_at, self.threshold
+        )
 
-    def _at(self, threshold: float) -> Rate:
+    def _rate_at(self, threshold: float) -> Rate:
         return Band(threshold, np.inf, inside=self.high, outside=self.low)
 
 
-def _flipped(
+def _draw_by_coins(
     records: Records,
     rng: Rng,
     start: int,
     memory: Any,
     refresh: int,
     most: float,
-    rate: Callable[[float], Rate],
-    public: float | Mechanism,
+    rate_at: Callable[[float], Rate],
+    threshold: float | Mechanism,
 ) -> Iterator[Draw]:
     """Yields draws in which every record flips its own coin.
 
-    Lengths are measured every `refresh` draws; if `public` is a mechanism, it then releases a number.
+    Lengths are measured every `refresh` draws; if `threshold` is a mechanism, it then releases a number.
     """
-    known = 0.0 if callable(public) else public
+    threshold_now = 0.0 if callable(threshold) else threshold
     # A resumed run goes on with the lengths and the number that its checkpoint kept.
     if memory is not None:
-        records.recall(memory["lengths"])
-        known = memory["known"]
+        records.restore_lengths(memory["lengths"])
+        threshold_now = memory["known"]
     elif start % refresh:
         raise Refusal(f"draw {start} uses the lengths taken before it, which are not there: resume from a checkpoint")
     k = start
     while True:
         if k % refresh == 0:
             records.measure()
-            if callable(public):
-                known = records.release(public, rng.child(k, "released"))
+            if callable(threshold):
+                threshold_now = records.release_by(threshold, rng.child(k, "released"))
         # Charged as Poisson(most), whatever the rate computes.
-        rows = records.flip(rate(known), most, rng.child(k))
-        yield Draw(rows, partial(events.Poisson, most), memory=partial(_memory, records, known))
+        rows = records.flip_coins(rate_at(threshold_now), most, rng.child(k))
+        yield Draw(rows, partial(events.Poisson, most), memory=partial(_memory_of_draw, records, threshold_now))
         k += 1
 
 
-def _memory(records: Records, known: float) -> dict[str, Any]:
-    return {"lengths": records.save(), "known": known}
+def _memory_of_draw(records: Records, known: float) -> dict[str, Any]:
+    return {"lengths": records.save_lengths(), "known": known}
 
 
 DECLARED = Declaration(

@@ -51,7 +51,7 @@ class Poisson:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns rate × n, the expected size of a lot."""
         return self.rate * n
 
@@ -60,26 +60,26 @@ class Poisson:
         amplify = partial(events.Poisson, self.rate)
         k = start
         while True:
-            yield Draw(take(n, self.rate, rng.child(k)), amplify)
+            yield Draw(flip_coins(n, self.rate, rng.child(k)), amplify)
             k += 1
 
 
-def take(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
+def flip_coins(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
     """Returns the records whose coins come up heads, ascending."""
     if rate == 1.0:
         return np.arange(n, dtype=np.int64)
     mean = n * rate
     # Draw the gaps in blocks until the last position is past the end.
     block = int(mean + 6 * math.sqrt(mean) + 16)  # almost always enough at once
-    found: list[NDArray[np.float64]] = []
+    positions_by_block: list[NDArray[np.float64]] = []
     last = -1.0
     while last < n:
         # gap = 1 + ⌊ln u / ln(1 − q)⌋
         gaps = np.floor(np.log(rng.uniform(block)) / math.log1p(-rate)) + 1
         positions = last + np.cumsum(gaps)
-        found.append(positions[positions < n])
+        positions_by_block.append(positions[positions < n])
         last = float(positions[-1])
-    return np.concatenate(found).astype(np.int64)
+    return np.concatenate(positions_by_block).astype(np.int64)
 
 
 DECLARED = Declaration(

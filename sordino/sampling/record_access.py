@@ -7,7 +7,7 @@
 Lengths are the norms of the records' gradients at the model of the moment. `measure` keeps them, sealed in here, until
 it is called again: a coin may use lengths that are stale.
 
-Privacy of `flip`: for neighbours D and D + x the coins of the records of D are the same, so with p = p(x) the output on
+Privacy of `flip_coins`: for neighbours D and D + x the coins of the records of D are the same, so with p = p(x) the output on
 D + x is (1 − p)·Out(D) + p·(Out(D) with x taking part). That is dominated by Poisson sampling at any rate ≥ p. The rate
 is cut at `most`, so the sampler may say Poisson(most) whatever `rate` computes, as long as it treats each row on its
 own.
@@ -47,79 +47,79 @@ class Records:
         self, n: int, lengths: Callable[[Rows], Lengths], labels: Callable[[Rows, Label | None], Rows]
     ) -> None:
         self._n, self._lengths, self._labels = n, lengths, labels
-        self._kept: Lengths | None = None
-        self._known: Rows | None = None
+        self._measured_lengths: Lengths | None = None
+        self._known_labels: Rows | None = None
         self._spent: list[Event] = []
-        self.looked = False
+        self.has_looked = False
 
     def __len__(self) -> int:
         return self._n
 
-    def lengths(self, rows: Rows) -> Lengths:
+    def look_at_lengths(self, rows: Rows) -> Lengths:
         """Returns the current gradient lengths of these records: a look, after which draws have no guarantee."""
-        self.looked = True
-        return self._now(rows)
+        self.has_looked = True
+        return self._current_lengths(rows)
 
-    def labels(self, rows: Rows, label: Label | None) -> Rows:
+    def look_at_labels(self, rows: Rows, label: Label | None) -> Rows:
         """Returns the classes of these records, by default the last column: a look, after which draws have no
         guarantee.
         """
-        self.looked = True
-        if self._known is None:  # labels do not change: ask once for all
-            self._known = self._labels(np.arange(self._n, dtype=np.int64), label)
-        return self._known[rows]
+        self.has_looked = True
+        if self._known_labels is None:  # labels do not change: ask once for all
+            self._known_labels = self._labels(np.arange(self._n, dtype=np.int64), label)
+        return self._known_labels[rows]
 
     def measure(self) -> None:
         """Keeps the lengths of all records as they are now."""
-        self._kept = self._now(np.arange(self._n, dtype=np.int64))
+        self._measured_lengths = self._current_lengths(np.arange(self._n, dtype=np.int64))
 
-    def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
+    def flip_coins(self, rate: Rate, most: float, rng: Rng) -> Rows:
         """Returns the records whose coins come up heads, ascending; no coin does so with a probability above `most`."""
-        given = rate(self._measured())
-        refuse_statistics(rate, self._measured(), given, rng.child("rows"), f"rate={rate!r}")
+        probabilities = rate(self._require_measured_lengths())
+        refuse_statistics(rate, self._require_measured_lengths(), probabilities, rng.child("rows"), f"rate={rate!r}")
         # Cutting at `most` is what makes Poisson(most) a bound for this draw.
-        chance = np.clip(np.nan_to_num(given), 0.0, most)
+        chance = np.clip(np.nan_to_num(probabilities), 0.0, most)
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 
-    def release(self, mechanism: Mechanism, rng: Rng) -> float:
+    def release_by(self, mechanism: Mechanism, rng: Rng) -> float:
         """Returns what a private mechanism says about the lengths last measured, and notes its cost."""
-        value, event = mechanism(Sealed(torch.from_numpy(self._measured().copy())), rng)
+        value, event = mechanism(Sealed(torch.from_numpy(self._require_measured_lengths().copy())), rng)
         self._spent.append(event)
         return value
 
-    def spent(self) -> tuple[Event, ...]:
+    def take_spent_events(self) -> tuple[Event, ...]:
         """Returns the events of what was released since the last call."""
         spent, self._spent = tuple(self._spent), []
         return spent
 
-    def save(self) -> str:
+    def save_lengths(self) -> str:
         """Returns the lengths last measured, for a checkpoint, which is as secret as the data."""
-        return packed(self._measured())
+        return pack_array(self._require_measured_lengths())
 
-    def recall(self, saved: str) -> None:
+    def restore_lengths(self, saved: str) -> None:
         """Restores the lengths that a checkpoint kept."""
-        self._kept = unpacked(saved, np.float32)
+        self._measured_lengths = unpack_array(saved, np.float32)
 
-    def _now(self, rows: Rows) -> Lengths:
+    def _current_lengths(self, rows: Rows) -> Lengths:
         # A gradient that is not finite contributes nothing to a sum: it counts as short.
         return np.nan_to_num(self._lengths(rows).astype(np.float32, copy=False), nan=0.0, posinf=0.0)
 
-    def _measured(self) -> Lengths:
-        if self._kept is None:
+    def _require_measured_lengths(self) -> Lengths:
+        if self._measured_lengths is None:
             raise RuntimeError("the records were not measured yet: call measure() before the first flip or release")
-        return self._kept
+        return self._measured_lengths
 
 
-def packed(array: NDArray[Any]) -> str:
+def pack_array(array: NDArray[Any]) -> str:
     """Returns an array as text, for a checkpoint in JSON."""
     return base64.b64encode(array.tobytes()).decode()
 
 
-def unpacked(text: str, dtype: type[T]) -> NDArray[T]:
-    """Returns the array that `packed` turned into text."""
+def unpack_array(text: str, dtype: type[T]) -> NDArray[T]:
+    """Returns the array that `pack_array` turned into text."""
     return np.frombuffer(base64.b64decode(text), dtype=dtype).copy()
 
 
-def alike(n: int) -> Records:
+def indistinguishable_records(n: int) -> Records:
     """Returns n records that cannot be told apart, which is what a dry run asks."""
     return Records(n, lambda rows: np.zeros(len(rows), dtype=np.float32), lambda rows, _: np.zeros_like(rows))

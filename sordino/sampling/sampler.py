@@ -20,7 +20,7 @@ from sordino.events import Event, NonPrivate, compose
 from sordino.rng.streams import Rng
 from sordino.sampling.record_access import Records
 
-LOOKED = (  # printed with the claim
+RANKED_BEFORE_DRAWING = (  # printed with the claim
     "the sampler ranked the records by their gradients before it drew, so whether one is in a lot depends on the others"
 )
 
@@ -50,18 +50,18 @@ class Draw:
     amplify: Callable[[Event], Event]  # from what is released on the draw to what that is worth
     cover: int | None = None  # draws of one cover, or pass, touch disjoint records; None when draws are independent
     bins: int | None = None  # how many draws a pass has, if every record chose its own independently
-    spent: tuple[Event, ...] = ()  # what was released of all records in order to make it; set by `drawn`
+    spent: tuple[Event, ...] = ()  # what was released of all records in order to make it; set by `draw_lots`
     memory: Callable[[], Any] | None = None  # what an informed sampler knows after it, as JSON; as secret as the data
 
 
-def unamplified(event: Event) -> Event:
+def keep_unamplified(event: Event) -> Event:
     """Returns the event as it is: a draw that hides nobody amplifies nothing."""
     return event
 
 
-def unproven(event: Event) -> Event:
+def mark_unproven(event: Event) -> Event:
     """Returns the event without a guarantee, because the draw was made after a look at the records."""
-    return compose([NonPrivate(LOOKED), event])
+    return compose([NonPrivate(RANKED_BEFORE_DRAWING), event])
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class Sampler(Protocol):
         """True when neighbouring datasets have the same number of records."""
         ...
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the expected size of a lot from n records."""
         ...
 
@@ -94,7 +94,7 @@ class Informed(Sampler, Protocol):
         ...
 
 
-def drawn(sampler: Sampler, records: Records, rng: Rng, start: int, memory: Any = None) -> Iterator[Draw]:
+def draw_lots(sampler: Sampler, records: Records, rng: Rng, start: int, memory: Any = None) -> Iterator[Draw]:
     """Yields the draws of any sampler, each with what it cost: a sampler that asks the records has no say in that.
 
     A draw made after a look has no guarantee; what was released in order to make it is charged with it.
@@ -103,4 +103,6 @@ def drawn(sampler: Sampler, records: Records, rng: Rng, start: int, memory: Any 
         yield from sampler.draws(len(records), rng, start)
         return
     for draw in sampler.draws_from(records, rng, start, memory):
-        yield replace(draw, amplify=unproven if records.looked else draw.amplify, spent=records.spent())
+        yield replace(
+            draw, amplify=mark_unproven if records.has_looked else draw.amplify, spent=records.take_spent_events()
+        )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sordino import validate
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
-from sordino.sampling.sampler import Draw, unamplified
+from sordino.sampling.sampler import Draw, keep_unamplified
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Shuffle:
         """Yes: a zeroed record still has its place."""
         return True
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the batch size, also for the last batch of a pass."""
         return float(min(self.batch_size, n))
 
@@ -57,7 +57,7 @@ class Shuffle:
             order = rng.child(epoch).permutation(n)
             for batch in range(first, batches):
                 rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-                yield Draw(rows, unamplified, cover=epoch)  # the ledger puts a pass together
+                yield Draw(rows, keep_unamplified, cover=epoch)  # the ledger puts a pass together
             epoch, first = epoch + 1, 0
 
 

@@ -23,7 +23,7 @@ _CHOSEN_RATE, _CHOSEN_BATCH = 4, 2
 """Digits up to which a number is taken to be chosen and not computed."""
 
 
-def told_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
+def numbers_telling_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
     """Returns what the claim must name because the rate or the divisor may tell the number of records.
 
     >>> from sordino.sampling.poisson import Poisson
@@ -32,33 +32,35 @@ def told_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[st
     """
     if sampler.size_is_public:
         return []
-    found = []
+    names = []
     # Every number strictly between 0 and 1 in the sampler may be a rate.
     rates = [value for value in getattr(sampler, "__dict__", {}).values() if isinstance(value, float) and 0 < value < 1]
-    if any(_computed(rate, n) for rate in rates):
-        found.append(claims.BY_THE_RATE)
+    if any(_is_computed_from_size(rate, n) for rate in rates):
+        names.append(claims.BY_THE_RATE)
     # A divisor that equals rate × N, exactly or rounded, was probably computed from N.
-    if expected_batch is not None and not _short(expected_batch, _CHOSEN_BATCH):
-        expected = sampler.expected(n)
+    if expected_batch is not None and not _has_few_digits(expected_batch, _CHOSEN_BATCH):
+        expected = sampler.expected_size(n)
         if abs(expected_batch - expected) <= _EXACT * expected or expected_batch == round(expected):
-            found.append(claims.BY_THE_BATCH)
-    return found
+            names.append(claims.BY_THE_BATCH)
+    return names
 
 
 def size_not_covered(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
     """Returns all that the claim must name of the dataset's size: a step divided by rate × N shows N too."""
     divided = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
-    return [*divided, *told_size(sampler, n, expected_batch)]
+    return [*divided, *numbers_telling_size(sampler, n, expected_batch)]
 
 
-def _computed(rate: float, n: int) -> bool:
+def _is_computed_from_size(rate: float, n: int) -> bool:
     """Returns whether the rate is k / N or k / √N for a whole k."""
-    return not _short(rate, _CHOSEN_RATE) and (_whole(rate * n) or _whole(rate * math.sqrt(n)))
+    return not _has_few_digits(rate, _CHOSEN_RATE) and (
+        _is_nearly_whole(rate * n) or _is_nearly_whole(rate * math.sqrt(n))
+    )
 
 
-def _short(value: float, digits: int) -> bool:
+def _has_few_digits(value: float, digits: int) -> bool:
     return float(f"{value:.{digits}g}") == value
 
 
-def _whole(value: float) -> bool:
+def _is_nearly_whole(value: float) -> bool:
     return round(value) > 0 and abs(value - round(value)) <= _EXACT * value

@@ -35,8 +35,16 @@ from sordino import validate
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Example, Method, Parameters, RunNumbers
 from sordino.rng.streams import Rng
-from sordino.sampling.record_access import Label, Lengths, Records, Rows, alike, packed, unpacked
-from sordino.sampling.sampler import Draw, unproven
+from sordino.sampling.record_access import (
+    Label,
+    Lengths,
+    Records,
+    Rows,
+    indistinguishable_records,
+    pack_array,
+    unpack_array,
+)
+from sordino.sampling.sampler import Draw, mark_unproven
 
 Labels = Callable[[], Rows]
 Mask = NDArray[np.bool_]
@@ -76,8 +84,8 @@ class UpperQuantile:
         if q > size:
             chance = np.where(upper, size / q, 0.0)
         else:
-            rest = min(1.0, (size - q) / (n - q)) if n > q else 0.0
-            chance = np.where(upper, 1.0, rest)
+            chance_below = min(1.0, (size - q) / (n - q)) if n > q else 0.0
+            chance = np.where(upper, 1.0, chance_below)
         return np.flatnonzero(rng.uniform(n) < chance)
 
 
@@ -171,37 +179,39 @@ class Sorted:
         """Yes: the divisor is the batch size."""
         return True
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the batch size."""
         return float(min(self.batch_size, n))
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields draws of records that are all alike, for a dry run."""
-        return self.draws_from(alike(n), rng, start, None)
+        return self.draws_from(indistinguishable_records(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Yields disjoint lots until every record was used, then begins again."""
         k, n = start, len(records)
         if start and memory is None:
             raise Refusal(f"lot {start} depends on the lots before it, which are not known: resume from a checkpoint")
-        left, ranked = _fresh(n) if memory is None else _recalled(memory, n)
+        left, ranked = _begin_pass(n) if memory is None else _unpack_memory(memory, n)
         label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
         while True:
             # Every record was used once: a new pass begins.
             if not left.any():
-                left, ranked = _fresh(n)
+                left, ranked = _begin_pass(n)
             # Rank anew once the candidates were used for `refresh` lots. Looking at lengths forgoes the guarantee.
-            if not ranked.lots or not len(ranked.rows):
-                rows = self._candidates(left, rng.child(k, "pool"))
-                ranked = _Ranked(rows, records.lengths(rows), self.refresh)
-            at = self.fill(ranked.lengths, partial(records.labels, ranked.rows, label), self.batch_size, rng.child(k))
-            lot, ranked = ranked.split(at)
+            if not ranked.lots_left or not len(ranked.rows):
+                rows = self._choose_candidates(left, rng.child(k, "pool"))
+                ranked = _RankedCandidates(rows, records.look_at_lengths(rows), self.refresh)
+            positions = self.fill(
+                ranked.lengths, partial(records.look_at_labels, ranked.rows, label), self.batch_size, rng.child(k)
+            )
+            lot, ranked = ranked.take_lot(positions)
             left = left.copy()  # what a draw remembers does not change under it
             left[lot] = False
-            yield Draw(np.sort(lot), unproven, memory=partial(_memory, left, ranked))
+            yield Draw(np.sort(lot), mark_unproven, memory=partial(_pack_memory, left, ranked))
             k += 1
 
-    def _candidates(self, left: Mask, rng: Rng) -> Rows:
+    def _choose_candidates(self, left: Mask, rng: Rng) -> Rows:
         rows = np.flatnonzero(left)
         if self.pool is None or self.pool * self.batch_size >= len(rows):
             return rows
@@ -209,48 +219,50 @@ class Sorted:
 
 
 @dataclass(frozen=True)
-class _Ranked:
+class _RankedCandidates:
     """Candidates and their lengths, which are used for so many more lots."""
 
     rows: Rows
     lengths: Lengths
-    lots: int
+    lots_left: int
 
-    def split(self, at: NDArray[np.int64]) -> tuple[Rows, _Ranked]:
+    def take_lot(self, at: NDArray[np.int64]) -> tuple[Rows, _RankedCandidates]:
         """Returns the lot at these positions, and the candidates that remain."""
         kept = np.ones(len(self.rows), dtype=bool)
         kept[at] = False
-        return self.rows[at], _Ranked(self.rows[kept], self.lengths[kept], self.lots - 1)
+        return self.rows[at], _RankedCandidates(self.rows[kept], self.lengths[kept], self.lots_left - 1)
 
 
-def _fresh(n: int) -> tuple[Mask, _Ranked]:
+def _begin_pass(n: int) -> tuple[Mask, _RankedCandidates]:
     """Returns the state at the beginning of a pass: all records are left, and none is ranked."""
-    return np.ones(n, dtype=bool), _Ranked(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), 0)
+    return np.ones(n, dtype=bool), _RankedCandidates(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), 0)
 
 
-def _memory(left: Mask, ranked: _Ranked) -> dict[str, Any]:
+def _pack_memory(left: Mask, ranked: _RankedCandidates) -> dict[str, Any]:
     """Returns what the next draw must know, as JSON; candidates are kept only while they are still used."""
-    stale = ranked.lots > 0  # otherwise the next lot asks anew
+    stale = ranked.lots_left > 0  # otherwise the next lot asks anew
     return {
-        "left": packed(np.packbits(left)),
-        "rows": packed(ranked.rows if stale else ranked.rows[:0]),
-        "lengths": packed(ranked.lengths if stale else ranked.lengths[:0]),
-        "lots": ranked.lots,
+        "left": pack_array(np.packbits(left)),
+        "rows": pack_array(ranked.rows if stale else ranked.rows[:0]),
+        "lengths": pack_array(ranked.lengths if stale else ranked.lengths[:0]),
+        "lots": ranked.lots_left,
     }
 
 
-def _recalled(memory: Mapping[str, Any], n: int) -> tuple[Mask, _Ranked]:
-    """Returns the records that are left and the ranked candidates, from what `_memory` returned."""
-    left = np.unpackbits(unpacked(memory["left"], np.uint8), count=n).astype(bool)
-    ranked = _Ranked(unpacked(memory["rows"], np.int64), unpacked(memory["lengths"], np.float32), memory["lots"])
+def _unpack_memory(memory: Mapping[str, Any], n: int) -> tuple[Mask, _RankedCandidates]:
+    """Returns the records that are left and the ranked candidates, from what `_pack_memory` returned."""
+    left = np.unpackbits(unpack_array(memory["left"], np.uint8), count=n).astype(bool)
+    ranked = _RankedCandidates(
+        unpack_array(memory["rows"], np.int64), unpack_array(memory["lengths"], np.float32), memory["lots"]
+    )
     return left, ranked
 
 
-def _method(name: str, about: str, fill: Callable[..., Sorted], example: str) -> Method:
+def _declare_method(name: str, about: str, fill: Callable[..., Sorted], example: str) -> Method:
     """Returns the declaration of one of the four ways to fill a lot."""
 
-    def sampler(run: RunNumbers, own: Parameters) -> Sorted:
-        return fill(run.lot_size, refresh=int(own["refresh"]), pool=int(own["pool"]) or None)
+    def sampler(run: RunNumbers, parameters: Parameters) -> Sorted:
+        return fill(run.lot_size, refresh=int(parameters["refresh"]), pool=int(parameters["pool"]) or None)
 
     return Method(
         f"sorted-{name}",
@@ -264,20 +276,20 @@ def _method(name: str, about: str, fill: Callable[..., Sorted], example: str) ->
 DECLARED = Declaration(
     (Sorted,),
     methods=(
-        _method("top-k", "lots of the longest gradients", Sorted.top_k, "sd.Sorted.top_k(batch_size=50)"),
-        _method(
+        _declare_method("top-k", "lots of the longest gradients", Sorted.top_k, "sd.Sorted.top_k(batch_size=50)"),
+        _declare_method(
             "quantile",
             "lots from above a quantile of the lengths",
             Sorted.quantile,
             "sd.Sorted.quantile(batch_size=50)",
         ),
-        _method(
+        _declare_method(
             "class-diverse",
             "lots of the longest of each class in turn",
             Sorted.class_diverse,
             "sd.Sorted.class_diverse(batch_size=50, label=lambda x, y: (y[:, 0] > 0).long())",
         ),
-        _method(
+        _declare_method(
             "similar-length",
             "lots of gradients of like lengths",
             Sorted.similar_length,

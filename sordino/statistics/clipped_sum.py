@@ -17,7 +17,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.clipping.flat import shorten
 from sordino.clipping.rowwise_check import refuse_statistics
-from sordino.per_sample.row_arithmetic import flattened
+from sordino.per_sample.row_arithmetic import flatten_rows
 from sordino.release.noise import Laplace, Noise
 from sordino.release.sensitivity import Sensitivity
 from sordino.rng.streams import Rng
@@ -55,7 +55,7 @@ class ClippedSum:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
-        self.noise.bound(self.sensitivity)
+        self.noise.bound_for(self.sensitivity)
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -70,7 +70,7 @@ class ClippedSum:
             refuse_statistics(self.of, wide, vectors, Rng.from_entropy(), f"of={self.of!r}")
         # A row whose norm is not finite contributes nothing.
         order = 1 if isinstance(self.noise, Laplace) else 2
-        norms = torch.linalg.vector_norm(flattened(vectors), order, dim=1)
+        norms = torch.linalg.vector_norm(flatten_rows(vectors), order, dim=1)
         weights = torch.where(torch.isfinite(norms), shorten(norms, self.bound), 0)
         kept = torch.where(weights.view(-1, *[1] * (vectors.dim() - 1)) > 0, vectors, 0)  # 0 · nan is nan
         summed: Tensor = torch.tensordot(weights, kept, dims=1)

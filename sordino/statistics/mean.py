@@ -78,12 +78,12 @@ class Count:
     @property
     def sums(self) -> Sequence[ClippedSum]:
         """Σ 1."""
-        return (ClippedSum(1.0, self.noise, _one),)
+        return (ClippedSum(1.0, self.noise, _ones_for),)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> float:
         """Returns the noisy count, at least 1, so that it can be divided by."""
         return max(1.0, float(noisy[0]))
 
 
-def _one(rows: Tensor) -> Tensor:
+def _ones_for(rows: Tensor) -> Tensor:
     return torch.ones(len(rows), 1, dtype=rows.dtype, device=rows.device)

@@ -52,7 +52,7 @@ class Normalise(nn.Module):
 
     def __init__(self, channels: int, typical: Sequence[float] = (1.0,)) -> None:
         super().__init__()
-        self.typical = sizes(channels, typical)
+        self.typical = typical_sizes(channels, typical)
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("scale", self.typical.reciprocal().to(torch.float32))
 
@@ -106,13 +106,13 @@ class Normaliser:
     @property
     def sums(self) -> Sequence[ClippedSum]:
         """Both moments as one vector, so that both cost one release."""
-        return (ClippedSum(self.bound, self.noise, self._moments),)
+        return (ClippedSum(self.bound, self.noise, self._channel_moments),)
 
-    def _moments(self, rows: Tensor) -> Tensor:
+    def _channel_moments(self, rows: Tensor) -> Tensor:
         """Returns (B, 2, C) from (B, C, …): the means over places of x/a and of its square."""
         flat = rows.flatten(2) if rows.dim() > 2 else rows.unsqueeze(2)
         mean, square = flat.mean(2), flat.square().mean(2)
-        typical = sizes(mean.shape[1], self.typical)
+        typical = typical_sizes(mean.shape[1], self.typical)
         return torch.stack([mean / typical, square / typical.square()], dim=1)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Normalise:
@@ -120,10 +120,10 @@ class Normaliser:
         mean, square = noisy[0] / records()
         # Var x = E x² − (E x)², from noisy moments, so it may come out negative.
         variance = (square - mean.square()).clamp(min=LEAST_VARIANCE)
-        typical = sizes(len(mean), self.typical)
-        made = Normalise(len(mean), self.typical)
-        made.fit(mean * typical, variance * typical.square())
-        return made
+        typical = typical_sizes(len(mean), self.typical)
+        module = Normalise(len(mean), self.typical)
+        module.fit(mean * typical, variance * typical.square())
+        return module
 
 
 def usual_bound(channels: int) -> float:
@@ -135,7 +135,7 @@ def usual_bound(channels: int) -> float:
     return _ROOM * math.sqrt(2 * channels)
 
 
-def sizes(channels: int, typical: Sequence[float]) -> Tensor:
+def typical_sizes(channels: int, typical: Sequence[float]) -> Tensor:
     """Returns the typical size of every channel, in float64."""
     if channels % len(typical):
         raise ValueError(f"{len(typical)} typical sizes for {channels} channels: must divide their number")

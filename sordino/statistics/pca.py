@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
-from sordino.per_sample.row_arithmetic import flattened
+from sordino.per_sample.row_arithmetic import flatten_rows
 from sordino.refusal import Refusal
 from sordino.release.noise import Noise
 from sordino.release.sensitivity import Sensitivity
@@ -83,7 +83,7 @@ class Gram:
 
     def total(self, rows: Tensor) -> Tensor:
         """Returns AᵀA in float64; a row that is not finite contributes nothing."""
-        flat = flattened(rows.to(torch.float64))  # (B, d)
+        flat = flatten_rows(rows.to(torch.float64))  # (B, d)
         if flat.shape[1] < self.at_least:
             raise Refusal(
                 f"components={self.at_least}: the records have only {flat.shape[1]} numbers each; ask for fewer"
@@ -115,7 +115,7 @@ class PCA:
 
     def __post_init__(self) -> None:
         validate.count("components", self.components)
-        self.noise.bound(Sensitivity(l2=1.0))
+        self.noise.bound_for(Sensitivity(l2=1.0))
 
     @property
     def sums(self) -> Sequence[Gram]:

@@ -61,9 +61,9 @@ class Ranged(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the rows, (B, d), with their first columns cut and scaled."""
-        first, rest = x[:, : len(self.low)], x[:, len(self.low) :]
+        first, other_columns = x[:, : len(self.low)], x[:, len(self.low) :]
         scaled = 2 * (first.clamp(self.low, self.high) - self.low) / (self.high - self.low) - 1
-        return torch.cat([scaled, rest], dim=1)
+        return torch.cat([scaled, other_columns], dim=1)
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class Ranges:
     @property
     def sums(self) -> Sequence[ClippedSum]:
         """One histogram of all columns."""
-        return (ClippedSum(math.sqrt(self.columns), self.noise, self._bins),)
+        return (ClippedSum(math.sqrt(self.columns), self.noise, self._one_hot_bins),)
 
-    def _bins(self, rows: Tensor) -> Tensor:
+    def _one_hot_bins(self, rows: Tensor) -> Tensor:
         """Returns (B, columns, bins) from (B, d), with a 1 where each number lies."""
-        place = bins_of(rows[:, : self.columns])
+        place = find_bins(rows[:, : self.columns])
         return torch.nn.functional.one_hot(place, BINS + 1)[:, :, :BINS].to(rows.dtype)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Tensor:
@@ -104,15 +104,15 @@ class Ranges:
         # The threshold is so high that an empty bin exceeds it with probability FALSE_ALARM at most, over all bins.
         scale = self.noise.multiplier * math.sqrt(self.columns)
         threshold = scale * float(ndtri(1 - FALSE_ALARM / (BINS * self.columns)))
-        found = []
+        bounds = []
         for counts in noisy[0]:
-            full = (counts > threshold).nonzero().flatten()
-            full = counts.argmax().view(1) if not len(full) else full
-            found.append((edges(int(full[0]))[0], edges(int(full[-1]))[1]))
-        return torch.tensor(found, dtype=torch.float32).T
+            filled = (counts > threshold).nonzero().flatten()
+            filled = counts.argmax().view(1) if not len(filled) else filled
+            bounds.append((edges_of_bin(int(filled[0]))[0], edges_of_bin(int(filled[-1]))[1]))
+        return torch.tensor(bounds, dtype=torch.float32).T
 
 
-def bins_of(values: Tensor) -> Tensor:
+def find_bins(values: Tensor) -> Tensor:
     """Returns the bin of every number, from the lowest to the highest; `BINS` for one that is not finite.
 
     >>> bins_of(torch.tensor([-1e30, 0.0, 1.0, 3.0, 1e30, float("nan")])).tolist()
@@ -128,7 +128,7 @@ def bins_of(values: Tensor) -> Tensor:
     return torch.where(finite, place, BINS)
 
 
-def edges(place: int) -> tuple[float, float]:
+def edges_of_bin(place: int) -> tuple[float, float]:
     """Returns the lower and the upper edge of a bin.
 
     >>> edges(62), edges(51), edges(40)

@@ -60,8 +60,8 @@ def global_sensitivity(query: str, n: int, low: float, high: float) -> float:
     >>> global_sensitivity("mean", 10, 0.0, 100.0), global_sensitivity("median", 10, 0.0, 100.0)
     (10.0, 50.0)
     """
-    found, (low, high) = _found(query), _range(low, high)
-    return found.widest(validate.count("n", n, least=LEAST), low, high)
+    example, (low, high) = _find_example_query(query), _check_range(low, high)
+    return example.widest(validate.count("n", n, least=LEAST), low, high)
 
 
 def local_sensitivity(query: str, data: Sequence[float], low: float, high: float) -> float:
@@ -70,23 +70,23 @@ def local_sensitivity(query: str, data: Sequence[float], low: float, high: float
     >>> local_sensitivity("median", [23.0, 31.0, 38.0, 44.0, 71.0], 0.0, 100.0)
     3.5
     """
-    found, (low, high) = _found(query), _range(low, high)
+    example, (low, high) = _find_example_query(query), _check_range(low, high)
     given = [validate.number("data", value) for value in data]
     if len(given) < LEAST or not all(low <= value <= high for value in given):
         raise ValueError(f"{len(given)} records: need at least {LEAST}, all within [{low:g}, {high:g}]")
     without = [[*given[:k], *given[k + 1 :]] for k in range(len(given))]
     # The answer never falls as a record rises, so of all that could be added one at an end moves it most.
     neighbours = [*without, [*given, low], [*given, high]]
-    return max(abs(found.of(given) - found.of(other)) for other in neighbours)
+    return max(abs(example.of(given) - example.of(other)) for other in neighbours)
 
 
-def _found(query: str) -> ExampleQuery:
+def _find_example_query(query: str) -> ExampleQuery:
     if query not in EXAMPLE_QUERIES:
         raise ValueError(f"query={query!r}: there is {', '.join(EXAMPLE_QUERIES)}")
     return EXAMPLE_QUERIES[query]
 
 
-def _range(low: float, high: float) -> tuple[float, float]:
+def _check_range(low: float, high: float) -> tuple[float, float]:
     low, high = validate.number("low", low), validate.number("high", high)
     if not low < high:
         raise ValueError(f"low={low:g}, high={high:g}: need low < high")

@@ -22,14 +22,14 @@ from torch import Tensor
 from sordino import validate
 from sordino.distributed.agreement import agree_within_group
 from sordino.distributed.claim_facts import ClaimFacts
-from sordino.distributed.process_group import fresh
+from sordino.distributed.process_group import new_rng
 from sordino.events import Event
 from sordino.ledger import claims
 from sordino.ledger.ledger import Ledger
-from sordino.lots.chunking import chunks
+from sordino.lots.chunking import cut_into_batches
 from sordino.lots.data_digest import add_records
-from sordino.lots.loading import Loader, MapStyle, length
-from sordino.lots.repeated_records import grouped, most_copies
+from sordino.lots.loading import Loader, MapStyle, count_records
+from sordino.lots.repeated_records import charge_as_group, count_most_copies
 from sordino.refusal import Refusal
 from sordino.release.noise import Noise
 from sordino.release.release import release
@@ -38,7 +38,7 @@ from sordino.release.sensitivity import Sensitivity
 from sordino.rng.streams import Rng
 from sordino.sampling.full import Full
 from sordino.sampling.sampler import Draw, Sampler
-from sordino.sampling.size_disclosure import told_size
+from sordino.sampling.size_disclosure import numbers_telling_size
 
 V_co = TypeVar("V_co", covariant=True)
 V = TypeVar("V")
@@ -71,7 +71,7 @@ class Statistic(Protocol[V_co]):
         ...
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> V_co:
-        """Returns the result from the noisy sums; `records()` is the public number to divide by, and asking it may tell
+        """Returns the result from the noisy sums; `public_count()` is the public number to divide by, and asking it may tell
         N.
         """
         ...
@@ -121,15 +121,15 @@ def ask(
 
     """
     # Check everything before a record is read.
-    dataset: Any = list_of(data) if isinstance(data, Tensor) else data
-    n, sampler = length(dataset), Full() if sampler is None else sampler
+    dataset: Any = as_dataset(data) if isinstance(data, Tensor) else data
+    n, sampler = count_records(dataset), Full() if sampler is None else sampler
     load = Loader(dataset, None)
     if not isinstance(ledger, Ledger):
         raise TypeError(f"ledger={ledger!r}: must be a sordino.Ledger, the one everything done to this data goes into")
-    expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
+    expected = sampler.expected_size(n)  # refuses what the sampler cannot draw from this dataset
     given = None if expected_batch is None else validate.positive("expected_batch", expected_batch)
 
-    def records() -> float:
+    def public_count() -> float:
         if given is not None:
             return given
         if not sampler.size_is_public:
@@ -141,7 +141,7 @@ def ask(
         ledger.disclose(claims.SEED)
     if rng is None and seed is None:
 
-        def add(facts: ClaimFacts, key: bytes) -> None:
+        def add_facts(facts: ClaimFacts, key: bytes) -> None:
             """Adds everything that the ranks must agree on."""
             facts.add("statistic", statistic)
             facts.add("sampler", sampler)
@@ -150,33 +150,33 @@ def ask(
             facts.add("entries of the ledger", ledger.length)
             add_records(facts, key, load, n)
 
-        agree_within_group(add)
+        agree_within_group(add_facts)
     if rng is None:
-        rng = fresh() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
-    for name in told_size(sampler, n, given):
+        rng = new_rng() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
+    for name in numbers_telling_size(sampler, n, given):
         ledger.disclose(name)
     # Draw the records and charge the draw before anything is computed on it.
-    own = rng.split()
-    draw = grouped(next(sampler.draws(n, own.child("draws"), 0)), most_copies(dataset, n), sampler)
+    stream = rng.split()
+    draw = charge_as_group(next(sampler.draws(n, stream.child("draws"), 0)), count_most_copies(dataset, n), sampler)
     ledger.uses(data)
-    page, noise = ledger.page(), own.child("noise")
-    _open(ledger, draw, statistic, page)
+    section, noise = ledger.page(), stream.child("noise")
+    _charge_draw(ledger, draw, statistic, section)
     # Add up batch by batch; each record contributes a bounded amount.
-    shape = _rows(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin
+    shape = _first_column(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin
     totals = [part.total(shape) for part in statistic.sums]
-    for some in chunks(draw.indices, validate.count("physical_batch", physical_batch)):
-        rows = _rows(load(some))
+    for indices in cut_into_batches(draw.indices, validate.count("physical_batch", physical_batch)):
+        rows = _first_column(load(indices))
         for part, total in zip(statistic.sums, totals, strict=True):
             total += part.total(rows)
     # Release each sum with noise and enter its event. What follows is post-processing.
-    ledger.noised(max((total.numel() for total in totals), default=0))
+    ledger.record_coordinates(max((total.numel() for total in totals), default=0))
     noisy = []
     for part, total in zip(statistic.sums, totals, strict=True):
         released = release(Sealed({"sum": total}, ledger), part.sensitivity, part.noise, noise)
-        ledger.release(released.event, page)
+        ledger.release(released.event, section)
         noisy.append(released.value["sum"])
-    ledger.close(page)
-    return statistic.value(noisy, records)
+    ledger.close(section)
+    return statistic.value(noisy, public_count)
 
 
 def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:
@@ -199,31 +199,31 @@ def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, datase
     """
     ledger, chosen = Ledger(), Full() if sampler is None else sampler
     n = validate.count("dataset_size", dataset_size)
-    _open(ledger, next(chosen.draws(n, Rng(bytes(32)), 0)), statistic, "")
+    _charge_draw(ledger, next(chosen.draws(n, Rng(bytes(32)), 0)), statistic, "")
     return ledger.event()
 
 
-def _open(ledger: Ledger, draw: Draw, statistic: Statistic[object], page: str) -> None:
+def _charge_draw(ledger: Ledger, draw: Draw, statistic: Statistic[object], section: str) -> None:
     """Charges a draw with what the statistic would release on it."""
     cover = None if draw.cover is None else str(draw.cover)
-    ledger.open(draw.amplify, lambda: _planned(statistic), cover, draw.bins, page)
+    ledger.open(draw.amplify, lambda: _dry_event(statistic), cover, draw.bins, section)
 
 
-def _planned(statistic: Statistic[object]) -> Event:
+def _dry_event(statistic: Statistic[object]) -> Event:
     ledger, rng = Ledger(), Rng(bytes(32))
     for part in statistic.sums:
         ledger.release(release(Sealed({"sum": torch.zeros(1)}), part.sensitivity, part.noise, rng).event)
     return ledger.event()
 
 
-def list_of(data: Tensor) -> torch.utils.data.TensorDataset:
+def as_dataset(data: Tensor) -> torch.utils.data.TensorDataset:
     """Returns the rows of a tensor as a dataset."""
     if data.dim() == 0:
         raise Refusal("a tensor without dimensions was given: need one row per record")
     return torch.utils.data.TensorDataset(data)
 
 
-def _rows(batch: Any) -> Tensor:
+def _first_column(batch: Any) -> Tensor:
     """Returns the first column of a batch."""
     rows = batch[0] if isinstance(batch, tuple | list) else batch
     if not isinstance(rows, Tensor):

@@ -6,7 +6,7 @@ import pytest
 
 import sordino
 from sordino.app.audits import replay_audit as module
-from sordino.app.audits.replay_audit import Replayed, replay
+from sordino.app.audits.replay_audit import ReplayResult, audit_by_replay
 from sordino.app.cli.main import main
 from sordino.app.runs import write_ahead
 
@@ -30,7 +30,7 @@ def edited(run, tmp_path):
 
 
 def test_a_run_is_as_it_was_entered(run):
-    found = replay(run, choose=CHOSEN)
+    found = audit_by_replay(run, choose=CHOSEN)
     assert found.passed, str(found)
     assert found.checked == list(CHOSEN)
     assert found.digests >= 17
@@ -41,23 +41,23 @@ def test_a_run_is_as_it_was_entered(run):
 
 def test_other_means_than_the_fast_ones_were_used(run, monkeypatch):
     """The oracle is none if it is the same code: a wrong oracle must be seen."""
-    right = module.sum_again
-    monkeypatch.setattr(module, "sum_again", lambda training, indices, seen: right(training, indices[1:], seen))
-    found = replay(run, choose=CHOSEN[:1])
+    right = module.measure_sum_error
+    monkeypatch.setattr(module, "measure_sum_error", lambda training, indices, seen: right(training, indices[1:], seen))
+    found = audit_by_replay(run, choose=CHOSEN[:1])
     assert "sum is" in found.wrong[0]
 
 
 def test_steps_are_chosen_by_a_fresh_coin(run):
-    one, other = (replay(run, 5).checked for _ in range(2))
+    one, other = (audit_by_replay(run, 5).checked for _ in range(2))
     assert one != other  # equal by chance once in 15,504 runs
 
 
 def test_another_noise_is_seen(run, monkeypatch):
     from sordino.release import release
 
-    right = release._scale
-    monkeypatch.setattr(release, "_scale", lambda *a, **k: 0.999 * right(*a, **k))
-    found = replay(run, choose=(1,))
+    right = release._noise_scale
+    monkeypatch.setattr(release, "_noise_scale", lambda *a, **k: 0.999 * right(*a, **k))
+    found = audit_by_replay(run, choose=(1,))
     assert any("noise is" in what for what in found.wrong)
     assert any("other parameters" in what for what in found.wrong)
 
@@ -65,9 +65,9 @@ def test_another_noise_is_seen(run, monkeypatch):
 def test_a_clip_a_two_thousandth_too_long_is_seen(run, monkeypatch):
     from sordino.clipping import clipping_rule
 
-    right = clipping_rule.bounded_weights
-    monkeypatch.setattr(clipping_rule, "bounded_weights", lambda *arguments: 1.0005 * right(*arguments))
-    found = replay(run, choose=(1,))
+    right = clipping_rule.bound_weights
+    monkeypatch.setattr(clipping_rule, "bound_weights", lambda *arguments: 1.0005 * right(*arguments))
+    found = audit_by_replay(run, choose=(1,))
     assert any("sum is" in what for what in found.wrong)
 
 
@@ -79,14 +79,14 @@ def test_an_edited_line_breaks_the_chain(edited):
     entry["parameters"] = "0" * 32
     lines[place] = json.dumps(entry)
     path.write_text("\n".join(lines) + "\n")
-    found = replay(edited, choose=(5,))
+    found = audit_by_replay(edited, choose=(5,))
     assert f"ledger.jsonl:{place + 1}:" in found.wrong[0]
     assert any("other parameters" in what for what in found.wrong)
 
 
 def test_the_chain_holds_over_a_whole_run(run):
-    book = write_ahead.entered(run)
-    assert book.broken is None
+    book = write_ahead.read_entries(run)
+    assert book.first_broken_line is None
     assert sorted(book.digests) == list(range(21))
 
 
@@ -95,7 +95,7 @@ def test_a_claim_for_fewer_steps_is_seen(edited):
     said = json.loads(path.read_text())
     said["claim"]["event"]["count"] -= 1
     path.write_text(json.dumps(said))
-    assert "charges 19 draws, and 20 steps" in replay(edited, choose=(1,)).wrong[0]
+    assert "charges 19 draws, and 20 steps" in audit_by_replay(edited, choose=(1,)).wrong[0]
 
 
 def test_other_data_are_refused(edited, monkeypatch):
@@ -104,11 +104,11 @@ def test_other_data_are_refused(edited, monkeypatch):
     right = run_data.spiral
     monkeypatch.setattr(run_data, "spiral", lambda n, *, classes=3, seed=0: right(n, classes=classes, seed=seed + 5))
     with pytest.raises(ValueError, match="not those the run began with"):
-        replay(edited, choose=(1,))
+        audit_by_replay(edited, choose=(1,))
 
 
 def test_the_probability_of_passing_is_printed():
-    text = str(Replayed(640, checked=list(range(20)), digests=640))
+    text = str(ReplayResult(640, checked=list(range(20)), digests=640))
     assert "(1 − f)^20: 0.818 at 1 %, 0.122 at 10 %" in text
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import sordino as sd
 from sordino.app.cli.main import main
 from sordino.auditing import Pieces, e_values, selftest
-from sordino.auditing.selftest_checks.sampler_checks import draws
+from sordino.auditing.selftest_checks.sampler_checks import check_sampler
 from sordino.auditing.verdict import SelftestFinding, Verdict
 from sordino.rng.streams import Rng
 from tests.auditing.settings import network, pieces, records
@@ -84,18 +84,18 @@ def test_a_users_own_loss_that_couples_records_is_refused():
 )
 def test_noise_two_percent_off_is_seen_both_ways(seen, name):
     z = np.random.default_rng(0).normal(size=400_000)
-    assert e_values.of_normal_scale(seen(z)) > math.log(1e8)
-    assert e_values.of_normal_scale(z) < 0
+    assert e_values.log_e_of_normal_scale(seen(z)) > math.log(1e8)
+    assert e_values.log_e_of_normal_scale(z) < 0
 
 
 def test_e_values_have_mean_at_most_one():
     """Over 1,500 right mechanisms each; that the mean of a heavy tail looks so is no accident at these sizes."""
     rng = np.random.default_rng(1)
     for make in (
-        lambda: e_values.of_normal_scale(rng.normal(size=20)),
-        lambda: e_values.of_laplace_scale(rng.laplace(size=20)),
-        lambda: e_values.of_normal_pairs(rng.normal(size=20), rng.normal(size=20)),
-        lambda: e_values.of_count(int(rng.binomial(50, 0.3)), 50, 0.3),
+        lambda: e_values.log_e_of_normal_scale(rng.normal(size=20)),
+        lambda: e_values.log_e_of_laplace_scale(rng.laplace(size=20)),
+        lambda: e_values.log_e_of_normal_pairs(rng.normal(size=20), rng.normal(size=20)),
+        lambda: e_values.log_e_of_count(int(rng.binomial(50, 0.3)), 50, 0.3),
     ):
         values = np.exp([make() for _ in range(1500)])
         assert np.minimum(values, 1e3).mean() < 1.15
@@ -121,7 +121,7 @@ class Sloppy:
     def __init__(self, change):
         self.rate, self._change = 0.1, change
 
-    def expected(self, n):
+    def expected_size(self, n):
         return 0.1 * n
 
     def draws(self, n, rng, start):
@@ -142,10 +142,10 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_sloppy_sampler_is_seen(name):
-    found = draws(Sloppy(WRONG[name]), 500, Rng.from_seed(9))
-    assert e_values.mean(f.log_e for f in found) > math.log(1e6)
-    right = draws(sd.Poisson(0.1), 500, Rng.from_seed(9))
-    assert e_values.mean(f.log_e for f in right) < math.log(1e3)
+    found = check_sampler(Sloppy(WRONG[name]), 500, Rng.from_seed(9))
+    assert e_values.log_mean(f.log_e for f in found) > math.log(1e6)
+    right = check_sampler(sd.Poisson(0.1), 500, Rng.from_seed(9))
+    assert e_values.log_mean(f.log_e for f in right) < math.log(1e3)
 
 
 def test_the_command_tests_a_recipe(capsys):
@@ -170,9 +170,9 @@ def _log_e(verdict: Verdict) -> float:
 
 @pytest.mark.slow
 def test_the_mnist_network_is_tested_in_ten_seconds():
-    from sordino.app.audits.audited_run import pieces_of
+    from sordino.app.audits.audited_run import load_pieces
 
-    pieces, dataset = pieces_of("mnist-opacus-1")
+    pieces, dataset = load_pieces("mnist-opacus-1")
     import time
 
     began = time.process_time()

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.clipping.noise_shares import EqualShare, Isotropic, LeastNoise, Multipliers, units
+from sordino.clipping.noise_shares import EqualShare, Isotropic, LeastNoise, Multipliers, noise_units
 from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.protocol import Norms
 
@@ -45,7 +45,7 @@ def test_noise_that_is_divided_among_groups_has_the_multiplier_that_is_claimed(s
     """1/σ² = Σ C_k²/s_k² with s_k the noise that the door leaves on group k."""
     sigma = share.effective if isinstance(share, Multipliers) else 1.7
     length = math.sqrt(sum(c * c for c in BOUNDS))
-    noise = [sigma * length / unit for unit in units(share, BOUNDS, SIZES)]
+    noise = [sigma * length / unit for unit in noise_units(share, BOUNDS, SIZES)]
     assert sum((c / s) ** 2 for c, s in zip(BOUNDS, noise, strict=True)) == pytest.approx(1 / sigma**2)
 
 
@@ -53,7 +53,7 @@ def test_each_division_of_noise_is_the_one_it_is_named_for():
     length = math.sqrt(sum(c * c for c in BOUNDS))
 
     def noise(share, sigma=1.0):
-        return [sigma * length / unit for unit in units(share, BOUNDS, SIZES)]
+        return [sigma * length / unit for unit in noise_units(share, BOUNDS, SIZES)]
 
     assert noise(Isotropic()) == pytest.approx([length] * 3)
     assert noise(EqualShare()) == pytest.approx([math.sqrt(3) * c for c in BOUNDS])

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.clipping.clipping_rule import Rule, weigh
+from sordino.clipping.clipping_rule import Rule, sum_clipped
 from sordino.clipping.noise_shares import EqualShare, LeastNoise
-from sordino.clipping.rowwise_check import row_by_row
-from sordino.clipping.weight_bound import bounded_weights
+from sordino.clipping.rowwise_check import works_row_by_row
+from sordino.clipping.weight_bound import bound_weights
 from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.protocol import Norms
 from sordino.refusal import Refusal
@@ -36,7 +36,9 @@ def moves(rule: Rule, grads: Materialised) -> torch.Tensor:
     found = []
     for i in range(B):
         alone = Materialised({n: r[i : i + 1] for n, r in grads.rows.items()}, torch.zeros(1))
-        total = weigh((alone,), Rule(lambda n, i=i: rule.weights(grads.norms())[i : i + 1], rule.sensitivity)).total
+        total = sum_clipped(
+            (alone,), Rule(lambda n, i=i: rule.weights(grads.norms())[i : i + 1], rule.sensitivity)
+        ).total
         found.append(math.sqrt(sum(float((factors[n] * t.double()).norm()) ** 2 for n, t in total.items())))
     return torch.tensor(found)
 
@@ -72,7 +74,7 @@ def test_with_units_the_reach_is_that_of_the_products(says, share):
 def test_an_l1_promise_is_kept_through_the_dimension():
     sensitivity = Sensitivity(l2=1.0, l1=1.0, dimension=17)
     grads = gradients()
-    total = weigh((grads,), Rule(lambda n: torch.eye(B)[:, :1], sensitivity)).total
+    total = sum_clipped((grads,), Rule(lambda n: torch.eye(B)[:, :1], sensitivity)).total
     assert sum(float(t.abs().sum()) for t in total.values()) <= 1 + 1e-5
 
 
@@ -82,18 +84,18 @@ def test_an_l1_promise_is_kept_through_the_dimension():
 def test_weighers_that_keep_their_promise_keep_their_bits(weigher):
     norms, rule = gradients().norms(), weigher.rule(None, list)
     weights = rule.weights(norms)
-    assert bounded_weights(weights, norms, rule.sensitivity, lambda: SIZES) is weights
+    assert bound_weights(weights, norms, rule.sensitivity, lambda: SIZES) is weights
 
 
 def test_what_has_no_proof_is_left_alone():
     grads = gradients()
-    total = weigh((grads,), Rule(lambda n: torch.full((B, 1), -2.0), Unproven("it says so", 1.0))).total
+    total = sum_clipped((grads,), Rule(lambda n: torch.full((B, 1), -2.0), Unproven("it says so", 1.0))).total
     assert torch.allclose(total["b"], -2 * grads.rows["b"].sum(0))
 
 
 def test_a_weight_for_a_gradient_of_no_length_cannot_be_without_bound():
     grads = Materialised({"a": torch.full((1, 4), 1e-25)}, torch.zeros(1))
-    total = weigh((grads,), Rule(lambda n: torch.full((1, 1), 1e30), Sensitivity(l2=1.0))).total
+    total = sum_clipped((grads,), Rule(lambda n: torch.full((1, 1), 1e30), Sensitivity(l2=1.0))).total
     assert total["a"].norm() <= 1
 
 
@@ -101,10 +103,10 @@ def test_a_weight_for_a_gradient_of_no_length_cannot_be_without_bound():
 def test_functions_of_single_rows_pass(n):
     rng, norms = Rng.from_seed(1), Norms(torch.rand(n, 3) + 0.1, ("a", "b", "c"))
     for weigher in (sd.Flat(1.0), sd.Normalised(1.0), sd.BandPass(1.0, 0.5), sd.Layerwise([1.0, 2.0, 3.0])):
-        assert row_by_row(weigher.rule(None, list).weights, norms, rng)
+        assert works_row_by_row(weigher.rule(None, list).weights, norms, rng)
     quantile = sd.AdaptiveQuantile(1.0, 0.5, 1.0)
-    assert row_by_row(quantile.rule(1.0, list).tally, norms, rng)
-    assert row_by_row(Band(0.1, 0.5, 1.0), np.linspace(0, 1, n), rng)
+    assert works_row_by_row(quantile.rule(1.0, list).tally, norms, rng)
+    assert works_row_by_row(Band(0.1, 0.5, 1.0), np.linspace(0, 1, n), rng)
 
 
 @pytest.mark.parametrize("n", [2, 3, 64, 5000])
@@ -116,7 +118,7 @@ def test_statistics_over_rows_are_found_out(n):
         lambda r: (r.total() > r.total().median()).double()[:, None] + 1e-3 * r.total().min(),
         lambda r: torch.arange(len(r.squared))[:, None] + 1.0,
     ):
-        assert not row_by_row(weights, norms, rng)
+        assert not works_row_by_row(weights, norms, rng)
 
 
 def test_a_rate_that_looks_at_all_lengths_is_refused_with_the_cure():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import sordino as sd
-from sordino.clipping.clipping_rule import Rule, Stateless, weigh
+from sordino.clipping.clipping_rule import Rule, Stateless, sum_clipped
 from sordino.clipping.flat import shorten
 from sordino.events import Event
 from sordino.per_sample.chunked import Chunked
@@ -133,7 +133,7 @@ class BrokenQuery:
 
 
 def _sum(grads: Any) -> dict[str, Tensor]:
-    return weigh(grads if isinstance(grads, Chunked) else (grads,), sd.Flat(C).rule(None, grads.norms)).total
+    return sum_clipped(grads if isinstance(grads, Chunked) else (grads,), sd.Flat(C).rule(None, grads.norms)).total
 
 
 def a_tensor_without_noise(grads: PerSample, rng: Rng) -> Release:

@@ -20,10 +20,10 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.per_sample.protocol import Backend, LossFn
-from sordino.release.release import tapped
+from sordino.release.release import tap_releases
 from sordino.rng.streams import Rng
 from sordino.sampling import Records
-from sordino.sampling.sampler import Draw, Sampler, drawn
+from sordino.sampling.sampler import Draw, Sampler, draw_lots
 from tests.contracts.taps import Recorder, Replayer
 from tests.untested import untested
 
@@ -38,7 +38,7 @@ class Scripted:
     lots: tuple[tuple[int, ...], ...]
     size_is_public: bool = False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         return 4.0
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
@@ -161,7 +161,7 @@ class Coupled:
     gone: int | None = None
     size_is_public: bool = False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         return 4.0
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
@@ -169,7 +169,7 @@ class Coupled:
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         stream = rng if self.gone is None else SharedCoins(rng, self.n, self.gone)
-        return drawn(self.sampler, records, stream, start, memory)
+        return draw_lots(self.sampler, records, stream, start, memory)
 
 
 def hunt_draws(
@@ -233,7 +233,7 @@ def _run(
     private = sd.Private(model, world.loss, query, backend=backend, seed=1, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=world.learning_rate)
     written = []
-    with tapped(tap, tap.choose), untested():
+    with tap_releases(tap, tap.choose), untested():
         for lot in private.draws(
             world.dataset, world.sampler, steps=world.steps, physical_batch=physical_batch, unit=world.unit
         ):

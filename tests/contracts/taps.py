@@ -24,7 +24,7 @@ class Recorder:
     choices: list[tuple[Tensor | Steps, float]] = field(default_factory=list)
 
     def __call__(self, value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads:
-        bound = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound(sensitivity)
+        bound = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound_for(sensitivity)
         out = {n: v + bound * torch.randn(v.shape, generator=self.generator, dtype=v.dtype) for n, v in value.items()}
         self.doors.append(({n: v.clone() for n, v in value.items()}, bound, out))
         return out
@@ -58,7 +58,7 @@ class Replayer:
             return value
         there, bound, out = self.doors[self.passed]
         self.passed += 1
-        here = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound(sensitivity)
+        here = sensitivity.scale if isinstance(sensitivity, Unproven) else noise.bound_for(sensitivity)
         if here != bound:
             self.mismatch = f"noise of another scale: {here} instead of {bound}"
         order = 1 if isinstance(noise, sd.Laplace) else 2

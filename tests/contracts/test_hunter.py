@@ -44,8 +44,8 @@ def test_no_record_moves_another_s_coin_or_a_sum_by_more_than_declared(variant, 
 @pytest.fixture
 def believed(monkeypatch):
     """Weights and rates are taken as they are given, so that the hunter has something to catch."""
-    monkeypatch.setattr(clipping_rule, "bounded_weights", lambda weights, *_: weights)
-    monkeypatch.setattr(rowwise_check, "row_by_row", lambda *_: True)
+    monkeypatch.setattr(clipping_rule, "bound_weights", lambda weights, *_: weights)
+    monkeypatch.setattr(rowwise_check, "works_row_by_row", lambda *_: True)
 
 
 @pytest.mark.parametrize("name", BROKEN_SAMPLERS)
@@ -75,12 +75,12 @@ def test_a_tapped_run_can_print_no_epsilon():
     import numpy as np
     import torch
 
-    from sordino.release.release import tapped
+    from sordino.release.release import tap_releases
     from tests.contracts.hunter import Recorder, Scripted, network, records, squared_error
 
     private = sd.Private(network(), squared_error, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0)
     dataset = torch.utils.data.TensorDataset(*records(np.random.default_rng(0), 5))
-    with tapped(Recorder(torch.Generator())):
+    with tap_releases(Recorder(torch.Generator())):
         for lot in private.draws(dataset, Scripted(((0, 1),)), steps=1):
             private.backward(lot)
     assert private.claim(1e-5) == sd.NoGuarantee("the door was tapped")

@@ -37,7 +37,7 @@ def train(ranks: Ranks, folder: str, steps: int, layered: bool = False) -> None:
     torch.manual_seed(0)
     model = sharded(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2)), ranks)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    saved = ranks.of_first(_last(Path(folder)))
+    saved = ranks.broadcast_from_first(_last(Path(folder)))
     if saved is not None:
         of_model, of_optimizer = get_state_dict(model, optimizer)
         dcp.load({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=saved, process_group=ranks.group)
@@ -66,7 +66,7 @@ def _enter(ranks: Ranks, folder: Path, step: int, said: str) -> None:
         with (folder / STEPS_FILE).open("a") as entered:
             print(step, said, file=entered, flush=True)
             os.fsync(entered.fileno())
-    ranks.of_first(step)
+    ranks.broadcast_from_first(step)
 
 
 def _last(folder: Path) -> str | None:

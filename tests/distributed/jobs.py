@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 import sordino as sd
 from sordino.distributed.process_group import Ranks
-from sordino.distributed.row_shard import whole
+from sordino.distributed.row_shard import gather_tensor
 from sordino.per_sample import Captured
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from tests.contracts import hunter
@@ -41,7 +41,7 @@ class Came:
 
 
 def digest(model: nn.Module) -> str:
-    return hashlib.sha256(b"".join(whole(p).detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    return hashlib.sha256(b"".join(gather_tensor(p).detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 
 
 def sharded(model: nn.Module, ranks: Ranks) -> nn.Module:
@@ -55,7 +55,7 @@ def sharded(model: nn.Module, ranks: Ranks) -> nn.Module:
 def came(private: sd.Private, model: nn.Module, *, claims: bool = True) -> Came:
     said = str(private.claim(1e-5)) if claims else ""  # the ledger, which it follows from, is compared
     state = private.state_dict()
-    return Came(digest(model), state["ledger"], private._run.noise.counter, said)
+    return Came(digest(model), state["ledger"], private._progress.noise.counter, said)
 
 
 def engine(layered: bool = False) -> Captured:

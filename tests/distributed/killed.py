@@ -71,4 +71,6 @@ def reached(folder: Path) -> int:
     """The last step that was entered."""
     if not (folder / write_ahead.NAME).exists():
         return -1
-    return max(write_ahead.entered(folder).digests, default=-1) if (folder / write_ahead.NAME).stat().st_size else -1
+    return (
+        max(write_ahead.read_entries(folder).digests, default=-1) if (folder / write_ahead.NAME).stat().st_size else -1
+    )

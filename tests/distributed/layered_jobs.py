@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import sordino as sd
-from sordino.distributed.collectives_on_demand import Rounds
+from sordino.distributed.collectives_on_demand import CollectiveRounds
 from sordino.distributed.process_group import Ranks
-from sordino.distributed.row_shard import local, whole
+from sordino.distributed.row_shard import gather_tensor, local_rows
 from sordino.distributed.shared_lot import StoppedElsewhere
-from sordino.release.release import tapped
+from sordino.release.release import tap_releases
 from tests.distributed.jobs import engine, sharded
 from tests.distributed.sharded_jobs import small
 from tests.problems import cross_entropy, linear
@@ -67,19 +67,19 @@ def peak(ranks: Ranks, layered: bool) -> tuple[float, int]:
     query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
     private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks, backend=engine(layered))
     lots = private.draws(linear(40, WIDTH), sd.Poisson(0.4), 2, expected_batch=16, physical_batch=8)
-    largest, right = 0, Rounds._made
+    largest, right = 0, CollectiveRounds._exchange_requests
 
-    def seen(self: Rounds, *given: Any) -> Any:
+    def seen(self: CollectiveRounds, *given: Any) -> Any:
         nonlocal largest
         found = right(self, *given)
-        largest = max(largest, self.most)
+        largest = max(largest, self.largest_round)
         return found
 
     with (
         patch(
             "sordino.runtime_checks.test_runner.Guard.before_backward", lambda *_, **__: None
         ),  # makes the model whole
-        patch.object(Rounds, "_made", seen),
+        patch.object(CollectiveRounds, "_exchange_requests", seen),
         Alive() as alive,
     ):
         private.backward(next(lots))
@@ -92,7 +92,7 @@ def seen_at_the_door(ranks: Ranks, layered: bool) -> list[Any]:
     query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
     private = sd.Private(model, cross_entropy, query, seed=0, mesh=ranks, backend=engine(layered))
     lot = next(private.draws(linear(60), sd.Poisson(0.2), 1, expected_batch=12, physical_batch=4))
-    with tapped(lambda value, sensitivity, noise: seen.extend(value.values())):
+    with tap_releases(lambda value, sensitivity, noise: seen.extend(value.values())):
         private.backward(lot)
     return [tensor.tolist() for tensor in seen]
 
@@ -101,28 +101,31 @@ def out_of_step(ranks: Ranks) -> list[list[Any]]:
     """Each rank asks for other things, and for more of them or fewer: what it got, what it received of sums."""
     model = sharded(small(), ranks)
     shards = list(model.parameters())
-    rounds, sums = Rounds(ranks, shards), [torch.zeros(local(p).numel(), dtype=torch.int64) for p in shards]
-    rounds.receives = lambda number, own: sums[number].add_(own)
-    wanted = [whole(p) for p in shards]
+    rounds, sums = (
+        CollectiveRounds(ranks, shards),
+        [torch.zeros(local_rows(p).numel(), dtype=torch.int64) for p in shards],
+    )
+    rounds.on_receive = lambda number, own: sums[number].add_(own)
+    wanted = [gather_tensor(p) for p in shards]
     found = []
     for number in range(ranks.rank, len(shards)):
-        found.append(torch.equal(rounds.rows(number), wanted[number]))
-        rounds.bring(number, torch.arange(shards[number].numel()) + ranks.rank)
-    rounds.wait()
+        found.append(torch.equal(rounds.gather_rows(number), wanted[number]))
+        rounds.contribute_sum(number, torch.arange(shards[number].numel()) + ranks.rank)
+    rounds.serve_until_idle()
     return [found, [each.tolist() for each in sums]]
 
 
 def stopped(ranks: Ranks) -> str:
     """One rank stops while the others ask and wait."""
     shards = list(sharded(small(), ranks).parameters())
-    rounds = Rounds(ranks, shards)
+    rounds = CollectiveRounds(ranks, shards)
     try:
         if ranks.rank == 0:
             rounds.stop()
         elif ranks.rank == 1:
-            rounds.rows(0)
+            rounds.gather_rows(0)
         else:
-            rounds.wait()
+            rounds.serve_until_idle()
     except StoppedElsewhere as error:
         return str(error)
     return ""

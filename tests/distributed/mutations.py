@@ -14,7 +14,7 @@ from sordino.distributed.noise_division import Stretches
 from sordino.distributed.process_group import Ranks
 from sordino.distributed.shared_lot import RankedLot
 from sordino.distributed_run import DistributedRun
-from sordino.lots.chunking import InTurn
+from sordino.lots.chunking import CuttingInTurn
 from sordino.private import Private
 from sordino.release import release as door
 from sordino.release.exact_sums import OnGrid
@@ -26,26 +26,26 @@ Mutation = Callable[[Ranks], AbstractContextManager[None]]
 @contextmanager
 def every_rank_adds_noise_to_all(ranks: Ranks) -> Iterator[None]:
     """Each rank adds the noise of the whole sum to its share of it, and the shares are added up after that."""
-    right = OnGrid.own_sums
+    right = OnGrid.reduce_to_own
 
     def noised(total: OnGrid) -> torch.Tensor:
         drawn = Rng.from_seed(ranks.rank).normal(len(total.values)).double()
         more = replace(total, values=total.values + (drawn / total.grid.step).long())
         return right(more)
 
-    with patch.object(OnGrid, "own_sums", noised):
+    with patch.object(OnGrid, "reduce_to_own", noised):
         yield
 
 
 def _scaled(by: Callable[[int], float]) -> Mutation:
     @contextmanager
     def changed(ranks: Ranks) -> Iterator[None]:
-        right = door._noise_at
+        right = door._draw_noise_at
 
         def less(noise: Any, total: int, own: Stretches, scale: float, *more: Any) -> torch.Tensor:
             return right(noise, total, own, scale * by(ranks.size), *more)
 
-        with patch.object(door, "_noise_at", less):
+        with patch.object(door, "_draw_noise_at", less):
             yield
 
     return changed
@@ -54,19 +54,19 @@ def _scaled(by: Callable[[int], float]) -> Mutation:
 @contextmanager
 def a_rank_adds_no_noise(ranks: Ranks) -> Iterator[None]:
     """The coordinates of one rank are released as they are."""
-    right = door._noise_at
+    right = door._draw_noise_at
 
     def lost(*given: Any) -> torch.Tensor:
         return right(*given) * (ranks.rank != ranks.size - 1)
 
-    with patch.object(door, "_noise_at", lost):
+    with patch.object(door, "_draw_noise_at", lost):
         yield
 
 
 @contextmanager
 def shares_of_noise_and_a_dead_rank(ranks: Ranks) -> Iterator[None]:
     """Each rank adds N(0, σ²/W) to its share of the sum, and one of them died before it did."""
-    right = OnGrid.own_sums
+    right = OnGrid.reduce_to_own
 
     def noised(total: OnGrid) -> torch.Tensor:
         alive = ranks.rank != ranks.size - 1
@@ -76,26 +76,26 @@ def shares_of_noise_and_a_dead_rank(ranks: Ranks) -> Iterator[None]:
     def none(noise: Any, total: int, own: Stretches, *more: Any) -> torch.Tensor:
         return torch.zeros(sum(count for _, count in own))
 
-    with patch.object(OnGrid, "own_sums", noised), patch.object(door, "_noise_at", none):
+    with patch.object(OnGrid, "reduce_to_own", noised), patch.object(door, "_draw_noise_at", none):
         yield
 
 
 @contextmanager
 def noise_at_other_coordinates(ranks: Ranks) -> Iterator[None]:
     """Each rank begins its noise at the first coordinate, whichever it holds: as if it held the first rows."""
-    right = door._noise_at
+    right = door._draw_noise_at
 
     def elsewhere(noise: Any, total: int, own: Stretches, *more: Any) -> torch.Tensor:
         return right(noise, total, [(start - own[0][0], count) for start, count in own], *more)
 
-    with patch.object(door, "_noise_at", elsewhere):
+    with patch.object(door, "_draw_noise_at", elsewhere):
         yield
 
 
 @contextmanager
 def ranks_draw_by_themselves(ranks: Ranks) -> Iterator[None]:
     """Each rank samples with a key of its own."""
-    with patch.object(DistributedRun, "root", lambda self, seed, ledger: Rng.from_seed(ranks.rank)):
+    with patch.object(DistributedRun, "create_root_stream", lambda self, seed, ledger: Rng.from_seed(ranks.rank)):
         yield
 
 
@@ -103,23 +103,23 @@ def ranks_draw_by_themselves(ranks: Ranks) -> Iterator[None]:
 def ranks_compute_the_same_records(ranks: Ranks) -> Iterator[None]:
     """Equal sampling seeds where each rank takes all that it draws for its own."""
 
-    def all_of_it(self: InTurn, chunks: Any) -> list[range]:
+    def all_of_it(self: CuttingInTurn, chunks: Any) -> list[range]:
         return [range(len(chunks))] * self.size
 
-    with patch.object(InTurn, "shares", all_of_it):
+    with patch.object(CuttingInTurn, "shares_of_ranks", all_of_it):
         yield
 
 
 @contextmanager
 def one_chunk_twice(ranks: Ranks) -> Iterator[None]:
     """The last rank computes the first chunk too."""
-    right = InTurn.shares
+    right = CuttingInTurn.shares_of_ranks
 
-    def more(self: InTurn, chunks: Any) -> list[list[int]]:
+    def more(self: CuttingInTurn, chunks: Any) -> list[list[int]]:
         *others, last = map(list, right(self, chunks))
         return [*others, [0, *last] if len(chunks) > 1 else last]
 
-    with patch.object(InTurn, "shares", more):
+    with patch.object(CuttingInTurn, "shares_of_ranks", more):
         yield
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sordino.distributed.claim_facts import ClaimFacts, differences
+from sordino.distributed.claim_facts import ClaimFacts, describe_differences
 from tests.distributed import agreement_jobs as jobs
 from tests.distributed.gang import Failed
 
@@ -60,7 +60,7 @@ def test_no_record_is_shown_in_what_ranks_say():
     one, two = ClaimFacts(b"key"), ClaimFacts(b"key")
     for facts, value in ((one, 123.456), (two, 654.321)):
         facts.add("records", jobs.torch.tensor([value]))
-    assert differences([one.found, two.found]) == ["records: not the same on rank 1"]
+    assert describe_differences([one.facts, two.facts]) == ["records: not the same on rank 1"]
 
 
 def test_a_digest_follows_the_key():

@@ -54,14 +54,14 @@ def test_of_much_data_some_records_that_the_key_chooses_are_compared(monkeypatch
 
 
 def test_reading_leaves_dataset_and_generators_as_they_were():
-    data, before = Learns(), GlobalState.now()
+    data, before = Learns(), GlobalState.capture()
     load = Loader(data, None)
-    load.begin()
-    reads, seconds = data_digest.first_reads(KEY, load, len(data))
+    load.remember_unread()
+    reads, seconds = data_digest.digest_first_reads(KEY, load, len(data))
     assert reads is not None
     assert seconds > 0
     assert data.seen == []
-    assert before.same(GlobalState.now())
+    assert before.equals(GlobalState.capture())
 
 
 def test_records_that_change_by_themselves_are_known_for_it():
@@ -72,8 +72,8 @@ def test_records_that_change_by_themselves_are_known_for_it():
             return index, source.random() < 0.5
 
     load = Loader(Changes(), None)
-    load.begin()
-    assert data_digest.first_reads(KEY, load, 50)[0] is None
+    load.remember_unread()
+    assert data_digest.digest_first_reads(KEY, load, 50)[0] is None
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,5 @@ def test_records_that_differ_have_other_digests(one, other):
 
 
 def test_as_many_records_are_read_as_there_is_time_for():
-    assert data_digest.reads_in_time(data_digest.SECONDS / 100, 1000) == 100
-    assert data_digest.reads_in_time(1e-9, 1000) == 1000
+    assert data_digest.count_reads_in_time(data_digest.SECONDS / 100, 1000) == 100
+    assert data_digest.count_reads_in_time(1e-9, 1000) == 1000

@@ -9,10 +9,10 @@ from torch import nn
 
 import sordino as sd
 from sordino.distributed.process_group import Ranks, ranks_of
-from sordino.lots.chunking import chunks
+from sordino.lots.chunking import cut_into_batches
 from sordino.per_sample import Captured
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.release.exact_sums import FINE, MOVED, Grid, OnGrid, OnGridAccumulator
+from sordino.release.exact_sums import GRID_BITS, ROUNDING_STEPS, Grid, OnGrid, OnGridAccumulator
 from sordino.release.release import release
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity, Unproven
@@ -27,12 +27,12 @@ SIZE = 257
 def summed(rows: torch.Tensor, records: np.ndarray, at_once: int, grid: Grid) -> torch.Tensor:
     """The sum of these rows on the grid, chunk by chunk as lots are cut."""
     total = OnGridAccumulator(grid, Ranks())
-    for part in chunks(records, at_once, len(rows)) or [records]:
-        total.take({"w": rows[torch.from_numpy(part)].sum(dim=0)})
+    for part in cut_into_batches(records, at_once, len(rows)) or [records]:
+        total.add_chunk({"w": rows[torch.from_numpy(part)].sum(dim=0)})
     return total.total.values
 
 
-@pytest.mark.parametrize("fine", [FINE, 3])  # a coarse grid, on which rounding is most of what is seen
+@pytest.mark.parametrize("fine", [GRID_BITS, 3])  # a coarse grid, on which rounding is most of what is seen
 @pytest.mark.parametrize("at_once", [4, 5])
 def test_a_record_moves_the_sum_by_no_more_than_the_door_covers(fine, at_once):
     """Also where it makes a chunk too large, which is then cut in two."""
@@ -46,11 +46,11 @@ def test_a_record_moves_the_sum_by_no_more_than_the_door_covers(fine, at_once):
         gone = rng.choice(there)
         fewer = there[there != gone]
         moved = summed(rows, there, at_once, grid) - summed(rows, fewer, at_once, grid)
-        cut += len(chunks(there, at_once, 12)) > len(chunks(fewer, at_once, 12))
+        cut += len(cut_into_batches(there, at_once, 12)) > len(cut_into_batches(fewer, at_once, 12))
         worst = max(worst, float(moved.double().norm()) * grid.step)
     assert cut > 10
-    assert worst <= 1 + 1.5 * math.sqrt(SIZE) * grid.step < 1 + MOVED * math.sqrt(SIZE) * grid.step
-    assert fine == FINE or worst > 1.2  # and it does move it further than the bound
+    assert worst <= 1 + 1.5 * math.sqrt(SIZE) * grid.step < 1 + ROUNDING_STEPS * math.sqrt(SIZE) * grid.step
+    assert fine == GRID_BITS or worst > 1.2  # and it does move it further than the bound
 
 
 def on_grid(values: list[int], bound: float = 1.0, factors=None) -> OnGrid:
@@ -63,7 +63,7 @@ def test_the_noise_is_raised_by_what_rounding_to_the_grid_adds(noise):
     step, promise = Grid.of(1.0).step, Sensitivity(l2=1.0, l1=1.0, rounding=0.25)
     found = release(Sealed(on_grid(values)), promise, noise, Rng.from_seed(5)).value["w"]
     length = math.sqrt(1000) if isinstance(noise, sd.Gaussian) else 1000
-    scale = 2.0 * (1.25 + MOVED * step * length)
+    scale = 2.0 * (1.25 + ROUNDING_STEPS * step * length)
     drawn = {"w": torch.zeros(1000)}
     noise.add_(drawn, scale, Rng.from_seed(5))
     wanted = ((torch.tensor(values) + (drawn["w"].double() / step).round()) * step).float()
@@ -73,19 +73,19 @@ def test_the_noise_is_raised_by_what_rounding_to_the_grid_adds(noise):
 def test_factors_of_units_are_taken_out_again():
     grid = Grid.of(1.0, {"w": 4.0})
     total = OnGridAccumulator(grid, Ranks())
-    total.take({"w": torch.full((3,), 0.5)})
-    assert torch.equal(total.total.summed().values["w"], torch.full((3,), 0.5, dtype=torch.float64))
+    total.add_chunk({"w": torch.full((3,), 0.5)})
+    assert torch.equal(total.total.gather_sum().values["w"], torch.full((3,), 0.5, dtype=torch.float64))
     tiny = release(Sealed(total.total), Sensitivity(l2=1.0), sd.Gaussian(1e-9), Rng.from_seed(0)).value["w"]
     assert torch.allclose(tiny, torch.full((3,), 0.5))
 
 
 def test_what_does_not_fit_into_64_bits_is_seen():
-    total = OnGridAccumulator(Grid.of(1.0), Ranks(), most=2.0**62)
-    total.take({"w": torch.tensor([1.0, 2.0**29])})
-    assert total.past_the_end
-    total = OnGridAccumulator(Grid.of(1.0), Ranks(), most=2.0**62)
-    total.take({"w": torch.tensor([float("nan")])})
-    assert total.past_the_end
+    total = OnGridAccumulator(Grid.of(1.0), Ranks(), step_limit=2.0**62)
+    total.add_chunk({"w": torch.tensor([1.0, 2.0**29])})
+    assert total.has_overflowed
+    total = OnGridAccumulator(Grid.of(1.0), Ranks(), step_limit=2.0**62)
+    total.add_chunk({"w": torch.tensor([float("nan")])})
+    assert total.has_overflowed
 
 
 class Unbounded(sd.Flat):

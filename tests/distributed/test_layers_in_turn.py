@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from sordino.distributed.fully_sharded import FullySharded
-from sordino.per_sample.protocol import one_by_one
+from sordino.per_sample.protocol import sums_one_by_one
 from tests.distributed.jobs import engine
 from tests.per_sample.oracle import square
 from tests.per_sample.zoo import GRID, Case
@@ -66,14 +66,14 @@ def test_norms_and_sums_are_those_of_the_whole_model(case: Case):
     fully_shard(model)
     sharded, backend = FullySharded(model), engine()
     found = []
-    for passing in (sharded.whole, sharded.layered):
+    for passing in (sharded.gathered_parameters, sharded.gathered_layer_by_layer):
         with passing():
             torch.manual_seed(2)
             grads = backend.per_sample(model, square, batch)
             norms = grads.norms()
             weights = torch.linspace(0.1, 1, 5)[:, None]
-            summed = dict(one_by_one(grads, weights))
-            if passing == sharded.whole:
+            summed = dict(sums_one_by_one(grads, weights))
+            if passing == sharded.gathered_parameters:
                 at_once = grads.weighted_sum(weights)
                 assert all(torch.equal(summed[name], at_once[name]) for name in summed)
         found.append((norms, {name: tensor.clone() for name, tensor in summed.items()}))

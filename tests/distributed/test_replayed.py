@@ -2,7 +2,7 @@
 
 import pytest
 
-from sordino.app.audits.replay_audit import replay
+from sordino.app.audits.replay_audit import audit_by_replay
 from sordino.release import release
 from tests.distributed import jobs
 
@@ -15,7 +15,7 @@ def run(gang, tmp_path_factory):
 
 
 def test_a_run_of_three_ranks_is_as_it_was_entered(run):
-    found = replay(run, choose=(2, 9))
+    found = audit_by_replay(run, choose=(2, 9))
     assert found.passed, str(found)
     assert found.checked == [2, 9]
     assert found.digests >= 8
@@ -25,10 +25,10 @@ def test_a_run_of_three_ranks_is_as_it_was_entered(run):
 
 
 def test_another_noise_is_seen(run, monkeypatch):
-    right = release._noise_at
+    right = release._draw_noise_at
     monkeypatch.setattr(
         release, "_noise_at", lambda noise, total, own, scale, *more: right(noise, total, own, 0.999 * scale, *more)
     )
-    found = replay(run, choose=(1,))
+    found = audit_by_replay(run, choose=(1,))
     assert "the noise is" in " ".join(found.wrong)
     assert "other parameters" in " ".join(found.wrong)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import sordino as sd
-from sordino.lots.chunking import chunks
-from sordino.lots.data_owners import BySite, owners
+from sordino.lots.chunking import cut_into_batches
+from sordino.lots.data_owners import CuttingBySite, assign_sites
 from tests.distributed import sharded_jobs
 from tests.distributed.gang import Failed
 from tests.distributed.test_same_bits import the_same
@@ -46,14 +46,14 @@ def test_a_site_that_nobody_holds_is_refused_on_every_rank(gang):
 
 
 def test_a_lot_is_cut_at_the_borders_of_sites_and_in_them_as_any_other():
-    cut = BySite(np.cumsum([10, 30, 20]), owners([[0, 2], [1]], 3), 0, 2)
+    cut = CuttingBySite(np.cumsum([10, 30, 20]), assign_sites([[0, 2], [1]], 3), 0, 2)
     lot = np.flatnonzero(np.random.default_rng(0).random(60) < 0.5)
-    found = cut.chunks(lot, 4, 60)
+    found = cut.cut(lot, 4, 60)
     assert np.array_equal(np.concatenate(found), lot)
-    alone = [part + 10 for part in chunks(lot[(lot >= 10) & (lot < 40)] - 10, 4, 30)]
+    alone = [part + 10 for part in cut_into_batches(lot[(lot >= 10) & (lot < 40)] - 10, 4, 30)]
     inside = [part for part in found if 10 <= part[0] < 40]
     assert [part.tolist() for part in inside] == [part.tolist() for part in alone]
-    first, second = cut.shares(found)
+    first, second = cut.shares_of_ranks(found)
     assert sorted([*first, *second]) == list(range(len(found)))
     assert all(found[number][0] >= 10 and found[number][-1] < 40 for number in second)
 

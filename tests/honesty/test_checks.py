@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.per_sample.user_state import UserState
-from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, Steady
+from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, SteadyDraws
 from sordino.runtime_checks.alterations import Alterations
 from tests.honesty.data import INPUTS, cross_entropy, network, vectors
 
@@ -162,7 +162,7 @@ def test_the_state_of_a_users_objects_is_put_back() -> None:
     holder = Holder()
     state = UserState([holder.fill])
     drawn = holder.fill()
-    assert state.generators_moved()
+    assert state.have_generators_moved()
     state.put_back()
     assert not hasattr(holder, "new")
     assert (holder.listed, holder.mapped, list(holder.queue)) == ([1], {"a": 1}, [1])
@@ -206,7 +206,7 @@ def test_the_mode_of_a_model_and_its_parameters_are_left_alone() -> None:
 @pytest.mark.parametrize("level", [LOW_DRAWS, HIGH_DRAWS])
 def test_steady_draws_do_not_depend_on_shapes(level: int) -> None:
     def draws(rows: int) -> list[Tensor]:
-        with Steady(level) as steady:
+        with SteadyDraws(level) as steady:
             made = [
                 torch.rand(rows, 3),
                 torch.randn(rows, 3),
@@ -214,7 +214,7 @@ def test_steady_draws_do_not_depend_on_shapes(level: int) -> None:
                 torch.bernoulli(torch.full((rows, 2), 0.3)),
                 F.dropout(torch.ones(rows, 5), 0.2),
             ]
-        assert not steady.unknown
+        assert not steady.has_unknown_draws
         return made
 
     for few, many in zip(draws(2), draws(7), strict=True):
@@ -231,18 +231,18 @@ RECORDS: list[Any] = [
 def test_altered_records_keep_their_types_and_leave_the_originals_alone() -> None:
     before = str(RECORDS)
     alterations = Alterations(RECORDS, safe=False)
-    longer = alterations.altered(RECORDS[1], ["longer", "label", "large"])
+    longer = alterations.alter(RECORDS[1], ["longer", "label", "large"])
     assert len(longer["ids"]) == len(longer["mask"]) == 5
     assert longer["y"] == 1
     assert float(longer["x"].max()) > 100
-    shorter = alterations.altered(RECORDS[0], ["shorter", "first token"])
+    shorter = alterations.alter(RECORDS[0], ["shorter", "first token"])
     assert shorter["ids"] == [5]
     assert str(RECORDS) == before
 
 
 def test_on_a_device_no_value_is_made_up_that_could_end_the_process() -> None:
     alterations = Alterations(RECORDS, safe=True)
-    altered = alterations.altered(
+    altered = alterations.alter(
         RECORDS[0], [part for part in ("longer", "large", "label") if part in alterations.applicable]
     )
     assert len(altered["ids"]) == 3

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.ledger.claims import COPIED, TRAINED_BEFORE, WRITTEN_BEFORE
-from sordino.ledger.lot_counts import LotCounts, said
+from sordino.ledger.lot_counts import LotCounts, describe_counts
 from tests.honesty.data import cross_entropy, network, vectors
 
 QUERY = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
@@ -113,7 +113,7 @@ def test_the_end_is_tested_however_often_a_claim_was_asked_for(seed):
 
 def test_a_claim_says_how_many_lots_came_after_the_last_test():
     counts = LotCounts(drawn=200, tested=9, untested=7)
-    assert any("last 7" in line for line in said([counts]))
+    assert any("last 7" in line for line in describe_counts([counts]))
 
 
 def epsilon_of(steps):

@@ -85,6 +85,6 @@ def test_the_check_leaves_the_model_as_it_was():
     x, y = vectors(0)[:6]
     model(x)
     before = list(model.inputs)
-    assert kept.found(lambda batch: cross_entropy(model, *batch), lambda: (x, y)) == [("", "inputs")]
+    assert kept.find(lambda batch: cross_entropy(model, *batch), lambda: (x, y)) == [("", "inputs")]
     assert len(model.inputs) == len(before)
     assert all(now is then for now, then in zip(model.inputs, before, strict=True))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from tests.contracts.hunter import tapped
+from tests.contracts.hunter import tap_releases
 from tests.honesty.door import moved
 
 ROUNDED = 1.001
@@ -111,7 +111,7 @@ def summed_at_the_door(n: int) -> Tensor:
 
     private = sd.Private(linear(16)(), summed, sd.NoisySum(sd.Flat(0.7), sd.Gaussian(1.0)), seed=0)
     data = TensorDataset(torch.full((n, 16), 1 / 3))
-    with tapped(tap):
+    with tap_releases(tap):
         for lot in private.draws(data, sd.Full(), steps=1, expected_batch=1.0, physical_batch=1000):
             private.backward(lot)
     return seen[0]

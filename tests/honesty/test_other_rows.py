@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from sordino.lots.loading import Loader
-from sordino.runtime_checks.reading_check import FIRST_RECORDS, ReadingOutcome, test_reading
+from sordino.runtime_checks.reading_check import FIRST_RECORDS, ReadingOutcome, check_reading_of_records
 from tests.honesty.attacks.model import far
 from tests.honesty.attacks.other_rows import MADE
 from tests.honesty.data import cross_entropy, network
 from tests.honesty.honest.datasets import HONEST_DATASETS
 
-test_reading.__test__ = False  # a function of the library, not a test
+check_reading_of_records.__test__ = False  # a function of the library, not a test
 BOUND, PASSES = 0.2, 6
 PLACES = {
     "a wrapper mixes a subset": [i for i in range(64) if i % 8],
@@ -66,9 +66,9 @@ def test_a_record_made_of_other_rows_is_found_at_the_first_lot(name):
     found = 0
     for seed in range(5):
         load = Loader(*MADE[name](*far(seed).tensors))
-        load.begin()
+        load.remember_unread()
         chosen = np.random.default_rng(seed).permutation(len(load.dataset))[:FIRST_RECORDS].tolist()
-        found += test_reading(load, chosen, seed) is ReadingOutcome.COUPLED
+        found += check_reading_of_records(load, chosen, seed) is ReadingOutcome.COUPLED
     assert found == 5, f"{name}: found {found} of 5 times"
 
 
@@ -76,6 +76,6 @@ def test_a_record_made_of_other_rows_is_found_at_the_first_lot(name):
 def test_an_honest_dataset_is_not_taken_for_one(name):
     for seed in range(5):
         load = Loader(*HONEST_DATASETS[name](*far(seed).tensors))
-        load.begin()
+        load.remember_unread()
         chosen = np.random.default_rng(seed).permutation(len(load.dataset))[:FIRST_RECORDS].tolist()
-        assert test_reading(load, chosen, seed) is not ReadingOutcome.COUPLED
+        assert check_reading_of_records(load, chosen, seed) is not ReadingOutcome.COUPLED

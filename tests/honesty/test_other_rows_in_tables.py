@@ -9,17 +9,17 @@ from torch.utils.data import Dataset
 
 from sordino.lots.loading import Loader
 from sordino.runtime_checks import dataset_view
-from sordino.runtime_checks.reading_check import ReadingOutcome, test_reading
+from sordino.runtime_checks.reading_check import ReadingOutcome, check_reading_of_records
 from tests.honesty.attacks.model import far
 
-test_reading.__test__ = False  # a function of the library, not a test
+check_reading_of_records.__test__ = False  # a function of the library, not a test
 X, Y = far(0).tensors
 
 
 def outcome(dataset):
     load = Loader(dataset, None)
-    load.begin()
-    return test_reading(load, np.random.default_rng(0).permutation(len(dataset))[:8].tolist(), 3)
+    load.remember_unread()
+    return check_reading_of_records(load, np.random.default_rng(0).permutation(len(dataset))[:8].tolist(), 3)
 
 
 class Held(Dataset):

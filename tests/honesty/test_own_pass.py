@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import sordino as sd
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.rng.named_draws import Drawn
-from sordino.runtime_checks.test_runner import Guard
+from sordino.rng.named_draws import RandomDraws
+from sordino.runtime_checks.test_runner import NeighbourTestRunner
 
 LOT, RECORDS, INPUTS = 64, 1024, 20
 
@@ -153,15 +153,15 @@ class Coin(nn.Module):
 @pytest.mark.parametrize(
     ("between", "drawn"),
     [
-        (nn.Identity(), Drawn.NOTHING),
-        (nn.Dropout(0.1), Drawn.MASKS),
-        (Coin("torch"), Drawn.OTHER),
-        (Coin("numpy"), Drawn.OTHER),
+        (nn.Identity(), RandomDraws.NOTHING),
+        (nn.Dropout(0.1), RandomDraws.MASKS),
+        (Coin("torch"), RandomDraws.OTHER),
+        (Coin("numpy"), RandomDraws.OTHER),
     ],
 )
 def test_what_passes_draw_is_known_after_the_first_test(between, drawn):
     private = train(network(between), cross_entropy, records(0), 2, claim=False)
-    assert private._checks._guard._drawn is drawn
+    assert private._checks._guard._random_draws is drawn
 
 
 @pytest.mark.parametrize("between", [nn.Identity(), nn.Dropout(0.1)])
@@ -174,5 +174,8 @@ def test_a_watched_pass_changes_no_bit_of_training(between):
         return torch.nn.utils.parameters_to_vector(model.parameters())
 
     tested = trained()
-    with mock.patch.object(Guard, "before_backward"), mock.patch.object(Guard, "after_pass"):
+    with (
+        mock.patch.object(NeighbourTestRunner, "before_backward"),
+        mock.patch.object(NeighbourTestRunner, "after_pass"),
+    ):
         assert torch.equal(tested, trained())

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from sordino import Flat, Normalised
-from sordino.clipping.clipping_rule import weigh
+from sordino.clipping.clipping_rule import sum_clipped
 from sordino.per_sample import Captured, Loop, PerformanceOptions, Vmap
 from sordino.per_sample.materialised import Materialised
-from sordino.release.rounding import slack
+from sordino.release.rounding import rounding_slack
 from tests.honesty_numerics.test_norms import CASES, B, D, P, factors
 
 
@@ -39,9 +39,9 @@ def test_one_record_moves_a_weighed_sum_by_no_more_than_the_bound(weigher, backe
     rule, sums = weigher.rule(None, list), []
     backend.per_sample(model, weighted, (a[1:], g[1:])).norms()  # verified on records that are not made for it
     for batch in ((a, g), (a[1:], g[1:])):
-        total = weigh((backend.per_sample(model, weighted, batch),), rule).total
+        total = sum_clipped((backend.per_sample(model, weighted, batch),), rule).total
         sums.append(total["layer.weight"].double().clone())
-    assert (sums[0] - sums[1]).norm() <= 1 + slack(B)
+    assert (sums[0] - sums[1]).norm() <= 1 + rounding_slack(B)
 
 
 class PositionsFirst(nn.Module):
@@ -67,9 +67,9 @@ def test_a_record_of_v_and_minus_v_does_not_wipe_out_the_others(v, two_pass):
     g[0, 1] = -g[0, 0]
     rule, sums = Flat(1.0).rule(None, list), []
     for batch in ((x, g), (x[1:], g[1:])):
-        total = weigh((backend.per_sample(model, lambda m, *given: m(*given), batch),), rule).total
+        total = sum_clipped((backend.per_sample(model, lambda m, *given: m(*given), batch),), rule).total
         sums.append(total["layer.weight"].double().clone())
-    assert (sums[0] - sums[1]).norm() <= 1 + slack(65)
+    assert (sums[0] - sums[1]).norm() <= 1 + rounding_slack(65)
 
 
 class Twice(nn.Module):
@@ -91,9 +91,9 @@ def test_two_uses_that_cancel_leave_the_others_as_they_are(two_pass):
     y[0] = -(2.0**34) + 2.0**12
     rule, sums = Flat(1.0).rule(None, list), []
     for batch in ((x, y), (x[1:], y[1:])):
-        total = weigh((backend.per_sample(model, lambda m, p, q: m(p, q), batch),), rule).total
+        total = sum_clipped((backend.per_sample(model, lambda m, p, q: m(p, q), batch),), rule).total
         sums.append(total["scale"].double().clone())
-    assert (sums[0] - sums[1]).norm() <= 1 + slack(B)
+    assert (sums[0] - sums[1]).norm() <= 1 + rounding_slack(B)
 
 
 def test_products_of_small_layers_that_vanish_are_not_lifted():
@@ -111,7 +111,7 @@ def test_products_of_small_layers_that_vanish_are_not_lifted():
     norms = grads.norms().squared.double().sqrt()
     one = grads.weighted_sum(torch.eye(B)[:, :1])
     for k, name in enumerate(grads.norms().names):
-        assert one[name].double().norm() <= (1 + slack(1)) * norms[0, k]
+        assert one[name].double().norm() <= (1 + rounding_slack(1)) * norms[0, k]
 
 
 def test_held_rows_whose_squares_vanish_are_not_low():

@@ -10,11 +10,11 @@ from sordino.per_sample import PerformanceOptions
 from sordino.per_sample.formulas.compound_parts import SeveralParts, SeveralRows
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.convolution_weight import Convolution
-from sordino.per_sample.formulas.gradient_part import NEVER, GradientRows, measured
+from sordino.per_sample.formulas.gradient_part import NEVER, GradientRows, measure_part
 from sordino.per_sample.formulas.lookup import Lookup, Tied
 from sordino.per_sample.formulas.matrix_product import Matmul
-from sordino.per_sample.formulas.output_gradient import Output
-from sordino.release.rounding import slack
+from sordino.per_sample.formulas.output_gradient import OutputGradient
+from sordino.release.rounding import rounding_slack
 
 B, T, D, P, V = 9, 16, 12, 10, 7
 KEEPING = PerformanceOptions(measure=False, keep_bytes=1 << 30)
@@ -46,7 +46,7 @@ def factors(case: str, positions: int = T) -> tuple[torch.Tensor, torch.Tensor]:
 
 def matmul(case, choice):
     a, g = factors(case)
-    output = Output(g)
+    output = OutputGradient(g)
     output.choice = choice
     return Matmul(a, g, output), (P, D)
 
@@ -147,12 +147,12 @@ def added(part, shape, weights) -> torch.Tensor:
 @pytest.mark.parametrize("name", PARTS)
 def test_a_norm_is_not_below_what_the_sum_gets(name, options, case):
     part, shape = PARTS[name](case)
-    norms = measured(part, options).double().sqrt()
+    norms = measure_part(part, options).double().sqrt()
     assert norms.shape == (B,)
     for i in range(B):
         if norms[i].isfinite():  # else the record counts nothing
             alone = added(part, shape, torch.eye(B)[i])
-            assert alone.norm() <= (1 + slack(1)) * norms[i] + 1e-18
+            assert alone.norm() <= (1 + rounding_slack(1)) * norms[i] + 1e-18
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -161,14 +161,14 @@ def test_a_norm_is_not_below_what_the_sum_gets(name, options, case):
 def test_a_record_moves_the_sum_of_the_others_by_no_more_than_the_bound(name, options, case):
     """At weights 1 / ‖g_i‖, as Normalised has them."""
     part, shape = PARTS[name](case)
-    norms = measured(part, options)
+    norms = measure_part(part, options)
     weights = torch.where(norms.isfinite(), norms.clamp(min=1e-24).rsqrt(), 0)
     if not norms[0].isfinite():
         pytest.skip("a record that is not finite is left out, and tested to be")
     without = weights.clone()
     without[0] = 0
     moved = added(part, shape, weights) - added(part, shape, without)
-    assert moved.norm() <= 1 + slack(B)
+    assert moved.norm() <= 1 + rounding_slack(B)
 
 
 def test_honest_norms_keep_their_bits():
@@ -176,4 +176,4 @@ def test_honest_norms_keep_their_bits():
     for name in ("rows", "one-position", "held-rows", "conv-unfold"):
         part, _ = PARTS[name]("plain")
         plain = part.squared(KEEPING)
-        assert torch.equal(measured(PARTS[name]("plain")[0], KEEPING), plain)
+        assert torch.equal(measure_part(PARTS[name]("plain")[0], KEEPING), plain)

@@ -10,7 +10,7 @@ from torch import nn
 import sordino as sd
 from sordino.integrations import Privacy
 from sordino.integrations.fitted_tables import find_sign_of_fitting
-from sordino.integrations.same_records import Trained, shares_records
+from sordino.integrations.same_records import TrainedTable, shares_records
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of their imports, about themselves
@@ -170,13 +170,13 @@ def test_held_out_rows_are_known_again_when_they_were_rounded_or_mixed():
     for seed in range(20):
         x, _ = table(200 + seed, n=600)
         train, other = x[:300], x[300:]
-        trained = Trained.on(train)
+        trained = TrainedTable.remember(train)
         size = train.std(0)
-        assert not trained.hold(other)
-        assert not trained.hold(other.round(1))
-        assert trained.hold((train / size).round(2)[:100] * size)
-        assert trained.hold(train.astype("float16")[:100])
-        assert trained.hold(np.concatenate([train[:100], other[:200]]))  # a third of them
+        assert not trained.shares_rows_with(other)
+        assert not trained.shares_rows_with(other.round(1))
+        assert trained.shares_rows_with((train / size).round(2)[:100] * size)
+        assert trained.shares_rows_with(train.astype("float16")[:100])
+        assert trained.shares_rows_with(np.concatenate([train[:100], other[:200]]))  # a third of them
 
 
 def test_imblearn():

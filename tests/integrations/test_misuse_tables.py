@@ -10,7 +10,7 @@ from torch import nn
 import sordino as sd
 from sordino.integrations import Privacy
 from sordino.integrations.equal_rows import RowDigests
-from sordino.integrations.same_records import Trained, shares_records
+from sordino.integrations.same_records import TrainedTable, shares_records
 from tests.integrations.words import Sentences
 
 with warnings.catch_warnings():
@@ -157,16 +157,16 @@ def test_held_out_rows_of_few_values_are_not_taken_for_the_training_set():
     generator = np.random.default_rng(0)
     for _ in range(200):
         cells = generator.integers(0, 1000, size=(1100, 1)) * np.ones((1, 2))  # as many cells as records
-        assert not RowDigests.of(cells[:1000]).hold(cells[1000:])
+        assert not RowDigests.of(cells[:1000]).has_rows_of(cells[1000:])
 
 
 def test_rows_are_told_apart_by_sign_and_known_in_another_precision():
     rows = np.array([[a, b, c] for a in (1.0, -1.0) for b in (0.25, -0.25) for c in np.linspace(0.1, 1, 20)])
-    assert not RowDigests.of(rows[:40]).hold(rows[40:])
-    assert not RowDigests.of(rows[:40]).hold(rows[:40] * [-1, -1, 1])
-    assert RowDigests.of(rows).hold(torch.as_tensor(rows, dtype=torch.float32))
-    assert not Trained.on(rows[::2]).hold(rows[1::2])  # in one memory, and yet others
-    assert Trained.on(rows[::2]).hold(rows[:3])  # too few to tell by chance, but a view of it
+    assert not RowDigests.of(rows[:40]).has_rows_of(rows[40:])
+    assert not RowDigests.of(rows[:40]).has_rows_of(rows[:40] * [-1, -1, 1])
+    assert RowDigests.of(rows).has_rows_of(torch.as_tensor(rows, dtype=torch.float32))
+    assert not TrainedTable.remember(rows[::2]).shares_rows_with(rows[1::2])  # in one memory, and yet others
+    assert TrainedTable.remember(rows[::2]).shares_rows_with(rows[:3])  # too few to tell by chance, but a view of it
 
 
 def test_other_records_of_the_same_list_are_not_the_same_records():

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sordino.kernels import build
-from sordino.kernels.abi import LEVELS, Functions, typed
-from sordino.kernels.library import KernelUnavailable, opened
+from sordino.kernels.abi import LEVELS, Functions, declare_types
+from sordino.kernels.library import KernelUnavailable, open_library
 
 
 def copied(folder: Path) -> None:
@@ -26,7 +26,7 @@ def copied(folder: Path) -> None:
 
 @cache
 def _folder() -> Path | None:
-    if build.compiler() is None:
+    if build.find_compiler() is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="sordino-kernels-"))
     copied(folder)
@@ -37,12 +37,12 @@ def _folder() -> Path | None:
 def library(made: build.Library, functions: Functions) -> ctypes.CDLL:
     """One of them; a test that asks for it is skipped where there is no compiler."""
     try:
-        return typed(opened(made), functions)
+        return declare_types(open_library(made), functions)
     except KernelUnavailable:
         folder = _folder()
     if folder is None:
         pytest.skip("there is no C compiler")
-    return typed(ctypes.CDLL(str(folder / made.path.name)), functions)
+    return declare_types(ctypes.CDLL(str(folder / made.path.name)), functions)
 
 
 def levels(made: build.Library, functions: Functions, kind: Any, names: tuple[str, ...] = LEVELS) -> Any:

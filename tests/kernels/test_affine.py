@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.kernels import build
-from sordino.kernels.affine import FUNCTIONS, Affines, agrees
-from sordino.kernels.processor import full_width
+from sordino.kernels.affine import FUNCTIONS, Affines, agrees_with_torch
+from sordino.kernels.processor import torch_computes_sixteen_at_once
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.first_batch.formula_timing import Stopwatch
 from sordino.per_sample.formulas import choice_by_shape
@@ -46,11 +46,11 @@ kernel = levels(build.AFFINE, FUNCTIONS, Willing)
 def used(kernel, monkeypatch):
     """Every linear map goes through it."""
     Willing.calls = 0
-    monkeypatch.setattr(mapped, "affines", lambda: kernel)
+    monkeypatch.setattr(mapped, "load_affines", lambda: kernel)
     monkeypatch.setattr(mapped, "_SMALL", 0)
-    known = Stopwatch.known
+    known = Stopwatch.known_choice
     always = lambda self, key: "compiled" if str(key[0]).startswith("mapped") else known(self, key)  # noqa: E731
-    monkeypatch.setattr(Stopwatch, "known", always)
+    monkeypatch.setattr(Stopwatch, "known_choice", always)
 
 
 def close(found: Tensor, x: Tensor, m: Tensor, bias: Tensor | None) -> bool:
@@ -105,8 +105,8 @@ def test_a_wrong_kernel_is_not_trusted(kernel):
         def __call__(self, x, m, bias=None, threads=1):
             return super().__call__(x, m, bias, threads) * (1 + 1e-4)
 
-    assert agrees(kernel)
-    assert not agrees(Wrong(kernel.library, kernel.level))
+    assert agrees_with_torch(kernel)
+    assert not agrees_with_torch(Wrong(kernel.library, kernel.level))
 
 
 class Attention(nn.Module):
@@ -138,14 +138,14 @@ def test_other_types_and_autocast_are_torchs(used):
     same(nn.Linear(6, 5).double(), (torch.randn(7, 6, dtype=torch.float64),), backend=Captured())
     x, layer = torch.randn(7, 6), nn.Linear(6, 5)
     with torch.autocast("cpu", torch.bfloat16):
-        y = mapped.mapped(x, layer.weight, layer.bias, 7, Workspace())
+        y = mapped.run_linear_map(x, layer.weight, layer.bias, 7, Workspace())
     assert y.dtype == torch.bfloat16
     assert not Willing.calls
 
 
 def test_a_gradient_without_dense_rows_is_torchs(used):
     x, layer = torch.randn(7, 6, requires_grad=True), nn.Linear(6, 5)
-    y = mapped.mapped(x, layer.weight.detach(), layer.bias.detach(), 7, Workspace())
+    y = mapped.run_linear_map(x, layer.weight.detach(), layer.bias.detach(), 7, Workspace())
     calls = Willing.calls
     (found,) = torch.autograd.grad(y, x, torch.ones(()).expand(7, 5))
     assert calls == Willing.calls
@@ -153,15 +153,22 @@ def test_a_gradient_without_dense_rows_is_torchs(used):
 
 
 def test_the_choice_is_by_timing_or_by_the_processors_vectors():
-    assert choice_by_shape.product("AVX2", wide=False) == "compiled"
-    assert choice_by_shape.product("AVX512", wide=full_width("AVX512", {"vendor_id": "GenuineIntel"})) == "torch"
+    assert choice_by_shape.choose_product_code("AVX2", wide=False) == "compiled"
+    assert (
+        choice_by_shape.choose_product_code(
+            "AVX512", wide=torch_computes_sixteen_at_once("AVX512", {"vendor_id": "GenuineIntel"})
+        )
+        == "torch"
+    )
     zen4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}  # vectors of sixteen in halves
-    assert choice_by_shape.product("AVX512", wide=full_width("AVX512", zen4)) == "compiled"
-    assert choice_by_shape.product("DEFAULT", wide=False) == "torch"
+    assert (
+        choice_by_shape.choose_product_code("AVX512", wide=torch_computes_sixteen_at_once("AVX512", zen4)) == "compiled"
+    )
+    assert choice_by_shape.choose_product_code("DEFAULT", wide=False) == "torch"
     workspace = Workspace()
     x, layer = torch.randn(512, 512), nn.Linear(512, 512)
-    if mapped.affines() is None:
+    if mapped.load_affines() is None:
         pytest.skip("nothing was compiled")
-    found = mapped.mapped(x, layer.weight.detach(), layer.bias.detach(), 512, workspace)
+    found = mapped.run_linear_map(x, layer.weight.detach(), layer.bias.detach(), 512, workspace)
     assert torch.allclose(found, layer(x), rtol=1e-4, atol=1e-4)
-    assert [key.split("'")[1] for key in workspace.stopwatch.choices()] == ["mapped"]
+    assert [key.split("'")[1] for key in workspace.stopwatch.export_choices()] == ["mapped"]

@@ -171,16 +171,16 @@ def test_values_too_small_are_zero_everywhere(products, grams):
 def test_wrong_kernels_are_not_trusted(products, grams):
     class Rounds(LowProducts):
         def add(self, g, a, w, out, beta, threads=1):
-            super().add(g, a, w.bfloat16().float(), out, beta, threads)
+            super().add_weighted_product(g, a, w.bfloat16().float(), out, beta, threads)
 
     class Loses(LowGrams):
         def __call__(self, g, inputs, threads=1, floor=0.0):
             return super().__call__(g[:, :-1], [a[:, :-1] for a in inputs], threads, floor)
 
-    assert bf16_product.agrees(products)
-    assert not bf16_product.agrees(Rounds(products.library, 1))
-    assert bf16_gram.agrees(grams)
-    assert not bf16_gram.agrees(Loses(grams.library, 1))
+    assert bf16_product.agrees_with_torch(products)
+    assert not bf16_product.agrees_with_torch(Rounds(products.library, 1))
+    assert bf16_gram.agrees_with_torch(grams)
+    assert not bf16_gram.agrees_with_torch(Loses(grams.library, 1))
 
 
 def test_without_the_instruction_the_library_says_so():

@@ -74,7 +74,7 @@ def layers(draw):
 def plain(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """(B, p, C/groups, *kernel) in double precision, sample by sample, by the framework."""
     shape = (g.shape[1], a.shape[1] // geometry.groups, *geometry.kernel)
-    return filters.rows(a.double(), g.double(), shape, geometry, "native", Workspace())
+    return filters.compute_rows(a.double(), g.double(), shape, geometry, "native", Workspace())
 
 
 def close(found: Tensor, wanted: Tensor, absolute: Tensor) -> None:
@@ -91,15 +91,15 @@ def test_where_no_two_channels_meet_it_is_the_same(alone, case, level, threads):
     options = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
     shape = (torch.conv1d, torch.conv2d)[rank - 1](a, weight, None, *options).shape
     g = torch.randn(shape, generator=torch.Generator().manual_seed(level))
-    assert depthwise.takes(a, g, geometry)
-    assert not depthwise.takes(a, torch.cat([g, g], 1), geometry)
+    assert depthwise.can_run(a, g, geometry)
+    assert not depthwise.can_run(a, torch.cat([g, g], 1), geometry)
     wanted, weights = plain(a, g, geometry), torch.linspace(0, 2, len(a))
     kernel, before = SampleGradients(alone, level), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         rows = torch.full((len(a), a.shape[1], geometry.taps, 1), torch.nan)
-        squared, total = kernel.rows(a, g, geometry, rows), kernel.sum(a, g, geometry, weights)
-        assert torch.equal(squared, kernel.rows(a, g, geometry, None))
+        squared, total = kernel.measure_rows(a, g, geometry, rows), kernel.weighted_sum(a, g, geometry, weights)
+        assert torch.equal(squared, kernel.measure_rows(a, g, geometry, None))
     finally:
         torch.set_num_threads(before)
     absolute = plain(a.abs(), g.abs(), geometry)
@@ -121,7 +121,7 @@ def test_depthwise_layers_agree_with_the_loop(last):
 def test_a_sample_of_weight_zero_is_not_looked_at_by_depthwise_sums(alone):
     a, g, geometry = torch.randn(3, 8, 5, 5), torch.randn(3, 8, 5, 5), Geometry((3, 3), (1, 1), (1, 1), (1, 1), 8)
     a[1] = torch.nan
-    total = SampleGradients(alone).sum(a, g, geometry, torch.tensor([1.0, 0.0, 1.0]))
+    total = SampleGradients(alone).weighted_sum(a, g, geometry, torch.tensor([1.0, 0.0, 1.0]))
     wanted = plain(a[::2], g[::2], geometry).sum(0)
     assert torch.allclose(total.mT.reshape(wanted.shape).double(), wanted, 1e-5, 1e-4)
 
@@ -130,14 +130,14 @@ def test_a_sample_of_weight_zero_is_not_looked_at_by_depthwise_sums(alone):
 @given(case=layers(), level=st.integers(0, 1), threads=st.integers(1, 3))
 def test_rows_norms_and_sums_are_the_frameworks(library, case, level, threads):
     a, g, geometry = case
-    assert compiled.takes(a, g, geometry)
+    assert compiled.can_run(a, g, geometry)
     kernel, wanted, before = SampleGradients(library, level), plain(a, g, geometry), torch.get_num_threads()
     weights = torch.linspace(0, 2, len(a))
     torch.set_num_threads(threads)
     try:
         rows = torch.full((len(a), g.shape[1], geometry.taps, a.shape[1] // geometry.groups), torch.nan)
-        squared, alone = kernel.rows(a, g, geometry, rows), kernel.rows(a, g, geometry, None)
-        total = kernel.sum(a, g, geometry, weights)
+        squared, alone = kernel.measure_rows(a, g, geometry, rows), kernel.measure_rows(a, g, geometry, None)
+        total = kernel.weighted_sum(a, g, geometry, weights)
     finally:
         torch.set_num_threads(before)
     absolute = plain(a.abs(), g.abs(), geometry)
@@ -169,18 +169,18 @@ def test_a_sample_of_weight_zero_is_not_looked_at(kernel):
 def test_a_wrong_kernel_is_not_trusted(kernel):
     class Wrong(SampleGradients):
         def rows(self, a, g, geometry, into):
-            return super().rows(a, g, geometry, into) * 1.001
+            return super().measure_rows(a, g, geometry, into) * 1.001
 
-    assert compiled.agrees(kernel)
-    assert not compiled.agrees(Wrong(kernel.library, kernel.level))
+    assert compiled.agrees_with_torch(kernel)
+    assert not compiled.agrees_with_torch(Wrong(kernel.library, kernel.level))
 
 
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 @pytest.mark.parametrize("last", [False, True], ids=("default", "channels last"))
 def test_a_network_by_the_kernel_agrees_with_the_loop(keep, last, library, monkeypatch):
     used = SampleGradients(library, library.sordino_level(1))
-    monkeypatch.setattr(compiled, "gradients", lambda: used)
-    monkeypatch.setattr(convolution.Convolution, "_choice", lambda *_: "compiled")
+    monkeypatch.setattr(compiled, "load_gradients", lambda: used)
+    monkeypatch.setattr(convolution.Convolution, "_choose_formula", lambda *_: "compiled")
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 5, 2, 2), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=2), nn.GroupNorm(2, 12),
@@ -191,8 +191,8 @@ def test_a_network_by_the_kernel_agrees_with_the_loop(keep, last, library, monke
 
 
 def test_without_the_kernel_a_checkpoint_that_names_it_still_runs(monkeypatch):
-    monkeypatch.setattr(compiled, "gradients", lambda: None)
-    monkeypatch.setattr(Stopwatch, "known", lambda _, key: "compiled" if key[0] in ("conv", "sum") else None)
+    monkeypatch.setattr(compiled, "load_gradients", lambda: None)
+    monkeypatch.setattr(Stopwatch, "known_choice", lambda _, key: "compiled" if key[0] in ("conv", "sum") else None)
     same(nn.Conv2d(2, 3, 3), (torch.randn(4, 2, 6, 6),))
 
 
@@ -240,14 +240,14 @@ def test_a_wrong_pass_is_not_trusted(passes):
         def backward(self, size, g, weight, geometry):
             return super().backward(size, g, weight, geometry) * 1.001
 
-    assert correlation.agrees(Correlations(passes))
-    assert not correlation.agrees(Wrong(passes))
+    assert correlation.agrees_with_torch(Correlations(passes))
+    assert not correlation.agrees_with_torch(Wrong(passes))
 
 
 @pytest.mark.parametrize("choice", ["torch", "compiled"])
 def test_a_network_whose_passes_are_compiled_agrees_with_the_loop(choice, passes, monkeypatch):
-    monkeypatch.setattr(correlated, "correlations", lambda: Correlations(passes))
-    before, seen = Stopwatch.known, set()
+    monkeypatch.setattr(correlated, "load_correlations", lambda: Correlations(passes))
+    before, seen = Stopwatch.known_choice, set()
 
     def known(self, key):
         if key[0] in ("forward", "input"):
@@ -255,7 +255,7 @@ def test_a_network_whose_passes_are_compiled_agrees_with_the_loop(choice, passes
             return choice
         return before(self, key)
 
-    monkeypatch.setattr(Stopwatch, "known", known)
+    monkeypatch.setattr(Stopwatch, "known_choice", known)
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 5, 2, 2),

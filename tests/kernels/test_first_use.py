@@ -16,15 +16,15 @@ from sordino.kernels import (
 )
 
 FIRST_USES = {
-    "affine": affine.affines,
-    "convolution": convolution.gradients,
-    "correlation": correlation.correlations,
-    "depthwise": depthwise.gradients,
-    "gram": gram.grams,
-    "matrices": matrices.functions,
-    "product": product.products,
-    "winograd": winograd.passes,
-    "winograd rows": winograd_rows.gradients,
+    "affine": affine.load_affines,
+    "convolution": convolution.load_gradients,
+    "correlation": correlation.load_correlations,
+    "depthwise": depthwise.load_gradients,
+    "gram": gram.load_grams,
+    "matrices": matrices.load_functions,
+    "product": product.load_products,
+    "winograd": winograd.load_passes,
+    "winograd rows": winograd_rows.load_gradients,
 }
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.kernels import build
-from sordino.kernels.gram import FUNCTIONS, Grams, agrees
+from sordino.kernels.gram import FUNCTIONS, Grams, agrees_with_torch
 from sordino.per_sample import Captured
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas import output_gradient as output
@@ -31,8 +31,8 @@ kernel = levels(build.GRAM, FUNCTIONS, Grams)
 
 @pytest.fixture
 def forced(kernel, monkeypatch):
-    monkeypatch.setattr(output, "grams", lambda: kernel)
-    monkeypatch.setattr(output.Output, "formula", lambda *_: "compiled")
+    monkeypatch.setattr(output, "load_grams", lambda: kernel)
+    monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: "compiled")
 
 
 def by_definition(g: Tensor, inputs: list[Tensor]) -> Tensor:
@@ -129,8 +129,8 @@ def test_a_wrong_kernel_is_not_trusted(kernel):
         def __call__(self, g, inputs, threads=1, floor=0.0):
             return super().__call__(g, inputs, threads, floor) * (1 + 1e-4)
 
-    assert agrees(kernel)
-    assert not agrees(Wrong(kernel.library, kernel.level))
+    assert agrees_with_torch(kernel)
+    assert not agrees_with_torch(Wrong(kernel.library, kernel.level))
 
 
 @pytest.mark.parametrize("model", [
@@ -157,8 +157,8 @@ def test_sums_that_cancel_are_measured_again(forced):
     g = torch.tensor([1.0, -1.0]).view(1, 2, 1) * torch.ones(4, 2, 5)
     g[1:, 1] += 1e-3 * torch.randn(3, 5)
     wanted = torch.bmm(g.double().mT, a.double()).square().sum((1, 2))
-    found = Matmul(a, g).squared(PerformanceOptions())
+    found = Matmul(a, g).measure_squared_norms(PerformanceOptions())
     vanished = 1e-36  # squares too small for float32 are counted, so that what cancels to nothing is not quite nothing
     assert torch.allclose(found.double(), wanted, rtol=1e-4, atol=vanished)
-    by_gram = output.grams()(g, [a])[:, 0, 0]
+    by_gram = output.load_grams()(g, [a])[:, 0, 0]
     assert not torch.allclose(by_gram[1:], wanted[1:], rtol=1e-4, atol=0), "nothing cancelled"

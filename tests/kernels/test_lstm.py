@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.kernels import build
-from sordino.kernels.lstm import FUNCTIONS, Recurrence, Weights, agrees
+from sordino.kernels.lstm import FUNCTIONS, Recurrence, Weights, agrees_with_torch
 from sordino.per_sample import Captured, Loop, PerformanceOptions
 from sordino.per_sample.layers import recurrent
 from tests.kernels.libraries import levels
@@ -42,7 +42,7 @@ class Counted:
 @pytest.fixture
 def used(kernel, monkeypatch):
     counted = Counted(kernel)
-    monkeypatch.setattr(recurrent, "recurrence", lambda: counted)
+    monkeypatch.setattr(recurrent, "load_recurrence", lambda: counted)
     return counted
 
 
@@ -134,8 +134,8 @@ def test_a_wrong_kernel_is_not_trusted(kernel):
             back.dh0.mul_(1 + 1e-4)
             return back
 
-    assert agrees(kernel)
-    assert not agrees(Wrong(kernel.library, kernel.level))
+    assert agrees_with_torch(kernel)
+    assert not agrees_with_torch(Wrong(kernel.library, kernel.level))
 
 
 class Net(nn.Module):

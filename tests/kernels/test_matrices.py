@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from sordino.kernels import build
-from sordino.kernels.matrices import FUNCTIONS, Functions, Matrices, agrees
+from sordino.kernels.matrices import FUNCTIONS, Functions, Matrices, agrees_with_torch
 from tests.kernels.libraries import levels
 
 kernel = levels(build.MATRICES, FUNCTIONS, Functions)
 
 
 def test_it_agrees_with_torch(kernel):
-    assert agrees(kernel)
+    assert agrees_with_torch(kernel)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 33, 1024, 2100])
@@ -19,9 +19,9 @@ def test_squares_and_weighted_rows_are_those_of_float64(kernel, width):
     torch.manual_seed(width)
     x, w = torch.randn(5, width + 3)[:, :width], torch.rand(5)
     both = Matrices(kernel, [x])
-    squared, _, finite = both.squared([0, -1])
+    squared, _, finite = both.squared_row_products([0, -1])
     rows, total = torch.empty(5, width), torch.full((width,), torch.nan)
-    both.weighted(w, {0: rows}, {0: total}, anew=True)
+    both.write_weighted_rows(w, {0: rows}, {0: total}, anew=True)
     assert finite
     assert torch.allclose(squared[:, 0].double(), x.double().square().sum(1), rtol=3e-7)
     assert torch.equal(rows, w[:, None] * x)

@@ -25,7 +25,7 @@ compiled = levels(build.NOISE, noise_kernel.FUNCTIONS, noise_kernel.NoiseKernel,
 
 
 def slow(stream, n, scale):
-    return np.concatenate([block.copy() for block in normals.blocks(stream, n, scale)])
+    return np.concatenate([block.copy() for block in normals.normal_blocks(stream, n, scale)])
 
 
 def test_the_key_stream_is_that_of_the_standard(compiled):
@@ -37,13 +37,13 @@ def test_the_key_stream_is_that_of_the_standard(compiled):
         "1bc12c9c01610d5d0d8bd6a3378eca622956e1c8693536b1bee99c73a31576b6"
     )
     assert compiled.keystream(stream, first, 4).astype("<u4").tobytes().hex() == wanted
-    assert stream.word(4 * first) == int.from_bytes(bytes.fromhex(wanted)[:4], "little")
+    assert stream.word_at(4 * first) == int.from_bytes(bytes.fromhex(wanted)[:4], "little")
 
 
 @pytest.mark.parametrize("blocks", [1, 7, 8, 16, 17, 64, 100])
 def test_the_key_stream_is_that_of_the_slow_path(compiled, blocks):
     stream, wanted = KeyStream(b"k" * 32, 2**63 + 3), bytearray(16 * (blocks + 5))
-    stream.into(wanted)
+    stream.fill(wanted)
     assert compiled.keystream(stream, 5, blocks).astype("<u4").tobytes() == bytes(wanted)[5 * 16 :]
 
 
@@ -67,7 +67,7 @@ def test_rare_words_were_among_those_compared():
     """The comparison above means something for the tails: its longest draw holds at least one word of each kind."""
     n = 3 * normals.BLOCK + 12_345
     buffer = bytearray(4 * n)
-    KeyStream(b"x" * 32, n).into(buffer)
+    KeyStream(b"x" * 32, n).fill(buffer)
     radii = np.frombuffer(buffer, dtype="<u4")[: 3 * normals.BLOCK].reshape(3, 2, -1)[:, 0]
     assert ((radii & np.uint32(2**31 - 1)) < normals.RARE).any()
 
@@ -94,8 +94,8 @@ def test_a_wrong_kernel_is_not_trusted(compiled):
         def add_normal(self, stream, scale, addresses, sizes, threads=1):
             super().add_normal(stream, scale * (1 + 2e-7), addresses, sizes, threads)
 
-    assert choice.agrees(compiled)
-    assert not choice.agrees(Wrong(compiled.library, compiled.level))
+    assert choice.gives_same_values(compiled)
+    assert not choice.gives_same_values(Wrong(compiled.library, compiled.level))
 
 
 def status(folder: Path, **environment: str) -> str:
@@ -118,7 +118,7 @@ def test_when_the_kernel_is_left_alone(tmp_path):
     made = subprocess.run(
         [sys.executable, str(package / "kernels" / "build.py"), "noise"], check=False, capture_output=True, text=True
     )
-    if build.compiler() is None:
+    if build.find_compiler() is None:
         assert "there is no C compiler" in made.stderr
         return
     assert status(tmp_path).startswith("compiled, ")

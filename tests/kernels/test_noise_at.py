@@ -20,7 +20,7 @@ def stream() -> KeyStream:
 
 
 def whole(total: int) -> np.ndarray:
-    return np.concatenate([block.copy() for block in normals.blocks(stream(), total, 1.5)])
+    return np.concatenate([block.copy() for block in normals.normal_blocks(stream(), total, 1.5)])
 
 
 def stretches(total: int) -> list[tuple[int, int]]:
@@ -36,15 +36,15 @@ def stretches(total: int) -> list[tuple[int, int]]:
 def test_the_slow_path_gives_slices_of_the_whole_draw(total):
     wanted = whole(total)
     for start, count in stretches(total)[:: 1 + total // BLOCK * 3]:
-        found = normals.values_at(stream(), total, start, count, 1.5)
+        found = normals.normals_at(stream(), total, start, count, 1.5)
         assert np.array_equal(found.view(np.uint32), wanted[start : start + count].view(np.uint32))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("total", TOTALS)
 def test_the_kernel_gives_slices_of_the_whole_draw(total, threads):
-    kernel = of_random.kernel()
-    if kernel is None or not kernel.ciphers:
+    kernel = of_random.noise_kernel()
+    if kernel is None or not kernel.makes_key_stream:
         pytest.skip("no compiled key stream here")
     wanted = whole(total)
     for start, count in stretches(total):
@@ -54,7 +54,9 @@ def test_the_kernel_gives_slices_of_the_whole_draw(total, threads):
 
 def test_the_last_block_of_a_longer_draw_has_other_values():
     """The number of values is part of the definition: a share cannot be drawn as if it were a draw of its own."""
-    assert not np.array_equal(normals.values_at(stream(), 100, 0, 10, 1.0), normals.values_at(stream(), 10, 0, 10, 1.0))
+    assert not np.array_equal(
+        normals.normals_at(stream(), 100, 0, 10, 1.0), normals.normals_at(stream(), 10, 0, 10, 1.0)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

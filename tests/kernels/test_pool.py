@@ -46,12 +46,12 @@ def test_maxima_and_gradients_are_torchs_to_the_last_bit(library, level, layer, 
     g = torch.randn(y.shape, generator=rng)
     back = torch.ops.aten.max_pool2d_with_indices_backward(g, x, *window[:3], (1, 1), False, places)
     made = pool.Pools(library, level)
-    if not pool.takes(x, window):
+    if not pool.can_run(x, window):
         pytest.fail("it can do all of these")
     found, taps = made.forward(x, window)
     assert torch.equal(found.nan_to_num(7, 8, 9), y.nan_to_num(7, 8, 9))
     assert torch.equal(made.backward(x.shape, g, taps, window), back)
-    assert torch.equal(pooling._by_torch(x.shape, g, taps, window), back)
+    assert torch.equal(pooling._backward_by_torch(x.shape, g, taps, window), back)
 
 
 def test_threads_change_nothing(library):
@@ -82,7 +82,7 @@ def loss(net, x):
 def test_norms_and_sums_are_those_of_the_loop_and_the_model_is_put_back(options, monkeypatch):
     net, x = model(**options), torch.randn(6, 2, 16, 16)
     net(x)
-    if pool.pools() is None:
+    if pool.load_pools() is None:
         pytest.skip("nothing was compiled")
     calls = []
     forward = pool.Pools.forward

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.kernels import build
-from sordino.kernels.product import FUNCTIONS, Products, agrees
+from sordino.kernels.product import FUNCTIONS, Products, agrees_with_torch
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.formulas import output_gradient as output
 from tests.kernels.libraries import levels
@@ -30,11 +30,11 @@ class Willing(Products):
 
     def add(self, *args):
         Willing.calls += 1
-        super().add(*args)
+        super().add_weighted_product(*args)
 
     def rows(self, *args):
         Willing.calls += 1
-        return super().rows(*args)
+        return super().compute_rows(*args)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ kernel = levels(build.PRODUCT, FUNCTIONS, Willing)
 @pytest.fixture
 def used(kernel, monkeypatch):
     Willing.calls = 0
-    monkeypatch.setattr(output, "products", lambda: kernel)
+    monkeypatch.setattr(output, "load_products", lambda: kernel)
 
 
 def close(found: Tensor, g: Tensor, a: Tensor, w: Tensor, before: Tensor) -> bool:
@@ -95,10 +95,10 @@ def test_nothing_beside_the_result_is_written(kernel):
 def test_a_wrong_kernel_is_not_trusted(kernel):
     class Wrong(Products):
         def add(self, g, a, w, out, beta, threads=1):
-            super().add(g, a, w * (1 + 1e-4), out, beta, threads)
+            super().add_weighted_product(g, a, w * (1 + 1e-4), out, beta, threads)
 
-    assert agrees(kernel)
-    assert not agrees(Wrong(kernel.library, kernel.level))
+    assert agrees_with_torch(kernel)
+    assert not agrees_with_torch(Wrong(kernel.library, kernel.level))
 
 
 def close_rows(rows: Tensor, squared: Tensor, g: Tensor, a: Tensor) -> bool:
@@ -155,7 +155,7 @@ class Second(nn.Module):
     ids=("one position", "positions", "positions first"),
 )
 def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
-    monkeypatch.setattr(output.Output, "formula", lambda *_: "gram")
+    monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: "gram")
     monkeypatch.setattr("sordino.per_sample.engine.batch_result.small_layers", lambda *_: None)
     same(model(), (torch.randn(shape),), backend=Captured())
     assert Willing.calls
@@ -168,7 +168,7 @@ def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
     ids=("positions", "positions first"),
 )
 def test_layers_whose_rows_it_makes_are_the_loops(used, monkeypatch, model, shape, keep):
-    monkeypatch.setattr(output.Output, "formula", lambda *_: "rows")
+    monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: "rows")
     monkeypatch.setattr("sordino.per_sample.engine.batch_result.small_layers", lambda *_: None)
     same(model(), (torch.randn(shape),), backend=Captured(PerformanceOptions(keep_bytes=keep)))
     assert Willing.calls

@@ -106,14 +106,14 @@ def test_output_and_input_gradient_are_the_frameworks(passes_library, case, leve
 @given(case=layers(), level=st.integers(0, 2), count=st.integers(1, 2))
 def test_rows_norms_and_sums_are_the_frameworks(rows_library, case, level, count):
     a, g, _, geometry = case
-    assert winograd_rows.takes(a, g, geometry)
+    assert winograd_rows.can_run(a, g, geometry)
     kernel, weights = Gradients(rows_library, level), torch.linspace(0, 2, len(a))
     wanted, absolute = each(a.double(), g.double(), geometry), each(a.double().abs(), g.double().abs(), geometry)
     with threads(count):
         rows = torch.full((len(a), g.shape[1], 9, a.shape[1]), torch.nan)
-        squared, alone = kernel.rows(a, g, geometry, rows), kernel.rows(a, g, geometry, None)
+        squared, alone = kernel.measure_rows(a, g, geometry, rows), kernel.measure_rows(a, g, geometry, None)
         a[0] = torch.nan  # of weight 0
-        total = kernel.sum(a, g, geometry, weights)
+        total = kernel.weighted_sum(a, g, geometry, weights)
     close(rows.mT.reshape(wanted.shape), wanted, absolute)
     norms = wanted.flatten(1).square().sum(1)
     bound = 1e-6 * norms + (ROUNDING * absolute.flatten(1).amax(1)).square()  # of a few products that cancel
@@ -134,7 +134,7 @@ def test_larger_layers_round_like_the_direct_sum(passes_library, rows_library, c
     g = last(torch.randn(3, outputs, size, size))
     passes, gradients = Passes(passes_library, level), Gradients(rows_library, level)
     rows = torch.empty(3, outputs, 9, channels)
-    squared = gradients.rows(a, g, geometry, rows)
+    squared = gradients.measure_rows(a, g, geometry, rows)
     wide = each(a.double(), g.double(), geometry)
 
     def error(found: Tensor, wanted: Tensor) -> float:
@@ -142,7 +142,7 @@ def test_larger_layers_round_like_the_direct_sum(passes_library, rows_library, c
 
     y, back = conv2d(a.double(), w.double(), padding=1), conv2d_input(a.shape, w.double(), g.double(), padding=1)
     total = torch.tensordot(weights.double(), wide, 1)
-    found_total = gradients.sum(a, g, geometry, weights)
+    found_total = gradients.weighted_sum(a, g, geometry, weights)
     for found, wanted in (
         (passes.forward(a, w, None, geometry), y),
         (passes.backward(a.shape, g, w, geometry), back),
@@ -163,7 +163,7 @@ def test_results_do_not_depend_on_the_other_samples(passes_library, rows_library
 
     def everything(a: Tensor, g: Tensor) -> list[Tensor]:
         rows = torch.empty(len(a), 20, 9, 24)
-        squared = gradients.rows(a, g, geometry, rows)
+        squared = gradients.measure_rows(a, g, geometry, rows)
         return [passes.forward(a, w, None, geometry), passes.backward(a.shape, g, w, geometry), rows, squared]
 
     alone = [everything(a[i : i + 1], g[i : i + 1]) for i in range(7)]
@@ -183,12 +183,12 @@ def test_wrong_kernels_are_not_trusted(passes_library, rows_library):
 
     class WrongGradients(Gradients):
         def sum(self, a, g, geometry, weights):
-            return super().sum(a, g, geometry, weights) * 1.001
+            return super().weighted_sum(a, g, geometry, weights) * 1.001
 
-    assert winograd.agrees(Passes(passes_library))
-    assert winograd_rows.agrees(Gradients(rows_library))
-    assert not winograd.agrees(WrongPasses(passes_library))
-    assert not winograd_rows.agrees(WrongGradients(rows_library))
+    assert winograd.agrees_with_torch(Passes(passes_library))
+    assert winograd_rows.agrees_with_torch(Gradients(rows_library))
+    assert not winograd.agrees_with_torch(WrongPasses(passes_library))
+    assert not winograd_rows.agrees_with_torch(WrongGradients(rows_library))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_wrong_kernels_are_not_trusted(passes_library, rows_library):
     ],
 )
 def test_other_convolutions_are_left_to_others(geometry):
-    assert not winograd.fits(geometry)
+    assert not winograd.is_winograd_convolution(geometry)
 
 
 def _noted(function: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
@@ -229,15 +229,15 @@ def _network() -> nn.Module:
 
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monkeypatch):
-    monkeypatch.setattr(winograd, "passes", lambda: Passes(passes_library))
-    monkeypatch.setattr(winograd_rows, "gradients", lambda: Gradients(rows_library))
-    before, seen = Stopwatch.known, set()
+    monkeypatch.setattr(winograd, "load_passes", lambda: Passes(passes_library))
+    monkeypatch.setattr(winograd_rows, "load_gradients", lambda: Gradients(rows_library))
+    before, seen = Stopwatch.known_choice, set()
 
     def known(self, key):
         seen.add(key[0])
         return "winograd" if key[0] in ("conv", "sum", "forward", "input") else before(self, key)
 
-    monkeypatch.setattr(Stopwatch, "known", known)
+    monkeypatch.setattr(Stopwatch, "known_choice", known)
     used: list[str] = []
     for kind, name in ((Passes, "forward"), (Passes, "backward"), (Gradients, "rows"), (Gradients, "sum")):
         monkeypatch.setattr(kind, name, _noted(getattr(kind, name), lambda _, name=name: used.append(name)))
@@ -251,8 +251,8 @@ def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monk
 
 
 def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_library, rows_library, monkeypatch):
-    monkeypatch.setattr(winograd, "passes", lambda: Passes(passes_library))
-    monkeypatch.setattr(winograd_rows, "gradients", lambda: Gradients(rows_library))
+    monkeypatch.setattr(winograd, "load_passes", lambda: Passes(passes_library))
+    monkeypatch.setattr(winograd_rows, "load_gradients", lambda: Gradients(rows_library))
     taken: list[tuple[str, str]] = []
     for name in ("norms", "total", "whole_pass"):
         monkeypatch.setattr(
@@ -265,12 +265,12 @@ def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_l
 
 
 def test_a_checkpoint_that_names_it_runs_without_it(monkeypatch):
-    monkeypatch.setattr(winograd, "passes", lambda: None)
-    monkeypatch.setattr(winograd_rows, "gradients", lambda: None)
+    monkeypatch.setattr(winograd, "load_passes", lambda: None)
+    monkeypatch.setattr(winograd_rows, "load_gradients", lambda: None)
     monkeypatch.setattr(
-        Stopwatch, "known", lambda _, key: "winograd" if key[0] in ("conv", "sum", "forward", "input") else None
+        Stopwatch, "known_choice", lambda _, key: "winograd" if key[0] in ("conv", "sum", "forward", "input") else None
     )
     same(_network(), (torch.randn(4, 3, 9, 8),), backend=Captured(PerformanceOptions(channels_last=True)))
-    monkeypatch.setattr(compiled, "gradients", lambda: None)
-    monkeypatch.setattr(correlated, "correlations", lambda: None)
+    monkeypatch.setattr(compiled, "load_gradients", lambda: None)
+    monkeypatch.setattr(correlated, "load_correlations", lambda: None)
     same(_network(), (torch.randn(4, 3, 9, 8),), backend=Captured(PerformanceOptions(channels_last=True)))

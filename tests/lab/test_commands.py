@@ -13,7 +13,7 @@ from sordino_lab.trained import train
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
 
-from sordino.app.cli.argument_parsing import parse
+from sordino.app.cli.argument_parsing import parse_command
 from sordino.app.cli.main import main
 from sordino.app.cli.train import Command
 
@@ -21,16 +21,16 @@ from sordino.app.cli.train import Command
 def settings_of(command):
     program, action, *arguments = shlex.split(command)
     assert (program, action) == ("sordino", "train")
-    return parse(Command, arguments, "sordino train", "").settings()
+    return parse_command(Command, arguments, "sordino train", "").settings()
 
 
 def test_a_parameter_may_be_given_several_times():
     flags = ["thesis-cifar", "--query", "projected"]
     both = {"rho": 4.0, "rounds": 3.0}
     for more in (["--parameter", "rho=4", "--parameter", "rounds=3"], ["--parameter", "rho=4", "rounds=3"]):
-        assert dict(parse(Command, [*flags, *more], "sordino train", "").settings().parameters) == both
+        assert dict(parse_command(Command, [*flags, *more], "sordino train", "").settings().parameters) == both
     with pytest.raises(ValueError, match="given twice"):
-        parse(Command, [*flags, "--parameter", "rho=4", "--parameter", "rho=3"], "sordino train", "").settings()
+        parse_command(Command, [*flags, "--parameter", "rho=4", "--parameter", "rho=3"], "sordino train", "").settings()
 
 
 def shape_of(command):

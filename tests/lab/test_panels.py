@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from sordino.app.report.method_colours import COLOURS, colour
-from sordino.app.report.panel_figures import inline, save
-from sordino.app.report.panels import Boxes, Field, Panel, Series, panel
+from sordino.app.report.method_colours import COLOURS, colour_of
+from sordino.app.report.panel_figures import inline_svg, save_figure
+from sordino.app.report.panels import Boxes, Field, Panel, Series, panel_from_table
 
 LINE = Series("ours", [0, 1, 2], [1.0, 2.0, float("nan")], low=[0.5, 1, 1], high=[2, 3, 3], method="dpsgd")
 HOLLOW = Series("sorted", [0, 1], [1, 2], method="sorted", hollow="lots by rank")
@@ -35,7 +35,7 @@ def test_a_panel_is_the_same_after_json():
     one = Panel(
         "t", "x", "y", [LINE, HOLLOW], [Boxes("b", [0, 1], [(0, 1, 2, 3, 4)] * 2)], field, ylog=True, ylim=(0.1, 9)
     )
-    again = panel(json.loads(json.dumps(one.table(), allow_nan=False)))
+    again = panel_from_table(json.loads(json.dumps(one.table(), allow_nan=False)))
     assert again.table() == one.table()
     assert again.series[1].hollow == "lots by rank"
 
@@ -50,13 +50,13 @@ def test_every_kind_of_mark_can_be_drawn(tmp_path):
         Panel("surface", "x", "y", [solid], field=Field(**grid, surface=True), zlabel="loss"),
         Panel("image", "x", "y", field=Field(**grid, image=True)),
     ]
-    for path in save(panels, tmp_path, "all", "reduced (tiny): everything", "about"):
+    for path in save_figure(panels, tmp_path, "all", "reduced (tiny): everything", "about"):
         assert path.stat().st_size > 1000
-    text = inline(panels[0], "one")
+    text = inline_svg(panels[0], "one")
     assert all(part in text for part in ("no guarantee: lots by rank", 'role="img"', "var(--series-0)"))
 
 
 def test_a_method_has_one_colour_and_an_unknown_one_is_refused():
-    assert colour("dpsgd") == COLOURS["dpsgd"] != colour("sorted")
+    assert colour_of("dpsgd") == COLOURS["dpsgd"] != colour_of("sorted")
     with pytest.raises(ValueError, match="no colour"):
-        colour("nobody")
+        colour_of("nobody")

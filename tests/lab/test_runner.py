@@ -10,7 +10,7 @@ from sordino_lab.size import ExperimentSize
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
 
-from sordino.app.runs.settings import settle
+from sordino.app.runs.settings import make_settings
 
 ONE = CurvePlan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.1})
 
@@ -142,5 +142,5 @@ def test_seconds_are_with_the_trainings_that_were_kept(tmp_path):
 
 def test_what_units_alone_have_is_no_part_of_a_run_by_records():
     few, many = ({"steps": 3, "unit_records": count} for count in (8, 16))
-    assert digest(settle("mnist", few)) == digest(settle("mnist", many))
-    assert digest(settle("friends", few)) != digest(settle("friends", many))
+    assert digest(make_settings("mnist", few)) == digest(make_settings("mnist", many))
+    assert digest(make_settings("friends", few)) != digest(make_settings("friends", many))

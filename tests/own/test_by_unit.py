@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import sordino
-from bench.resilience import same
+from bench.resilience import are_same
 from sordino.app.cli.main import main
 from sordino.app.runs.fit import resume
-from sordino.app.runs.own_data import of_file
+from sordino.app.runs.own_data import load_own_file
 from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.own_recipes import own_recipe
+from sordino.app.runs.own_recipes import recipe_for_own_data
 from tests.runs.cut_off import Crash, CrashesAt
 
 RECIPE = {"epsilon": 8.0, "steps": 12, "rate": 0.2, "unit": "person", "unit_records": 4}
@@ -44,8 +44,8 @@ def test_the_claim_is_about_people(visits, tmp_path):
 
 
 def test_nobody_is_on_both_sides_and_nobody_s_name_is_learnt_from(visits):
-    recipe = own_recipe(own(visits), RECIPE)
-    found = of_file(own(visits, held_out=0.3), recipe, lambda _: None)
+    recipe = recipe_for_own_data(own(visits), RECIPE)
+    found = load_own_file(own(visits, held_out=0.3), recipe, lambda _: None)
     people = [line.split(",")[0] for line in visits.read_text().splitlines()[1:]]
     train, units = found.prepared.train.tensors, found.prepared.units
     assert found.columns == ("sleep in [0, 24]",)
@@ -58,11 +58,11 @@ def test_nobody_is_on_both_sides_and_nobody_s_name_is_learnt_from(visits):
 
 
 def test_a_person_s_other_visits_do_not_move_who_is_held_out(visits):
-    recipe = own_recipe(own(visits), RECIPE)
-    before = of_file(own(visits), recipe, lambda _: None).prepared
+    recipe = recipe_for_own_data(own(visits), RECIPE)
+    before = load_own_file(own(visits), recipe, lambda _: None).prepared
     head, *rows = visits.read_text().splitlines()
     visits.write_text("\n".join([head, *(row for row in rows if not row.startswith("p7,"))]) + "\n")
-    after = of_file(own(visits), recipe, lambda _: None).prepared
+    after = load_own_file(own(visits), recipe, lambda _: None).prepared
     gone = sum(row.startswith("p7,") for row in rows)
     assert gone
     assert (len(before.train), len(before.test)) in (
@@ -76,7 +76,7 @@ def test_it_resumes_bit_equal(visits, tmp_path):
     with pytest.raises(Crash):
         sordino.fit("linear", own(visits), out=tmp_path / "cut", view=CrashesAt(5), **TINY)
     resume(tmp_path / "cut")
-    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+    assert all(are_same(tmp_path / "whole", tmp_path / "cut").values())
 
 
 def test_it_learns(visits, tmp_path):

@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from sordino.app.data.own.columns import scheme
-from sordino.app.data.own.declared_columns import Declared, from_file
-from sordino.app.data.own.held_out import held_out
-from sordino.app.data.own.rows import read
+from sordino.app.data.own.columns import choose_scheme
+from sordino.app.data.own.declared_columns import DeclaredColumns, read_declarations
+from sordino.app.data.own.held_out import choose_held_out
+from sordino.app.data.own.rows import read_table
 
 TABLE = "age,sex,town,pay\n31,F,Ulm,2.5\n64,M,Jena,-1\n150,F,Rome,0\n"
-DECLARED = Declared({"age": (0, 100)}, {"town": ("Ulm", "Jena", "*")})
+DECLARED = DeclaredColumns({"age": (0, 100)}, {"town": ("Ulm", "Jena", "*")})
 
 
 @pytest.fixture
 def rows(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
-    return read(tmp_path / "t.csv")
+    return read_table(tmp_path / "t.csv")
 
 
 def test_a_row_is_what_was_declared_of_it(rows):
-    made = scheme(rows, DECLARED, ())
+    made = choose_scheme(rows, DECLARED, ())
     assert made.titles == ["pay", "age in [0, 100]", "sex=F", "sex=M", "town=Ulm", "town=Jena", "town=*"]
     assert made.unbounded == 1
     by_hand = [
@@ -31,37 +31,37 @@ def test_a_row_is_what_was_declared_of_it(rows):
 
 
 def test_only_what_was_not_declared_is_read_off(rows):
-    assert all("age" not in told and "town" not in told for told in scheme(rows, DECLARED, ()).read_off)
-    whole = DECLARED.and_(Declared({"pay": (-5, 5)}, {"sex": ("F", "M")}))
-    assert scheme(rows, whole, ()).read_off == ()
+    assert all("age" not in told and "town" not in told for told in choose_scheme(rows, DECLARED, ()).read_off)
+    whole = DECLARED.merged_with(DeclaredColumns({"pay": (-5, 5)}, {"sex": ("F", "M")}))
+    assert choose_scheme(rows, whole, ()).read_off == ()
 
 
 def test_declared_columns_make_a_record_s_numbers_its_own(rows, tmp_path):
     """What the other records are does not matter: the scheme of one record alone is the same."""
-    whole = DECLARED.and_(Declared({"pay": (-5, 5)}, {"sex": ("F", "M")}))
-    together = scheme(rows, whole, ()).encode(rows)
+    whole = DECLARED.merged_with(DeclaredColumns({"pay": (-5, 5)}, {"sex": ("F", "M")}))
+    together = choose_scheme(rows, whole, ()).encode(rows)
     for k, line in enumerate(TABLE.splitlines()[1:]):
         (tmp_path / "one.csv").write_text(TABLE.splitlines()[0] + "\n" + line + "\n")
-        alone = read(tmp_path / "one.csv")
-        np.testing.assert_array_equal(scheme(alone, whole, ()).encode(alone)[0], together[k])
+        alone = read_table(tmp_path / "one.csv")
+        np.testing.assert_array_equal(choose_scheme(alone, whole, ()).encode(alone)[0], together[k])
 
 
 def test_a_schema_file_says_the_same_as_flags(tmp_path):
     (tmp_path / "s.toml").write_text('[bounds]\nage = [0, 100]\n[categories]\ntown = ["Ulm", "Jena", "*"]\n')
-    assert from_file(tmp_path / "s.toml") == DECLARED
+    assert read_declarations(tmp_path / "s.toml") == DECLARED
 
 
 @pytest.mark.parametrize("text", ["[bounds", "[limits]\nage = [0, 1]", "[bounds]\nage = 3", '[categories]\nsex = "F"'])
 def test_a_schema_file_that_says_something_else(tmp_path, text):
     (tmp_path / "s.toml").write_text(text)
     with pytest.raises(ValueError, match=r"need|not TOML"):
-        from_file(tmp_path / "s.toml")
+        read_declarations(tmp_path / "s.toml")
 
 
 def test_one_record_less_moves_nobody_to_the_other_side():
     records = [str(k).encode() for k in range(2000)]
-    whole = dict(zip(records, held_out(records, 0.1), strict=True))
-    without = dict(zip(records[1:], held_out(records[1:], 0.1), strict=True))
+    whole = dict(zip(records, choose_held_out(records, 0.1), strict=True))
+    without = dict(zip(records[1:], choose_held_out(records[1:], 0.1), strict=True))
     assert all(whole[one] == side for one, side in without.items())
     # A fair coin of 0.1 for each: within five standard deviations, 5 √(0.1 · 0.9 / 2000).
     assert sum(whole.values()) / 2000 == pytest.approx(0.1, abs=0.034)
@@ -69,7 +69,7 @@ def test_one_record_less_moves_nobody_to_the_other_side():
 
 def test_quotes_blank_lines_and_a_mark_at_the_beginning(tmp_path):
     (tmp_path / "t.csv").write_bytes('\ufeffa,b\n\n"1, or ""two""","x\ny"\n3,4\n'.encode())
-    found = read(tmp_path / "t.csv")
+    found = read_table(tmp_path / "t.csv")
     assert found.columns == ("a", "b")
     assert found.cells == [['1, or "two"', "x\ny"], ["3", "4"]]
     assert found.lines == [3, 5]

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import sordino
-from bench.resilience import same
+from bench.resilience import are_same
 from sordino.app.cli.main import main
 from sordino.app.runs.fit import resume
 from sordino.app.runs.own_data import HELD_OUT, TESTED
@@ -85,7 +85,7 @@ def test_a_run_on_a_table_resumes_bit_equal(people, tmp_path, model):
         with pytest.raises(Crash):
             sordino.fit(model, own, out=tmp_path / f"cut-{step}", view=CrashesAt(step), **TINY, **more)
         resume(tmp_path / f"cut-{step}")
-        assert all(same(tmp_path / "whole", tmp_path / f"cut-{step}").values())
+        assert all(are_same(tmp_path / "whole", tmp_path / f"cut-{step}").values())
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_the_configuration_of_a_run_runs_again(people, tmp_path, capfd):
     first = sordino.fit("mlp", own, out=tmp_path / "first", **TINY)
     config = tmp_path / "first" / "config.toml"
     assert main(["train", "--config", str(config), "--no-report", "--out", str(tmp_path / "again")]) == 0
-    assert all(same(first.run, tmp_path / "again").values())
+    assert all(are_same(first.run, tmp_path / "again").values())
     assert str(first.claim) in capfd.readouterr().out
 
 
@@ -246,7 +246,7 @@ def test_a_run_in_memory_resumes_with_what_it_was_given(tmp_path):
     with pytest.raises(ValueError, match="are in no file"):
         resume(tmp_path / "cut")
     resume(tmp_path / "cut", model=model(), data=pairs())
-    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+    assert all(are_same(tmp_path / "whole", tmp_path / "cut").values())
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_models_and_data_that_do_not_fit(tmp_path, model, data, message):
 
 @pytest.mark.slow
 def test_adult_as_a_csv_by_one_command_in_under_a_minute(tmp_path):
-    from sordino.app.data.files import folder
+    from sordino.app.data.files import files_folder
 
-    source = folder("adult")
+    source = files_folder("adult")
     names = [line.partition(":")[0] for line in (source / "adult.names").read_text().splitlines() if ":" in line[:20]]
     names = [name for name in names if name and not name.startswith("|") and " " not in name]
     rows = [line for line in (source / "adult.data").read_text().splitlines() if line.strip()]

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from sordino.per_sample import Chunked, Loop, Vmap
-from sordino.per_sample.chunked import nothing
-from sordino.per_sample.protocol import trainable
-from sordino.per_sample.row_arithmetic import squared_norms
+from sordino.per_sample.chunked import make_empty
+from sordino.per_sample.protocol import trainable_parameters
+from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.refusal import Refusal
 
 B = 4
@@ -99,7 +99,7 @@ def test_norms_dots_and_sums_are_the_loops(make, data, backend):
     assert other.norms().names == oracle.norms().names
     torch.testing.assert_close(other.norms().squared, oracle.norms().squared, **close)
     torch.testing.assert_close(other.losses, oracle.losses, **close)
-    theta = {name: p.detach() for name, p in trainable(model).items()}
+    theta = {name: p.detach() for name, p in trainable_parameters(model).items()}
     torch.testing.assert_close(other.dot(theta), oracle.dot(theta), **close)
     for weights in (torch.rand(B, 1).double(), torch.rand(B, len(theta)).double()):
         one, two = other.weighted_sum(weights), oracle.weighted_sum(weights)
@@ -111,8 +111,10 @@ def test_norms_dots_and_sums_are_the_loops(make, data, backend):
 def test_the_loop_sums_to_plain_autograd(make, data):
     model, batch = case(make, data)
     total = Loop().per_sample(model, loss, batch).weighted_sum(torch.ones(B, 1))
-    plain = torch.autograd.grad(loss(model, *batch).sum(), list(trainable(model).values()), allow_unused=True)
-    for (name, p), grad in zip(trainable(model).items(), plain, strict=True):
+    plain = torch.autograd.grad(
+        loss(model, *batch).sum(), list(trainable_parameters(model).values()), allow_unused=True
+    )
+    for (name, p), grad in zip(trainable_parameters(model).items(), plain, strict=True):
         torch.testing.assert_close(total[name], torch.zeros_like(p) if grad is None else grad, rtol=1e-10, atol=1e-12)
 
 
@@ -165,14 +167,14 @@ def test_a_norm_of_millions_of_elements_is_not_read_low():
     """float32 norms over 2²² elements; a naive reduction is off by up to 1e-4 and breaks the bound."""
     rows = torch.full((2, 1 << 22), 0.1)
     exact = rows.double().square().sum(dim=1)
-    torch.testing.assert_close(squared_norms(rows).double(), exact, rtol=1e-7, atol=0)
+    torch.testing.assert_close(row_squared_norms(rows).double(), exact, rtol=1e-7, atol=0)
 
 
 def test_chunks_give_what_the_whole_gives():
     model, (x,) = case(*LAYERS["conv1d-reflect"])
     whole = Loop().per_sample(model, loss, (x,))
     parts = Chunked(lambda: (Vmap().per_sample(model, loss, (x[i : i + 3],)) for i in range(0, B, 3)))
-    theta = {name: p.detach() for name, p in trainable(model).items()}
+    theta = {name: p.detach() for name, p in trainable_parameters(model).items()}
     weights = torch.rand(B, 1).double()
     torch.testing.assert_close(parts.norms().squared, whole.norms().squared)
     torch.testing.assert_close(parts.dot(theta), whole.dot(theta))
@@ -183,6 +185,6 @@ def test_chunks_give_what_the_whole_gives():
 
 def test_the_gradients_of_nobody():
     model, _ = case(*LAYERS["linear"])
-    none = nothing(trainable(model))
+    none = make_empty(trainable_parameters(model))
     assert none.norms().squared.shape == (0, 2)
     assert all((value == 0).all() for value in none.weighted_sum(torch.zeros(0, 1)).values())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import sordino as sd
-from sordino.kernels.bf16_product import LowProducts, low_products
+from sordino.kernels.bf16_product import LowProducts, load_low_products
 from sordino.per_sample import Captured, Loop, PerformanceOptions
 from sordino.per_sample.formulas import output_gradient as output
 
@@ -23,7 +23,7 @@ B, T, D = 4, 40, 64
 KEPT = PerformanceOptions(keep_bytes=1 << 26)
 AGAIN = PerformanceOptions(keep_bytes=0)
 
-needs_kernel = pytest.mark.skipif(low_products() is None, reason="this processor does not multiply bfloat16")
+needs_kernel = pytest.mark.skipif(load_low_products() is None, reason="this processor does not multiply bfloat16")
 
 
 class Twice(nn.Module):
@@ -104,11 +104,11 @@ class Counting(LowProducts):
 
     def add(self, *args: object) -> None:
         Counting.calls += 1
-        super().add(*args)  # type: ignore[arg-type]
+        super().add_weighted_product(*args)  # type: ignore[arg-type]
 
     def rows(self, *args: object) -> Tensor:
         Counting.calls += 1
-        return super().rows(*args)  # type: ignore[arg-type]
+        return super().compute_rows(*args)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -119,10 +119,10 @@ def seeded() -> None:
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The kernel has to be called by whoever asks for this."""
-    found = low_products()
+    found = load_low_products()
     assert found is not None
     kernel, Counting.calls = Counting(found.library, found.level), 0
-    monkeypatch.setattr(output, "low_products", lambda: kernel)
+    monkeypatch.setattr(output, "load_low_products", lambda: kernel)
     yield
     assert Counting.calls
 
@@ -156,7 +156,7 @@ def agree(ours: object, wanted: object, names: tuple[str, ...], weights: Tensor,
 @pytest.mark.parametrize("mode", ["bf16", "autocast"])
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_what_float32_copies_give(used, monkeypatch, name, mode, formula, options):
-    monkeypatch.setattr(output.Output, "formula", lambda *_: formula)
+    monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: formula)
     model, x = case(name, mode)
     with within(mode):
         ours = Captured(options).per_sample(model, losses, (x,))
@@ -165,7 +165,7 @@ def test_it_is_what_float32_copies_give(used, monkeypatch, name, mode, formula, 
         u = {n: torch.randn(p.shape) for n, p in model.named_parameters()}
         weights = (torch.rand(B, 1), torch.rand(B, len(norms.names)))
         found = [ours.weighted_sum(w) for w in weights], ours.dot(u)
-        monkeypatch.setattr(output, "low_products", lambda: None)
+        monkeypatch.setattr(output, "load_low_products", lambda: None)
         copies = Captured(options).per_sample(model, losses, (x,))
         wanted = copies.norms()
         torch.testing.assert_close(norms.squared.sqrt(), wanted.squared.sqrt(), rtol=2e-5, atol=1e-6)
@@ -193,9 +193,9 @@ def test_it_is_the_loops_to_the_digits_of_bfloat16(used, name, mode):
 @pytest.mark.parametrize("formula", ["rows", "compiled"])
 @pytest.mark.parametrize("mode", ["bf16", "autocast"])
 def test_it_is_exact_for_the_tensors_it_is_given(used, monkeypatch, mode, formula, options):
-    monkeypatch.setattr(output.Output, "formula", lambda *_: formula)
+    monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: formula)
     given: list[tuple[Tensor, Tensor]] = []
-    real = output.as_multiplied
+    real = output.prepare_factors
 
     def seen(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         given.append((a.bfloat16(), g))
@@ -229,7 +229,7 @@ def test_it_is_exact_for_the_tensors_it_is_given(used, monkeypatch, mode, formul
 @pytest.mark.parametrize("formula", ["rows", "compiled"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_sample_that_is_not_finite_contributes_nothing(used, monkeypatch, formula, value):
-    monkeypatch.setattr(output.Output, "formula", lambda *_: formula)
+    monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: formula)
     model, x = case("linear", "bf16")
     w = torch.tensor([[0.5], [0.0], [1.0], [0.25]])
     clean = Captured(AGAIN).per_sample(model, losses, (x,)).weighted_sum(w)
@@ -247,7 +247,7 @@ def test_a_penalty_inside_the_clip_is_the_one_of_float32_copies(used, monkeypatc
     model, x = case("linear", mode)
     with within(mode):
         found = Captured(inner=True).per_sample(model, losses, (x,)).inner
-        monkeypatch.setattr(output, "low_products", lambda: None)
+        monkeypatch.setattr(output, "load_low_products", lambda: None)
         wanted = Captured(inner=True).per_sample(model, losses, (x,))
         scale = wanted.norms().squared.sqrt() * torch.stack([p.detach().float().norm() for p in model.parameters()])
         assert ((found - wanted.inner).abs() <= 1e-5 * scale).all()
@@ -277,9 +277,9 @@ def test_nothing_measured_gives_the_same_bits_twice(used):
 
 
 def test_without_the_kernel_they_are_copied_to_float32(monkeypatch):
-    monkeypatch.setattr(output, "low_products", lambda: None)
+    monkeypatch.setattr(output, "load_low_products", lambda: None)
     a, g = torch.randn(2, T, D), torch.randn(2, T, D).bfloat16()
-    inputs, gradients = output.as_multiplied(a, g)
+    inputs, gradients = output.prepare_factors(a, g)
     assert inputs.dtype == gradients.dtype == torch.float32
     assert torch.equal(inputs, a.bfloat16().float())  # as the layer rounded it
     model, x = case("linear", "bf16")

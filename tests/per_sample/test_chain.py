@@ -17,7 +17,7 @@ from tests.per_sample.oracle import same, square
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of layers of every chain that was gone back through."""
     found: list[int] = []
-    parts = chain._parts
+    parts = chain._make_chain_parts
 
     def watched(tape: Any, name: str, links: Any, *rest: Any) -> Any:
         found.append(len(links))

@@ -27,7 +27,7 @@ def _loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _plan(backend: Captured, model: nn.Module, x: torch.Tensor) -> ModulePlan:
-    return backend._plans.find(Inventory(model), _loss, [x])
+    return backend._plans.find_or_make_plan(Inventory(model), _loss, [x])
 
 
 def _other(key: str, choice: str) -> str:

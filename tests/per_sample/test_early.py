@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.lots.chunking import chunks
+from sordino.lots.chunking import cut_into_batches
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.engine import pruned_backward
 from sordino.per_sample.engine.batch_result import Result
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
 from sordino.per_sample.engine.recorded_use import Use
 from sordino.per_sample.formulas.gradient_part import GradientRows
-from sordino.per_sample.physical_batch import activation_bytes, physical_batch
+from sordino.per_sample.physical_batch import activation_bytes, choose_physical_batch
 from tests.per_sample.oracle import same, square
 from tests.per_sample.zoo import GRID, Case
 
@@ -99,23 +99,23 @@ def test_nothing_of_a_batch_lives_on_without_a_garbage_collection() -> None:
 
 def test_lots_that_fill_memory_go_in_two_parts_of_equal_size() -> None:
     cpu = torch.device("cpu")
-    assert physical_batch(1000, cpu, lot=100, activations=1 << 18, parameters=10) == 60
-    assert physical_batch(1000, cpu, lot=1000, activations=1 << 18, parameters=10) == 80  # what a cache holds
-    assert physical_batch(1000, cpu, lot=1000, activations=1 << 22, parameters=10) == 32  # but enough to be busy
-    assert physical_batch(1000, cpu, lot=100, activations=1 << 20, parameters=1 << 28) > 100
-    assert physical_batch(1000, cpu, lot=100, activations=1 << 10, parameters=10) > 100  # too little to matter
+    assert choose_physical_batch(1000, cpu, lot=100, activations=1 << 18, parameters=10) == 60
+    assert choose_physical_batch(1000, cpu, lot=1000, activations=1 << 18, parameters=10) == 80  # what a cache holds
+    assert choose_physical_batch(1000, cpu, lot=1000, activations=1 << 22, parameters=10) == 32  # but enough to be busy
+    assert choose_physical_batch(1000, cpu, lot=100, activations=1 << 20, parameters=1 << 28) > 100
+    assert choose_physical_batch(1000, cpu, lot=100, activations=1 << 10, parameters=10) > 100  # too little to matter
     for n in (0, 1, 59, 60, 61, 100, 120, 121, 300):
-        sizes = [len(part) for part in chunks(np.arange(n), 60)]
+        sizes = [len(part) for part in cut_into_batches(np.arange(n), 60)]
         assert len(sizes) == -(-n // 60)
         assert max(sizes, default=0) - min(sizes, default=0) <= 1
-        assert np.array_equal(np.concatenate([*chunks(np.arange(n), 60), np.arange(0)]), np.arange(n))
+        assert np.array_equal(np.concatenate([*cut_into_batches(np.arange(n), 60), np.arange(0)]), np.arange(n))
 
 
 def test_lots_stay_whole_where_the_backward_pass_leaves_little_and_parameters_weigh() -> None:
     cpu, asked = torch.device("cpu"), list[int]()
 
     def chosen(held: int, parameters: int, activations: int = 1 << 20) -> int:
-        return physical_batch(1000, cpu, 100, activations, parameters, lambda: asked.append(held) or held)
+        return choose_physical_batch(1000, cpu, 100, activations, parameters, lambda: asked.append(held) or held)
 
     assert chosen(held=1 << 19, parameters=25 << 20) > 100
     assert chosen(held=1 << 20, parameters=20 << 20) == 32  # as much as plain training keeps, and more on the way
@@ -154,10 +154,10 @@ class _Branches(nn.Module):
 
 def test_rows_that_are_kept_stay_within_what_memory_keeps_warm() -> None:
     uses = [Use("", None, (torch.empty(1 << 20),), (0,), None, 1, bytes=1 << 27)]  # type: ignore[arg-type]
-    budget = KeepBudget.holding(PerformanceOptions(), uses)
+    budget = KeepBudget.for_uses(PerformanceOptions(), uses)
     budget.measure(GradientRows(torch.ones(2, 3)))
     assert budget.options.keep_bytes == 1 << 26
-    few = KeepBudget.holding(PerformanceOptions(), [Use("", None, (), (), None, 1, bytes=800)])  # type: ignore[arg-type]
+    few = KeepBudget.for_uses(PerformanceOptions(), [Use("", None, (), (), None, 1, bytes=800)])  # type: ignore[arg-type]
     few.measure(GradientRows(torch.ones(2, 3)))
     assert few.options.keep_bytes == 1000
 

@@ -10,7 +10,7 @@ from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.formulas import grouped_product
 from sordino.per_sample.formulas.grouped_product import Grouped, Routes
 from sordino.per_sample.layers import rule_for
-from sordino.per_sample.layers.experts import experts
+from sordino.per_sample.layers.experts import run_experts
 from tests.per_sample.oracle import same, square
 
 COUNTS = [[3, 0, 5], [0, 0, 0], [1, 30, 2]]
@@ -41,7 +41,7 @@ def test_norms_products_and_sums_are_those_of_the_rows() -> None:
     u, w = torch.randn(3, 5, 6, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
     assert torch.allclose(part.rows(slice(None)), true)
     assert torch.allclose(part.rows(torch.tensor([2, 0])), true[[2, 0]])
-    assert torch.allclose(part.squared(options), true.flatten(1).square().sum(1))
+    assert torch.allclose(part.measure_squared_norms(options), true.flatten(1).square().sum(1))
     assert torch.allclose(part.dot(u), (true * u).flatten(1).sum(1))
     for beta, before in ((0, torch.full((3, 5, 6), torch.nan).double()), (1, torch.ones(3, 5, 6).double())):
         out = before.clone()
@@ -53,11 +53,11 @@ def test_norms_products_and_sums_are_those_of_the_rows() -> None:
 def test_norms_in_float32_are_those_of_the_rows(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel, stretches of few rows in one call, and by torch."""
     if not compiled:
-        monkeypatch.setattr(grouped_product, "grams", lambda: None)
+        monkeypatch.setattr(grouped_product, "load_grams", lambda: None)
     exact = grouped()
     part = Grouped(exact.a.float(), exact.g.float(), exact.routes)
     wanted = one_by_one(exact).flatten(1).square().sum(1)
-    assert torch.allclose(part.squared(PerformanceOptions()).double(), wanted, rtol=1e-5)
+    assert torch.allclose(part.measure_squared_norms(PerformanceOptions()).double(), wanted, rtol=1e-5)
 
 
 def test_norms_of_a_sample_do_not_depend_on_the_others() -> None:
@@ -66,15 +66,19 @@ def test_norms_of_a_sample_do_not_depend_on_the_others() -> None:
     a, g, alone = torch.randn(40, 16), torch.randn(40, 16), torch.zeros(3, dtype=torch.long)
     for others in (2, 37):
         owners = torch.cat([alone, torch.ones(others, dtype=torch.long)])
-        both = Grouped(a[: len(owners)], g[: len(owners)], Routes([[3, others]], owners)).squared(PerformanceOptions())
-        assert torch.equal(both[:1], Grouped(a[:3], g[:3], Routes([[3]], alone)).squared(PerformanceOptions()))
+        both = Grouped(a[: len(owners)], g[: len(owners)], Routes([[3, others]], owners)).measure_squared_norms(
+            PerformanceOptions()
+        )
+        assert torch.equal(
+            both[:1], Grouped(a[:3], g[:3], Routes([[3]], alone)).measure_squared_norms(PerformanceOptions())
+        )
 
 
 def test_terms_are_added_up_without_cancelling() -> None:
     part = grouped()
     lengths = part.a.norm(dim=1) * part.g.norm(dim=1)
     expected = torch.zeros(3).double().index_add_(0, part.routes.owners, lengths).square()
-    assert torch.allclose(part.uncancelled(PerformanceOptions()), expected)
+    assert torch.allclose(part.bound_squared_terms(PerformanceOptions()), expected)
 
 
 def test_norms_that_cancel_are_measured_from_rows() -> None:
@@ -84,14 +88,14 @@ def test_norms_that_cancel_are_measured_from_rows() -> None:
     g[1] *= -(1 + 1e-4)
     part = Grouped(a, g, Routes([[2]], torch.zeros(2, dtype=torch.long)))
     true = (g.double().t() @ a.double()).square().sum()
-    assert part.squared(PerformanceOptions())[0] >= 0.999 * true
-    assert part.squared(PerformanceOptions())[0] <= 1.01 * true
+    assert part.measure_squared_norms(PerformanceOptions())[0] >= 0.999 * true
+    assert part.measure_squared_norms(PerformanceOptions())[0] <= 1.01 * true
 
 
 def test_a_sample_that_is_not_finite_is_left_out() -> None:
     part = grouped()
     part.a[part.routes.owners == 1] = torch.nan
-    masked, out = part.without(torch.tensor([False, True, False])), torch.zeros(3, 5, 6).double()
+    masked, out = part.mask_samples(torch.tensor([False, True, False])), torch.zeros(3, 5, 6).double()
     masked.add_to(out, torch.tensor([1.0, 0.0, 1.0]).double())
     part.a[part.routes.owners == 1] = 0
     assert torch.allclose(out, one_by_one(part).sum(0))
@@ -122,7 +126,7 @@ class Mixture(nn.Module):
 def test_experts_of_transformers_are_exact(implementation: str, dtype: torch.dtype, two_pass: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), Mixture(implementation), nn.Tanh(), Mixture(implementation)).to(dtype)
-    assert rule_for(model[1].experts) is experts
+    assert rule_for(model[1].experts) is run_experts
     backend = Captured(PerformanceOptions(two_pass=two_pass))
     for b, length in ((5, 8), (3, 16), (1, 3), (5, 8)):
         same(model, (torch.randn(b, length, 4).to(dtype),), backend=backend)

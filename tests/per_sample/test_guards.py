@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from sordino.per_sample import Captured, Loop, PerformanceOptions
-from sordino.release.vectors import flat
+from sordino.release.vectors import common_buffer
 from tests.per_sample.models import Net, mlp
 from tests.per_sample.oracle import same, square
 from tests.per_sample.zoo import Tied, Vit
@@ -218,7 +218,7 @@ def test_the_sum_lies_in_one_buffer_that_is_not_reused_while_held():
     model, x = nn.Linear(4, 1 << 18), (torch.randn(3, 4),)  # a small one has a tensor for each parameter
     backend = Captured()
     first = backend.per_sample(model, square, x).weighted_sum(torch.ones(3, 1))
-    buffer = flat(first)
+    buffer = common_buffer(first)
     assert buffer is not None
     kept = {name: t.clone() for name, t in first.items()}
     backend.per_sample(model, square, x).weighted_sum(torch.zeros(3, 1))
@@ -226,7 +226,7 @@ def test_the_sum_lies_in_one_buffer_that_is_not_reused_while_held():
     address = buffer.data_ptr()
     del first, buffer
     again = backend.per_sample(model, square, x).weighted_sum(torch.zeros(3, 1))
-    assert flat(again).data_ptr() == address
+    assert common_buffer(again).data_ptr() == address
     assert not any(t.any() for t in again.values())
 
 

@@ -13,7 +13,7 @@ from sordino.accounting.gaussian import gaussian_delta
 from sordino.events import FixedSize, Gaussian, Poisson, ProjectedClip, Repeat
 from sordino.per_sample import JL, Loop, jl_norms
 from sordino.per_sample.model_inventory import Inventory
-from sordino.per_sample.protocol import trainable
+from sordino.per_sample.protocol import trainable_parameters
 from tests.per_sample.oracle import square
 from tests.per_sample.zoo import GRID, Case
 
@@ -39,7 +39,10 @@ def test_an_estimate_is_the_mean_square_of_the_gradients_projections_and_sums_ar
     directions = torch.Generator().manual_seed(7)
     expected = torch.zeros(4, dtype=torch.float64)
     for _ in range(20):
-        u = {name: torch.randn(p.shape, generator=directions, dtype=p.dtype) for name, p in trainable(model).items()}
+        u = {
+            name: torch.randn(p.shape, generator=directions, dtype=p.dtype)
+            for name, p in trainable_parameters(model).items()
+        }
         expected += loop.dot(u).sum(1).square() / 20
     torch.testing.assert_close(ours.norms().squared[:, 0], expected)
     torch.testing.assert_close(ours.losses, loop.losses)
@@ -167,11 +170,11 @@ def test_what_jl_cannot_do_is_refused():
 
 
 def test_a_query_that_takes_norms_to_be_exact_refuses_estimated_ones():
-    from sordino.clipping.clipping_rule import weigh
+    from sordino.clipping.clipping_rule import sum_clipped
 
     part = JL(20).per_sample(nn.Linear(3, 2), square, (torch.randn(4, 3),))
     with pytest.raises(sd.Refusal, match="use exact norms"):
-        weigh((part,), sd.Flat(1.0).rule(None, list))
+        sum_clipped((part,), sd.Flat(1.0).rule(None, list))
 
 
 def test_a_model_whose_derivative_is_not_its_gradient_is_refused():
@@ -261,8 +264,8 @@ def test_a_second_loss_is_verified_as_the_first_was():
 def test_what_one_backend_verified_another_does_not_believe(monkeypatch):
     """Trust lives in the object that verified, and in what it makes for a pass."""
     verified = []
-    real = jl_norms._verify
-    monkeypatch.setattr(jl_norms, "_verify", lambda *given: verified.append(1) or real(*given))
+    real = jl_norms._verify_derivative
+    monkeypatch.setattr(jl_norms, "_verify_derivative", lambda *given: verified.append(1) or real(*given))
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     first = JL(20)
     first.per_sample(model, square, (x,))

@@ -12,7 +12,7 @@ from sordino.per_sample import Captured
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas import choice_by_shape
 from sordino.per_sample.formulas.convolution_geometry import Geometry
-from sordino.per_sample.formulas.gradient_part import measured
+from sordino.per_sample.formulas.gradient_part import measure_part
 from sordino.per_sample.formulas.matrix_product import Matmul
 from tests.per_sample.oracle import same
 from tests.per_sample.zoo import GRID, Case
@@ -57,13 +57,13 @@ BY_SHAPE = {  # shapes on which each formula is taken: input, weight, stride, pa
 def test_the_formula_by_shape_depends_on_shapes_and_is_the_loops(monkeypatch, formula, last):
     shape, (p, c, *kernel), stride, padding = BY_SHAPE[formula]
     seen = []
-    norms = choice_by_shape.norms
+    norms = choice_by_shape.choose_norms_formula
 
     def watched(*given, **named):
         seen.append(norms(*given, **named))
         return seen[-1]
 
-    monkeypatch.setattr(choice_by_shape, "norms", watched)
+    monkeypatch.setattr(choice_by_shape, "choose_norms_formula", watched)
     torch.manual_seed(4)
     model = nn.Conv2d(c, p, tuple(kernel), stride, padding).double()
     options = PerformanceOptions(measure=False, channels_last=last, keep_bytes=0)
@@ -172,7 +172,7 @@ CHOICES = ("last", "native", "unfold", "shift", "gram", "shifted")
 def test_every_formula_of_a_convolution_gives_the_same(choice: str, keep: int, monkeypatch: pytest.MonkeyPatch):
     from sordino.per_sample.formulas.convolution_weight import Convolution
 
-    monkeypatch.setattr(Convolution, "_choice", lambda *_: choice)
+    monkeypatch.setattr(Convolution, "_choose_formula", lambda *_: choice)
     model = nn.Sequential(nn.Conv2d(3, 4, (3, 2), padding=(1, 2), dilation=(2, 1)), nn.Conv2d(4, 5, 2))
     options = PerformanceOptions(keep_bytes=keep, scratch_bytes=4096)
     same(model.double(), (torch.randn(5, 3, 7, 6).double(),), backend=Captured(options))
@@ -181,9 +181,9 @@ def test_every_formula_of_a_convolution_gives_the_same(choice: str, keep: int, m
 @pytest.mark.parametrize("choice", ["gram", "rows"])
 @pytest.mark.parametrize("keep", [0, 1 << 30], ids=("dropped", "kept"))
 def test_every_formula_of_a_linear_map_gives_the_same(choice: str, keep: int, monkeypatch: pytest.MonkeyPatch):
-    from sordino.per_sample.formulas.output_gradient import Output
+    from sordino.per_sample.formulas.output_gradient import OutputGradient
 
-    monkeypatch.setattr(Output, "formula", lambda *_: choice)
+    monkeypatch.setattr(OutputGradient, "choose_formula", lambda *_: choice)
     options = PerformanceOptions(keep_bytes=keep, scratch_bytes=1024)
     same(nn.Linear(6, 5).double(), (torch.randn(7, 4, 6).double(),), backend=Captured(options))
 
@@ -193,17 +193,17 @@ def test_every_formula_of_a_linear_map_gives_the_same(choice: str, keep: int, mo
 def test_no_formula_raises_norms_of_a_weight_used_on_unlike_inputs(
     choice: str, keep: int, monkeypatch: pytest.MonkeyPatch
 ):
-    from sordino.kernels.gram import grams
-    from sordino.per_sample.formulas.output_gradient import Output
+    from sordino.kernels.gram import load_grams
+    from sordino.per_sample.formulas.output_gradient import OutputGradient
 
-    if choice == "compiled" and grams() is None:
+    if choice == "compiled" and load_grams() is None:
         pytest.skip("no compiled kernels here")
-    monkeypatch.setattr(Output, "formula", lambda *_: choice)
+    monkeypatch.setattr(OutputGradient, "choose_formula", lambda *_: choice)
     a, g = torch.randn(9, 3, 6), torch.randn(9, 3, 6)  # ‖a‖‖g‖ is from one large input and another's large gradient
     a[:, 0], g[:, 0] = 1e4 * a[:, 0], 1e-4 * g[:, 0]
     part = Matmul(a, g)
     exact = torch.bmm(g.double().transpose(1, 2), a.double()).flatten(1).square().sum(1)
-    found = measured(part, PerformanceOptions(keep_bytes=keep))
+    found = measure_part(part, PerformanceOptions(keep_bytes=keep))
     torch.testing.assert_close(found.double(), exact, rtol=2e-4, atol=0)
 
 
@@ -214,12 +214,12 @@ def test_grams_of_a_convolution_raise_norms_by_what_their_rounding_hides(
     from sordino.per_sample.formulas.convolution_weight import Convolution
 
     torch.manual_seed(0)
-    monkeypatch.setattr(Convolution, "_choice", lambda *_: choice)
+    monkeypatch.setattr(Convolution, "_choose_formula", lambda *_: choice)
     a, g = torch.randn(5, 4, 6, 6), torch.randn(5, 8, 6, 6)
     a[:, :, :2], g[:, :, :2] = 1e4 * a[:, :, :2], 1e-4 * g[:, :, :2]
     part = Convolution(a, g, Geometry((3, 3), (1, 1), (1, 1), (1, 1), groups))
     rows = part.rows(slice(None)).double()
-    found = measured(part, PerformanceOptions(keep_bytes=0)).double() / rows.flatten(1).square().sum(1)
+    found = measure_part(part, PerformanceOptions(keep_bytes=0)).double() / rows.flatten(1).square().sum(1)
     patches = nn.functional.unfold(a.double(), 3, padding=1).unflatten(1, (groups, -1)).square().sum(2)
     terms = (patches * g.double().flatten(2).unflatten(1, (groups, -1)).square().sum(2)).sum(1).sqrt().sum(1)
     torch.testing.assert_close(part.terms.double(), terms.square(), rtol=1e-5, atol=0)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.formulas.convolution_geometry import Geometry, live
+from sordino.per_sample.formulas.convolution_geometry import Geometry, find_live_taps
 from tests.per_sample.oracle import same
 
 CASES = {
@@ -31,7 +31,7 @@ def geometry(conv: nn.Module) -> Geometry:
 @pytest.mark.parametrize("case", CASES)
 def test_taps_left_out_change_no_output_and_those_left_in_do(case: str) -> None:
     conv, shape, kernel = CASES[case]
-    found = live(geometry(conv), shape[1:])
+    found = find_live_taps(geometry(conv), shape[1:])
     assert found is not None
     taps, fewer = found
     assert fewer.kernel == kernel
@@ -48,7 +48,7 @@ def test_taps_left_out_change_no_output_and_those_left_in_do(case: str) -> None:
 @pytest.mark.parametrize("case", WHOLE)
 def test_where_every_tap_reads_nothing_is_left_out(case: str) -> None:
     conv, shape = WHOLE[case]
-    assert live(geometry(conv), shape[1:]) is None
+    assert find_live_taps(geometry(conv), shape[1:]) is None
 
 
 @pytest.mark.parametrize("last", [False, True])

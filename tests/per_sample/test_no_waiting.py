@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.clipping.clipping_rule import weigh
+from sordino.clipping.clipping_rule import sum_clipped
 from sordino.distributed.process_group import Ranks
 from sordino.distributed.shared_lot import RankedLot
 from sordino.per_sample import Captured
@@ -63,7 +63,7 @@ def gradients(name: str):
 @pytest.mark.parametrize("weigher", WEIGHERS.values(), ids=WEIGHERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_norms_weights_and_sums_wait_for_no_number(name, weigher):
-    found = weigh([gradients(name)], weigher.rule(weigher.init(), lambda: pytest.fail("nobody may look")))
+    found = sum_clipped([gradients(name)], weigher.rule(weigher.init(), lambda: pytest.fail("nobody may look")))
     assert all(tensor.is_meta for tensor in found.total.values())
     assert found.tally is None or found.tally.is_meta
 
@@ -79,20 +79,20 @@ def test_nor_do_sums_on_the_grid(name):
             yield gradients(name)
 
     rule = sd.Flat(1.0).rule(None, lambda: pytest.fail("nobody may look"))
-    total = weigh(parts(), rule, ranked=ranked).total
+    total = sum_clipped(parts(), rule, ranked=ranked).total
     assert isinstance(total, OnGrid)
     assert total.values.is_meta
 
 
-@pytest.mark.parametrize("distinct", [lookup.distinct, lookup.distinct_in_place])
+@pytest.mark.parametrize("distinct", [lookup.find_distinct, lookup.find_distinct_padded])
 def test_words_that_occur_again_are_counted_together(distinct, monkeypatch):
     """The way of a device, run on the host, beside sums over a table that is written out."""
-    monkeypatch.setattr(lookup, "distinct", distinct)
+    monkeypatch.setattr(lookup, "find_distinct", distinct)
     rng = torch.Generator().manual_seed(0)
     ids, g = torch.randint(3, (B, 6), generator=rng), torch.randn(B, 6, 4, generator=rng, dtype=torch.float64)
     part = lookup.Lookup(ids, g, 3)
     wanted = part.rows(slice(None)).square().sum(dim=(1, 2))
-    assert torch.allclose(part.squared(PerformanceOptions()), wanted)
+    assert torch.allclose(part.measure_squared_norms(PerformanceOptions()), wanted)
 
 
 def test_a_number_that_is_asked_for_is_noticed():

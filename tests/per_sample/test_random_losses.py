@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from sordino.per_sample import Captured
 from sordino.per_sample.layers import rule
-from sordino.per_sample.loss_probe import PROBE, probe
+from sordino.per_sample.loss_probe import PROBE, probe_loss
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import seed_all
-from sordino.rng.shape_independent import Steady
+from sordino.rng.shape_independent import SteadyDraws
 from tests.per_sample.models import Net, mlp
 from tests.per_sample.oracle import square
 
@@ -99,7 +99,7 @@ def test_random_passes_are_exact_for_what_they_drew(case: str) -> None:
     torch.manual_seed(0)
     build, loss = CASES[case]
     model, backend = build(), Captured()
-    probe(model, loss, (X[:PROBE],))
+    probe_loss(model, loss, (X[:PROBE],))
     parameters = list(model.parameters())
     for seed in range(6):
         seed_all(seed)
@@ -143,7 +143,7 @@ COUPLED = {
 def test_a_random_loss_that_couples_its_records_is_refused(case: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(Refusal, match="coupled"):
-        probe(mlp(), COUPLED[case], (X[:PROBE],))
+        probe_loss(mlp(), COUPLED[case], (X[:PROBE],))
 
 
 @pytest.mark.parametrize("case", ["mixed", "another's loss"])
@@ -176,9 +176,9 @@ def test_losses_with_large_terms_that_cancel_are_not_taken_for_coupling() -> Non
 
     torch.manual_seed(0)
     for _ in range(10):
-        probe(mlp(), loss, (torch.randn(PROBE, 4),))
+        probe_loss(mlp(), loss, (torch.randn(PROBE, 4),))
     with pytest.raises(Refusal, match="coupled"):
-        probe(mlp(), lambda m, x: 1e3 * square(m, x) / len(x) + loss(m, x), (torch.randn(PROBE, 4),))
+        probe_loss(mlp(), lambda m, x: 1e3 * square(m, x) / len(x) + loss(m, x), (torch.randn(PROBE, 4),))
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_losses_with_large_terms_that_cancel_are_not_taken_for_coupling() -> Non
     ],
 )
 def test_steady_draws_are_the_same_for_every_shape(draw: Any) -> None:
-    with Steady(3) as steady:
+    with SteadyDraws(3) as steady:
         few, many = draw(1, 4), draw(7, 4)
-    assert not steady.unknown
+    assert not steady.has_unknown_draws
     assert torch.equal(few.expand_as(many), many)
     assert len(few.unique()) == 1

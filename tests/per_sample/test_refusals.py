@@ -163,7 +163,7 @@ def test_a_model_that_float32_cannot_hold_and_float64_can_is_trained(monkeypatch
         return (1e5 * model(x)).sin().sum(1)
 
     Captured().per_sample(model, loss_fn, (x,))
-    monkeypatch.setattr(verify, "_in_double", lambda *_: None)
+    monkeypatch.setattr(verify, "_compare_in_double", lambda *_: None)
     refused(model, (x,), loss_fn, "ill-conditioned", "model.double()")
 
 
@@ -175,11 +175,11 @@ def test_a_model_is_trusted_by_the_verdict_and_not_before():
     for _ in range(2):
         with pytest.raises(Refusal, match="not autograd's"):
             backend.per_sample(model, square, (x,))
-        plan = backend._plans.find(Inventory(model), square, [x])
+        plan = backend._plans.find_or_make_plan(Inventory(model), square, [x])
         assert not plan.trusted
     fine = nn.Linear(3, 2)
     backend.per_sample(fine, square, (x,))
-    assert backend._plans.find(Inventory(fine), square, [x]).trusted
+    assert backend._plans.find_or_make_plan(Inventory(fine), square, [x]).trusted
 
 
 class _Mixing(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.loss_identity import identity_of
+from sordino.per_sample.engine.loss_identity import find_loss_identity
 from sordino.refusal import Refusal
 from tests.per_sample.oracle import same, square
 
@@ -81,18 +81,18 @@ def test_a_loss_that_mixes_samples_is_refused_after_its_harmless_twin(factory: A
 
 @pytest.mark.parametrize("factory", FACTORIES[:4] + FACTORIES[5:], ids=NAMES[:4] + NAMES[5:])
 def test_a_loss_written_inside_a_loop_is_the_same_every_time(factory: Any) -> None:
-    assert identity_of(factory(alone)) == identity_of(factory(alone))
-    assert hash(identity_of(factory(alone))) == hash(identity_of(factory(alone)))
-    assert identity_of(factory(alone)) != identity_of(factory(mixing))
+    assert find_loss_identity(factory(alone)) == find_loss_identity(factory(alone))
+    assert hash(find_loss_identity(factory(alone))) == hash(find_loss_identity(factory(alone)))
+    assert find_loss_identity(factory(alone)) != find_loss_identity(factory(mixing))
 
 
 def test_numbers_in_a_closure_are_compared_by_value() -> None:
     def scaled(by: float) -> Any:
         return lambda model, x: by * model(x).sum(1)
 
-    assert identity_of(scaled(float("0.1"))) == identity_of(scaled(float("0.1")))
-    assert identity_of(scaled(0.1)) != identity_of(scaled(0.2))
-    assert identity_of(scaled(1)) != identity_of(scaled(1.0))
+    assert find_loss_identity(scaled(float("0.1"))) == find_loss_identity(scaled(float("0.1")))
+    assert find_loss_identity(scaled(0.1)) != find_loss_identity(scaled(0.2))
+    assert find_loss_identity(scaled(1)) != find_loss_identity(scaled(1.0))
 
 
 def test_a_dead_object_is_not_mistaken_for_one_in_its_place() -> None:
@@ -100,13 +100,13 @@ def test_a_dead_object_is_not_mistaken_for_one_in_its_place() -> None:
         pass
 
     thing = Thing()
-    key = identity_of(thing)
-    assert key == identity_of(thing)
+    key = find_loss_identity(thing)
+    assert key == find_loss_identity(thing)
     other = weakref.ref(thing)
     del thing
     gc.collect()
     assert other() is None  # the key does not keep it alive
-    assert key != identity_of(Thing())
+    assert key != find_loss_identity(Thing())
     assert key != key.__class__(Thing())
 
 

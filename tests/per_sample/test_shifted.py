@@ -8,14 +8,14 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.clipping.clipping_rule import weigh
+from sordino.clipping.clipping_rule import sum_clipped
 from sordino.per_sample import Captured, Loop, Vmap
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.convolution_weight import Convolution
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.materialised import Materialised
-from sordino.per_sample.penalised import Shifted, prepared
-from sordino.per_sample.protocol import trainable
+from sordino.per_sample.penalised import Shifted, prepare_backend
+from sordino.per_sample.protocol import trainable_parameters
 from tests.contracts.hunter import hunt
 from tests.contracts.row import EXACT
 from tests.contracts.variants import VARIANTS
@@ -28,13 +28,13 @@ LAMBDA = 0.7
 def oracle(model: nn.Module, batch, factors) -> Materialised:
     """The loop's gradients, each with λθ added by hand."""
     loop = Loop().per_sample(model, square, batch)
-    rows = {n: g + factors.get(n, 0.0) * trainable(model)[n].detach() for n, g in loop.rows.items()}
+    rows = {n: g + factors.get(n, 0.0) * trainable_parameters(model)[n].detach() for n, g in loop.rows.items()}
     return Materialised(rows, loop.losses)
 
 
 def agree(model, batch, backend, factors, dtype) -> None:
     true = oracle(model, batch, factors)
-    ours = Shifted(prepared(backend).per_sample(model, square, batch), trainable(model), factors)
+    ours = Shifted(prepare_backend(backend).per_sample(model, square, batch), trainable_parameters(model), factors)
     wanted, found = true.norms(), ours.norms()
     assert wanted.names == found.names
     scale = wanted.total().max() + 1e-6
@@ -44,7 +44,7 @@ def agree(model, batch, backend, factors, dtype) -> None:
     size = torch.sqrt(sum(t.square().sum() for t in two.values()))
     for name, t in two.items():
         assert (one[name] - t).norm() <= TENSOR[dtype] * size, name
-    u = {name: torch.randn_like(p) for name, p in trainable(model).items()}
+    u = {name: torch.randn_like(p) for name, p in trainable_parameters(model).items()}
     torch.testing.assert_close(ours.dot(u), true.dot(u), rtol=1e-3, atol=TENSOR[dtype] * float(size) * 10)
 
 
@@ -54,7 +54,7 @@ def agree(model, batch, backend, factors, dtype) -> None:
 def test_the_captured_engine_gives_the_loops_shifted_gradients(case: Case, dtype):
     torch.manual_seed(3)
     model = case.model().to(dtype)
-    agree(model, case.batch(4, dtype), Captured(), dict.fromkeys(trainable(model), LAMBDA), dtype)
+    agree(model, case.batch(4, dtype), Captured(), dict.fromkeys(trainable_parameters(model), LAMBDA), dtype)
 
 
 @pytest.mark.parametrize("backend", [Loop(), Vmap(), Captured(PerformanceOptions(two_pass=True))], ids=str)
@@ -64,7 +64,7 @@ def test_the_captured_engine_gives_the_loops_shifted_gradients(case: Case, dtype
 def test_every_backend_gives_the_loops_shifted_gradients(case: Case, backend):
     torch.manual_seed(4)
     model = case.model().double()
-    some = dict(list(dict.fromkeys(trainable(model), LAMBDA).items())[::2])  # λ for every other tensor
+    some = dict(list(dict.fromkeys(trainable_parameters(model), LAMBDA).items())[::2])  # λ for every other tensor
     agree(model, case.batch(4, torch.float64), backend, some, torch.float64)
 
 
@@ -102,7 +102,7 @@ def test_a_layer_with_more_outputs_than_weights_multiplies_the_rows_it_keeps():
 def test_a_penalty_by_groups_reaches_those_groups_only():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     penalty = sd.L2({"0.": 0.5, "2.weight": 0.1})
-    assert penalty.of(list(trainable(model))) == {"0.weight": 0.5, "0.bias": 0.5, "2.weight": 0.1}
+    assert penalty.strengths_for(list(trainable_parameters(model))) == {"0.weight": 0.5, "0.bias": 0.5, "2.weight": 0.1}
     for wrong in ({"1.": 0.5}, {"0.": 0.1, "0.weight": 0.2}):
         with pytest.raises(ValueError, match="begin"):
             sd.Private(model, square, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), penalty=sd.L2(wrong))
@@ -170,7 +170,9 @@ def test_a_gradient_that_cancels_the_penalty_is_not_read_short_in_float32(backen
     e = torch.randn(8, 40, 300)
     e = e / e.flatten(1).norm(dim=1)[:, None, None]
     wanted = -factor * theta + distance * e  # (8, 40, 300)
-    grads = Shifted(prepared(backend).per_sample(model, product, (wanted,)), trainable(model), {"weight": factor})
+    grads = Shifted(
+        prepare_backend(backend).per_sample(model, product, (wanted,)), trainable_parameters(model), {"weight": factor}
+    )
     norms = grads.norms().total()
     alone = Loop().per_sample(model, product, (wanted,)).rows["weight"].double() + factor * theta.double()
     true = alone.flatten(1).norm(dim=1)
@@ -189,8 +191,8 @@ def test_in_float32_too_one_record_moves_the_sum_by_no_more_than_the_bound(ratio
     wanted = 1.2 * e / e.flatten(1).norm(dim=1)[:, None, None] - factor * model.weight.detach()
     rule, sums = sd.Flat(1.0).rule(None, list), []
     for batch in (wanted, wanted[1:]):
-        grads = prepared(Captured()).per_sample(model, product, (batch,))
-        total = weigh((Shifted(grads, trainable(model), {"weight": factor}),), rule).total
+        grads = prepare_backend(Captured()).per_sample(model, product, (batch,))
+        total = sum_clipped((Shifted(grads, trainable_parameters(model), {"weight": factor}),), rule).total
         sums.append(total["weight"].double().clone())
     assert (sums[0] - sums[1]).norm() <= 1.0 + 1e-5
 

@@ -11,7 +11,7 @@ from sordino.per_sample.engine.batch_result import Result
 from sordino.per_sample.layers import rule
 from tests.per_sample.oracle import same, square
 
-pytestmark = pytest.mark.skipif(rows.functions() is None, reason="the library was not compiled")
+pytestmark = pytest.mark.skipif(rows.load_functions() is None, reason="the library was not compiled")
 
 
 def _net() -> nn.Module:
@@ -36,7 +36,7 @@ def test_norms_and_sums_are_those_of_the_ordinary_way(monkeypatch: pytest.Monkey
     assert fast._small_layers is not None
     norms, total = fast.norms(), fast.weighted_sum(w)
     twice = fast.weighted_sum(w, into={name: t.clone() for name, t in total.items()})
-    monkeypatch.setattr(small_layers, "functions", lambda: None)
+    monkeypatch.setattr(small_layers, "load_functions", lambda: None)
     plain = _grads(model, x)
     assert plain._small_layers is None
     _close(norms.squared, plain.norms().squared)
@@ -68,7 +68,7 @@ def test_small_layers_of_other_models_are_taken_together_too(monkeypatch: pytest
     total = fast.weighted_sum(w)
     in_turn = dict(fast.sums(w))
     assert list(in_turn) == list(total)  # in the order of the parameters, which ranks have in common
-    monkeypatch.setattr(small_layers, "functions", lambda: None)
+    monkeypatch.setattr(small_layers, "load_functions", lambda: None)
     plain = _grads(model, x)
     _close(fast.norms().squared, plain.norms().squared)
     for name, wanted in plain.weighted_sum(w).items():
@@ -122,44 +122,44 @@ def test_one_gradient_for_two_parameters_goes_the_ordinary_way() -> None:
 
 @pytest.mark.parametrize("width", [1, 7, 8, 31, 32, 33, 1023, 1024, 1025, 300_000])
 def test_sums_of_squares_do_not_read_low_over_long_rows(width: int) -> None:
-    compiled = rows.functions()
+    compiled = rows.load_functions()
     assert compiled is not None
     torch.manual_seed(width)
     x = torch.rand(3, width + 5)[:, :width]  # rows further apart than they are long
-    squared, sums, _ = rows.Matrices(compiled, [x]).squared([0, -1])
+    squared, sums, _ = rows.Matrices(compiled, [x]).squared_row_products([0, -1])
     wanted = x.double().square().sum(1)
     assert ((squared[:, 0].double() - wanted) / wanted).abs().max() < 3e-7
     assert torch.equal(sums, squared[:, 0])
 
 
 def test_finite_numbers_are_told_from_others() -> None:
-    compiled = rows.functions()
+    compiled = rows.load_functions()
     assert compiled is not None
     fine = [torch.randn(3, 5), torch.full((17,), torch.finfo(torch.float32).max), torch.zeros(1)]
-    assert compiled.finite(fine)
+    assert compiled.are_finite(fine)
     for value in (torch.inf, -torch.inf, torch.nan):
         for place in (0, 8, 16):
             bad = torch.randn(17)
             bad[place] = value
-            assert not compiled.finite([*fine, bad])
+            assert not compiled.are_finite([*fine, bad])
 
 
 @pytest.mark.parametrize("bound", [1e-30, 0.7, 1.0, 1e30, torch.inf])
 def test_weights_of_the_clip_are_those_of_torch_to_the_last_bit(bound: float) -> None:
-    compiled = rows.functions()
+    compiled = rows.load_functions()
     assert compiled is not None
     torch.manual_seed(0)
     squared = torch.cat(
         [10 ** (40 * torch.rand(1001) - 20), torch.tensor([0.0, 1e-45, 1.0, bound**2, torch.inf, torch.nan])]
     )
     wanted = torch.fmin(squared.rsqrt().mul_(bound), torch.ones(()))
-    assert torch.equal(compiled.shortened(squared, bound), wanted)
+    assert torch.equal(compiled.clipping_factors(squared, bound), wanted)
 
 
 def test_functions_that_are_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = rows.functions()
+    compiled = rows.load_functions()
     assert compiled is not None
-    assert rows.agrees(compiled)
+    assert rows.agrees_with_torch(compiled)
     true = compiled.library.sordino_squared
     monkeypatch.setattr(compiled.library, "sordino_squared", lambda level, count, *rest: true(level, count - 1, *rest))
-    assert not rows.agrees(compiled)
+    assert not rows.agrees_with_torch(compiled)

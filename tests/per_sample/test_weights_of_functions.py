@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
 from sordino.per_sample import Captured, Loop, PerformanceOptions
-from sordino.per_sample.spectral_norm import move_on
+from sordino.per_sample.spectral_norm import advance_vectors
 from sordino.refusal import Refusal
 from tests.per_sample.models import Net
 from tests.per_sample.oracle import same, square
@@ -116,8 +116,8 @@ def test_spectral_vectors_move_on_when_told_to() -> None:
     with torch.no_grad():
         model[0].parametrizations.weight.original.normal_()
     before = [b.clone() for b in model.buffers()]
-    move_on(list(model.modules()))
+    advance_vectors(list(model.modules()))
     assert not any(torch.equal(b, old) for b, old in zip(model.buffers(), before, strict=True))
     moved = [b.clone() for b in model.buffers()]
-    move_on(list(model.eval().modules()))
+    advance_vectors(list(model.eval().modules()))
     assert all(torch.equal(b, old) for b, old in zip(model.buffers(), moved, strict=True))

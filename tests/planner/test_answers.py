@@ -17,7 +17,7 @@ from sordino.app.cli.train import Command
 from sordino.app.planner import Scenario, answer, curves, parse
 from sordino.app.runs import Recipe, event, noise_multiplier
 from sordino.app.runs.problem import MODELS
-from sordino.app.runs.settings import settle
+from sordino.app.runs.settings import make_settings
 from sordino.events import Gaussian, Poisson, Repeat
 
 USUAL = {"dataset_size": 60_000, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}
@@ -123,7 +123,7 @@ def test_the_training_command_is_understood_and_costs_what_the_page_shows(task, 
     assert name == "train"
     given = tyro.cli(Command, args=words)
     fields = {k: v for k, v in vars(given).items() if k in Recipe.__dataclass_fields__ and v is not None}
-    recipe = settle(given.recipe, fields).recipe
+    recipe = make_settings(given.recipe, fields).recipe
     assert (recipe.dataset, recipe.features, recipe.normalise) == (task, "none", None)
     assert recipe.model in MODELS
     costs = PLD().epsilon(event(recipe, noise_multiplier(recipe)), recipe.delta)

@@ -11,10 +11,10 @@ from sordino.accounting import PLD
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.ledger import claims
 from sordino.per_sample import Captured, Loop, PerformanceOptions, Vmap
-from sordino.per_sample.chunked import moved
-from sordino.per_sample.displaced_model import displaced
+from sordino.per_sample.chunked import move_gradients
+from sordino.per_sample.displaced_model import displace_model
 from sordino.queries.dry_run import no_gradients
-from sordino.queries.virtual_steps import proportions
+from sordino.queries.virtual_steps import part_weights
 from sordino.release.sensitivity import Exact
 from sordino.rng.streams import Rng
 from sordino.schedules import Cosine
@@ -70,7 +70,7 @@ TWO_PASS = Captured(PerformanceOptions(two_pass=True))
 @pytest.mark.parametrize(("rho", "rounds"), [(2.0, 1), (4.0, 1), (1.5, 2), (1.0, 1), (math.inf, 1)])
 def test_projected_sgd_is_the_loop_written_by_hand(rho, rounds, backend):
     query = sd.Projected(sd.Flat(math.inf), sd.Gaussian(0.0), learning_rate=0.3, rho=rho, rounds=rounds)
-    expected = by_hand(proportions(rho, rounds))
+    expected = by_hand(part_weights(rho, rounds))
     torch.testing.assert_close(trained(query, backend), expected, rtol=1e-10, atol=1e-12)
 
 
@@ -81,7 +81,7 @@ def test_projected_dpsgd_clips_at_every_point():
 
 def test_noisy_lookahead_without_noise_is_projected_sgd():
     quiet = sd.NoisyLookahead(sd.Flat(0.4), sd.Gaussian(0.0), learning_rate=0.3, rho=3.0)
-    torch.testing.assert_close(trained(quiet), by_hand(proportions(3.0, 1), clip=0.4), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(trained(quiet), by_hand(part_weights(3.0, 1), clip=0.4), rtol=1e-10, atol=1e-12)
 
 
 def test_optimistic_lookahead_without_noise_is_its_formula():
@@ -150,7 +150,7 @@ def test_two_releases_on_one_lot_are_composed_and_amplified_once():
 
 def test_projected_says_why_it_has_no_guarantee_and_where_the_form_is_that_has_one():
     query = sd.Projected(FLAT, SIGMA, learning_rate=0.1)
-    claim = claims.claim(sd.dry_run(query, sd.Poisson(0.1), 100, 3), 1e-5, PLD())
+    claim = claims.make_claim(sd.dry_run(query, sd.Poisson(0.1), 100, 3), 1e-5, PLD())
     assert "one record changes what all the others contribute" in claim.reason
     assert "NoisyLookahead" in claim.reason
 
@@ -187,7 +187,7 @@ def test_every_weigher_and_penalty_looks_ahead_in_chunks_as_in_one_piece(make, r
 def test_the_model_is_put_back_to_the_last_bit_also_when_a_lot_fails_half_way():
     model = network()
     before = [p.detach().clone() for p in model.parameters()]
-    with displaced(model, {"0.weight": torch.full((4, 5), 0.1)}):
+    with displace_model(model, {"0.weight": torch.full((4, 5), 0.1)}):
         assert not torch.equal(model[0].weight, before[0])
         assert torch.equal(model[2].weight, before[2])
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -211,7 +211,7 @@ def test_a_frozen_parameter_does_not_take_virtual_steps():
     model = network()
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
-    with displaced(model, {name: torch.ones_like(p) for name, p in model.named_parameters()}):
+    with displace_model(model, {name: torch.ones_like(p) for name, p in model.named_parameters()}):
         assert torch.equal(model[0].weight, before)
 
 
@@ -222,7 +222,7 @@ def test_a_frozen_parameter_does_not_take_virtual_steps():
         (lambda: sd.NoisyLookahead(FLAT, [SIGMA], 0.1), "1 were given for 2 parts"),
         (lambda: sd.NoisyLookahead(FLAT, SIGMA, 0.1, rounds=0), "rounds=0: must be >= 1"),
         (lambda: sd.OptimisticLookahead(FLAT, SIGMA, -0.1), "learning_rate=-0.1: must be finite and >= 0"),
-        (lambda: moved(Loop().per_sample(network(), squared_error, data().tensors), {}), "need the lot"),
+        (lambda: move_gradients(Loop().per_sample(network(), squared_error, data().tensors), {}), "need the lot"),
     ],
 )
 def test_refusals(wrong, message):

@@ -9,7 +9,7 @@ import torch
 
 import sordino as sd
 from sordino.app.cli.main import main
-from sordino.app.report.compare_runs import compare
+from sordino.app.report.compare_runs import compare_runs
 from sordino.app.report.difference import Amounts
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 
@@ -31,7 +31,7 @@ def flat(path):
 
 
 def test_a_run_and_its_repetition_never_from_step(runs):
-    (difference,) = compare([runs / "one", runs / "again"]).differences
+    (difference,) = compare_runs([runs / "one", runs / "again"]).differences
     assert difference.same_start
     assert (difference.accuracy_step, difference.parameters_step, difference.predictions_step) == (None, None, None)
     assert difference.distance == 0
@@ -41,7 +41,7 @@ def test_a_run_and_its_repetition_never_from_step(runs):
 
 
 def test_distances_and_cosine_are_those_of_the_files(runs):
-    (difference,) = compare([runs / "one", runs / "automatic"]).differences
+    (difference,) = compare_runs([runs / "one", runs / "automatic"]).differences
     start = flat(runs / "one" / "initial.safetensors")
     a, b = (flat(runs / name / "model.safetensors") - start for name in ("one", "automatic"))
     assert difference.distance == pytest.approx(float((a - b).norm()))
@@ -53,7 +53,7 @@ def test_distances_and_cosine_are_those_of_the_files(runs):
 
 
 def test_predictions_that_differ_explain_the_difference_of_accuracies(runs):
-    found = compare([runs / "one", runs / "elsewhere"])
+    found = compare_runs([runs / "one", runs / "elsewhere"])
     (difference,) = found.differences
     here, there = (run.last.test_accuracy for run in found.runs)
     tested = 2000
@@ -62,7 +62,7 @@ def test_predictions_that_differ_explain_the_difference_of_accuracies(runs):
 
 
 def test_runs_part_at_the_first_evaluation_beyond_the_stated_amount(runs):
-    found = compare([runs / "one", runs / "automatic"], Amounts(accuracy=0.001, parameters=0.5, predictions=0.02))
+    found = compare_runs([runs / "one", runs / "automatic"], Amounts(accuracy=0.001, parameters=0.5, predictions=0.02))
     (difference,) = found.differences
     rows = zip(found.runs[0].rows, found.runs[1].rows, strict=True)
     apart = [a.step for a, b in rows if abs(a.test_accuracy - b.test_accuracy) > 0.001]
@@ -72,7 +72,7 @@ def test_runs_part_at_the_first_evaluation_beyond_the_stated_amount(runs):
 
 
 def test_runs_from_different_networks_are_said_to_be(runs):
-    (difference,) = compare([runs / "one", runs / "elsewhere"]).differences
+    (difference,) = compare_runs([runs / "one", runs / "elsewhere"]).differences
     assert difference.same_start is False
     assert difference.distance is None
     assert any("did not start from the same network" in note for note in difference.notes)
@@ -82,7 +82,7 @@ def test_missing_networks_are_said_and_not_guessed(runs, tmp_path):
     folder = shutil.copytree(runs / "one", tmp_path / "one")
     (folder / "model.safetensors").unlink()
     (folder / "initial.safetensors").unlink()
-    (difference,) = compare([folder, runs / "again"]).differences
+    (difference,) = compare_runs([folder, runs / "again"]).differences
     assert difference.same_start is None
     assert difference.agreement is None
     assert len(difference.notes) == 2

@@ -12,7 +12,7 @@ from sordino.app.cli.main import main
 from sordino.app.report import Statement, read, write
 from sordino.app.runs.directory import PRIVACY
 from sordino.app.runs.job import TRAINING_EVALUATED, TRAINING_LOSS
-from sordino.ledger.claims import BY_THE_RATE, DATASET_SIZE, SEED, rounded_up
+from sordino.ledger.claims import BY_THE_RATE, DATASET_SIZE, SEED, round_up
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 from tests.runs.cut_off import TINY, crashed
 
@@ -132,7 +132,7 @@ def test_a_report_is_two_files(runs):
 def test_the_report_says_the_claim_of_the_run(runs):
     said = json.loads((runs / "private" / PRIVACY).read_text())["claim"]
     html = text_of((runs / "private" / "report.html").read_text())
-    shown = rounded_up(said["epsilon"])
+    shown = round_up(said["epsilon"])
     assert f"ε = {shown}" in re.sub(r"\s+", " ", html)
     assert f"(ε = {shown}, δ = 1e-05)-differential privacy" in (runs / "private" / "PRIVACY.md").read_text()
     assert "Poisson(" in html

@@ -12,7 +12,7 @@ from sordino import environment
 from sordino.app.runs import training_loop
 from sordino.app.runs.fit import resume
 from sordino.app.runs.progress_view import Silent
-from sordino.app.runs.write_ahead import CHAIN, link
+from sordino.app.runs.write_ahead import CHAIN, chain_digest
 
 STEPS = 20
 TINY = {"steps": STEPS, "records": 300, "seed": 5, "checkpoint_every": 5, "evaluate_every": 4}
@@ -60,7 +60,9 @@ def resumed(folder):
 
 def elsewhere(monkeypatch, **facts):
     """From here on this is another machine: other facts decide the bits."""
-    monkeypatch.setattr(training_loop, "here", lambda more: {**environment.here(more), **facts})
+    monkeypatch.setattr(
+        training_loop, "current_environment", lambda more: {**environment.current_environment(more), **facts}
+    )
 
 
 def edited(path, change):
@@ -68,7 +70,7 @@ def edited(path, change):
     lines, chain = [json.loads(line) for line in path.read_text().splitlines()], ""
     for line in lines:
         change(line)
-        chain = line[CHAIN] = link(chain, line)
+        chain = line[CHAIN] = chain_digest(chain, line)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -181,13 +181,13 @@ def test_a_ledger_of_version_0_2_is_gone_on_with_and_pays_for_lines_that_may_be_
         chain, text = "", ""
         for line in lines[:left]:
             old = {**line, "format": 1} if "format" in line else line
-            chain = old[write_ahead.CHAIN] = write_ahead.link(chain, old)
+            chain = old[write_ahead.CHAIN] = write_ahead.chain_digest(chain, old)
             text += json.dumps(old) + "\n"
         (folder / NAME).write_text(text)
-        for path in run_checkpoint.found(folder / "checkpoints"):
-            saved = run_checkpoint.read(path)
+        for path in run_checkpoint.list_checkpoints(folder / "checkpoints"):
+            saved = run_checkpoint.read_checkpoint(path)
             state = {name: value for name, value in saved.state.items() if name != "entered"}
-            run_checkpoint.save(folder / "checkpoints", run_checkpoint.Checkpoint(saved.step, state))
+            run_checkpoint.save_checkpoint(folder / "checkpoints", run_checkpoint.Checkpoint(saved.step, state))
         unpaid = outcome(folder, released)
         assert (unpaid is None) == (left == 1)  # with one line left nobody can say that it is such a ledger
         assert unpaid is None or unpaid <= 0
@@ -198,7 +198,7 @@ def test_after_a_crash_elsewhere_every_step_that_may_have_been_released_is_charg
     """Not one fewer: releases of both processes are counted by their bits."""
     with counted() as released:
         crashed(tmp_path, step, seed=None)
-    mark = write_ahead.entered(tmp_path).upto
+    mark = write_ahead.read_entries(tmp_path).upto
     elsewhere(monkeypatch, torch="1.0")
     view = CrashesAt(-1)
     with counted() as more:

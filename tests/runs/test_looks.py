@@ -13,9 +13,9 @@ from sordino.app.report import write
 from sordino.app.runs import Recipe, training_loop
 from sordino.app.runs.evaluate import evaluate
 from sordino.app.runs.fit import resume
-from sordino.app.runs.job import TRAINING_EVALUATED, TRAINING_LOSS, assemble
+from sordino.app.runs.job import TRAINING_EVALUATED, TRAINING_LOSS, assemble_job
 from sordino.app.runs.loss_names import LOSSES, cross_entropy
-from sordino.app.runs.settings import settle
+from sordino.app.runs.settings import make_settings
 from sordino.diagnostics import CLASSES, LENGTHS, SUBSTEPS
 from sordino.ledger.claims import Guarantee
 
@@ -48,8 +48,8 @@ def test_a_line_of_metrics_has_what_was_asked_for_and_no_more(tmp_path):
 
 
 def test_every_step_is_diagnosed_and_disclosed_from_the_beginning(tmp_path):
-    settings = settle("spiral", {**TINY, "diagnose": "classes,cosines,lengths"})
-    assert {LENGTHS, CLASSES} <= set(assemble(settings, lambda text: None).planned().not_covered)
+    settings = make_settings("spiral", {**TINY, "diagnose": "classes,cosines,lengths"})
+    assert {LENGTHS, CLASSES} <= set(assemble_job(settings, lambda text: None).planned_claim().not_covered)
     history = sordino.fit("spiral", out=tmp_path / "run", diagnose="classes,cosines,lengths", **TINY)
     assert isinstance(history.claim, Guarantee)
     assert {LENGTHS, CLASSES} <= set(history.claim.not_covered)
@@ -72,7 +72,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
     given = {**TINY, "diagnose": "cosines,lengths", "checkpoint_every": 1}
     calm = sordino.fit("spiral", out=tmp_path / "calm", **given)
     steps = []
-    original = training_loop.Training._step
+    original = training_loop.Training._take_step
 
     def stopped(self):
         original(self)
@@ -80,7 +80,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
         if len(steps) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_loop.Training, "_step", stopped)
+    monkeypatch.setattr(training_loop.Training, "_take_step", stopped)
     with pytest.raises(KeyboardInterrupt):
         sordino.fit("spiral", out=tmp_path / "killed", **given)
     monkeypatch.undo()
@@ -91,7 +91,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_training_accuracy_is_behind_a_flag_and_in_the_claim(tmp_path):
     history = sordino.fit("spiral", out=tmp_path / "run", show_private=True, **TINY)
     assert {TRAINING_LOSS, TRAINING_EVALUATED} <= set(history.claim.not_covered)
-    data = assemble(settle("spiral", TINY), lambda text: None).data.prepared.train
+    data = assemble_job(make_settings("spiral", TINY), lambda text: None).data.prepared.train
     x, y = data.tensors
     right = float((history.model.eval()(x).argmax(1) == y).double().mean())
     assert history.rows[-1].train_accuracy == pytest.approx(right)
@@ -110,14 +110,16 @@ def test_substeps_are_the_cosine_of_the_update_with_its_first_part(tmp_path):
 
 
 def test_substeps_are_disclosed_by_name(tmp_path):
-    found = assemble(settle("spiral", {**TINY, "query": "projected", "diagnose": "substeps"}), lambda text: None)
-    assert SUBSTEPS in found.not_covered()
+    found = assemble_job(
+        make_settings("spiral", {**TINY, "query": "projected", "diagnose": "substeps"}), lambda text: None
+    )
+    assert SUBSTEPS in found.list_not_covered()
 
 
 @pytest.mark.parametrize("text", ["cosine", "cosines,", ""])
 def test_an_unknown_look_is_refused(text):
     with pytest.raises(ValueError, match="there is cosines, lengths, classes, substeps"):
-        settle("spiral", {"diagnose": text})
+        make_settings("spiral", {"diagnose": text})
 
 
 LINE = Recipe(
@@ -147,11 +149,11 @@ def test_numbers_are_learnt_by_the_squared_error_and_have_no_accuracy(tmp_path):
 
 def test_a_loss_must_fit_the_records():
     with pytest.raises(ValueError, match="these records have numbers; need one of squared, absolute, hill, valley"):
-        assemble(settle(LINE, {"loss": "cross-entropy"}), lambda text: None)
+        assemble_job(make_settings(LINE, {"loss": "cross-entropy"}), lambda text: None)
     with pytest.raises(ValueError, match="these records have classes; need one of cross-entropy"):
-        assemble(settle("spiral", {"loss": "squared"}), lambda text: None)
+        assemble_job(make_settings("spiral", {"loss": "squared"}), lambda text: None)
     with pytest.raises(ValueError, match="these records have no classes"):
-        assemble(settle(LINE, {"diagnose": "classes"}), lambda text: None)
+        assemble_job(make_settings(LINE, {"diagnose": "classes"}), lambda text: None)
 
 
 @pytest.mark.parametrize(("loss", "rate", "goal"), [("valley", 0.03, (4.0, 1.0)), ("hill", 0.5, (4.0, 0.0))])
@@ -166,4 +168,4 @@ def test_losses_are_one_number_per_record():
     x, y = torch.randn(5, 2), torch.randn(5, 2)
     for name, loss in LOSSES.items():
         target = torch.zeros(5, dtype=torch.long) if loss.classifies else y
-        assert loss.of(nn.Identity(), x, target).shape == (5,), name
+        assert loss.losses_of(nn.Identity(), x, target).shape == (5,), name

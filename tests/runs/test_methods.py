@@ -9,13 +9,13 @@ import sordino
 from sordino.accounting import PLD
 from sordino.app.data import digits
 from sordino.app.runs import build, event, find, noise_multiplier, prepare, project, standardise
-from sordino.app.runs.fit import carry_out
-from sordino.app.runs.job import assemble
+from sordino.app.runs.fit import carry_out_run
+from sordino.app.runs.job import assemble_job
 from sordino.app.runs.methods import DECLARATIONS, METHODS
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.recipe import OPTIMIZERS
-from sordino.app.runs.run_data import run_data
-from sordino.app.runs.settings import settle
+from sordino.app.runs.run_data import load_run_data
+from sordino.app.runs.settings import make_settings
 from sordino.events import Gaussian, NonPrivate, compose
 from sordino.ledger.claims import Guarantee, NoGuarantee
 from sordino.rng.streams import Rng
@@ -42,9 +42,9 @@ def test_those_without_a_proof_are_known_by_name():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_releases_what_its_plan_says(name, tmp_path):
-    settings = settle("spiral", {**TINY, "method": name})
-    planned = assemble(settings, lambda text: None).event()
-    history = carry_out(settings, tmp_path, Silent())
+    settings = make_settings("spiral", {**TINY, "method": name})
+    planned = assemble_job(settings, lambda text: None).event()
+    history = carry_out_run(settings, tmp_path, Silent())
     assert history.finished
     if name in WITHOUT:
         assert isinstance(planned, NonPrivate)
@@ -57,36 +57,36 @@ def test_a_method_releases_what_its_plan_says(name, tmp_path):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_releases_what_its_plan_says(name, tmp_path):
-    settings = settle("spiral", {**TINY, "sampler": name})
-    assert carry_out(settings, tmp_path, Silent()).claim.event == assemble(settings, lambda text: None).event()
+    settings = make_settings("spiral", {**TINY, "sampler": name})
+    assert carry_out_run(settings, tmp_path, Silent()).claim.event == assemble_job(settings, lambda text: None).event()
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - WITHOUT))
 def test_the_noise_is_calibrated_to_the_whole_run(name):
     given = {"epsilon": 4.0, "steps": 6, "method": name, "normalise": 30.0}
-    planned = assemble(settle("spiral", given), lambda text: None).planned()
+    planned = assemble_job(make_settings("spiral", given), lambda text: None).planned_claim()
     assert 3.95 < planned.epsilon <= 4.0
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - WITHOUT))
 def test_the_noise_of_a_recipe_is_that_of_its_run_by_every_method(name):
-    settings = settle("spiral", {"epsilon": 3.0, "steps": 6, "method": name, "normalise": 30.0})
-    job = assemble(settings, lambda text: None)
+    settings = make_settings("spiral", {"epsilon": 3.0, "steps": 6, "method": name, "normalise": 30.0})
+    job = assemble_job(settings, lambda text: None)
     assert noise_multiplier(settings.recipe, job.data.prepared) == job.multiplier
     assert event(settings.recipe, job.multiplier, job.data.prepared) == job.event()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_noise_of_a_recipe_is_that_of_its_run_by_every_sampler(name):
-    settings = settle("spiral", {"epsilon": 3.0, "steps": 6, "sampler": name})
-    job = assemble(settings, lambda text: None)
+    settings = make_settings("spiral", {"epsilon": 3.0, "steps": 6, "sampler": name})
+    job = assemble_job(settings, lambda text: None)
     assert noise_multiplier(settings.recipe, job.data.prepared) == job.multiplier
 
 
 def test_microbatches_do_not_get_the_noise_of_plain_steps():
     """Their sensitivity is twice the bound, so the plain σ at ε = 3 would cost several times that."""
-    plain = settle("spiral", {"epsilon": 3.0, "steps": 100, "records": 500}).recipe
-    prepared = run_data(plain, 500, lambda text: None).prepared
+    plain = make_settings("spiral", {"epsilon": 3.0, "steps": 100, "records": 500}).recipe
+    prepared = load_run_data(plain, 500, lambda text: None).prepared
     other = plain.but(method="microbatches")
     sigma = noise_multiplier(other, prepared)
     assert PLD().epsilon(event(other, sigma, prepared), other.delta) <= 3.0
@@ -99,7 +99,7 @@ def test_microbatches_do_not_get_the_noise_of_plain_steps():
 )
 def test_a_method_whose_cost_is_not_known_without_the_data_is_refused(change, named):
     with pytest.raises(ValueError, match=rf"{named}.*noise_multiplier\(recipe, prepare\(recipe, data\)\)"):
-        noise_multiplier(settle("spiral", {"epsilon": 3.0, **change}).recipe)
+        noise_multiplier(make_settings("spiral", {"epsilon": 3.0, **change}).recipe)
 
 
 DECAYS = {
@@ -115,7 +115,7 @@ def test_every_optimizer_takes_the_weight_decay(optimizer, tmp_path):
     """Torch's own where it is torch's; and it costs no privacy."""
     given = {"optimizer": optimizer, "learning_rate": 0.1, "weight_decay": 5.0}
     given["momentum"] = 0.0 if optimizer == "adagrad" else 0.5
-    job = assemble(settle("spiral", {**TINY, **given}), lambda text: None)
+    job = assemble_job(make_settings("spiral", {**TINY, **given}), lambda text: None)
     ours = job.problem.optimizer
     assert [group["weight_decay"] for group in ours.param_groups] == [5.0]
     if optimizer not in DECAYS:
@@ -153,10 +153,10 @@ def test_an_l2_penalty_changes_the_network_and_not_the_claim(tmp_path):
 
 def test_a_corrected_adam_knows_the_noise_and_costs_nothing(tmp_path):
     plain = sordino.fit("spiral", out=tmp_path / "plain", **TINY)
-    settings = settle("spiral", {**TINY, "optimizer": "adam-corrected"})
-    job = assemble(settings, lambda text: None)
+    settings = make_settings("spiral", {**TINY, "optimizer": "adam-corrected"})
+    job = assemble_job(settings, lambda text: None)
     assert job.problem.optimizer.noise(0) == pytest.approx(1.5 * 1.0 / (0.05 * 120))
-    other = carry_out(settings, tmp_path / "corrected", Silent())
+    other = carry_out_run(settings, tmp_path / "corrected", Silent())
     assert other.claim == plain.claim
     assert other.rows[-1].test_loss != plain.rows[-1].test_loss
 
@@ -169,7 +169,7 @@ def test_a_corrected_adam_is_refused_where_the_noise_changes(name, tmp_path):
 
 def test_a_corrected_adam_that_was_not_told_the_noise_does_not_step():
     problem = build(
-        find("spiral").but(optimizer="adam-corrected"), run_data(find("spiral"), 50, print).prepared, seed=0
+        find("spiral").but(optimizer="adam-corrected"), load_run_data(find("spiral"), 50, print).prepared, seed=0
     )
     for p in problem.model.parameters():
         p.grad = torch.zeros_like(p)
@@ -179,13 +179,13 @@ def test_a_corrected_adam_that_was_not_told_the_noise_does_not_step():
 
 def test_directions_and_moments_are_in_the_claim_and_the_noise_makes_room_for_them(tmp_path):
     given = {"epsilon": 2.0, "steps": 6, "records": 400, "normalise": 30.0, "pca": 15.0, "components": 1, "seed": 3}
-    settings = settle("spiral", {**given, "model": "hidden-1000"})
-    job = assemble(settings, lambda text: None)
-    history = carry_out(settings, tmp_path, Silent())
+    settings = make_settings("spiral", {**given, "model": "hidden-1000"})
+    job = assemble_job(settings, lambda text: None)
+    history = carry_out_run(settings, tmp_path, Silent())
     assert history.claim.event == job.event()
     assert [Gaussian(30.0), Gaussian(15.0)] == list(history.claim.event.events[:2])
     assert 1.99 < history.claim.epsilon <= 2.0
-    assert job.resolved()["trainable"] == 1 * 1000 + 1000 + 1000 * 3 + 3
+    assert job.resolved_table()["trainable"] == 1 * 1000 + 1000 + 1000 * 3 + 3
 
 
 def test_the_model_sees_the_principal_directions_of_what_was_standardised():

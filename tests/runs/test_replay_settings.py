@@ -6,9 +6,9 @@ import signal
 import pytest
 
 import sordino
-from bench.resilience import same
+from bench.resilience import are_same
 from sordino.app.runs import Recipe, run_checkpoint
-from sordino.app.runs.configuration_changes import changed
+from sordino.app.runs.configuration_changes import find_changes
 from sordino.app.runs.fit import resume
 from sordino.app.runs.settings import Options
 from sordino.noise_key import read_secret
@@ -58,7 +58,7 @@ def test_what_is_left_out_of_a_pass_is_charged_with_it(tmp_path, monkeypatch, sa
 @pytest.mark.parametrize("field", sorted({*Recipe.__dataclass_fields__, *Options.__dataclass_fields__}))
 def test_every_field_is_known_to_be_harmless_or_forbids_a_replay(field):
     """The table, read: whatever is not named as free counts."""
-    another, adjusted = changed({"recipe": {field: 1}}, {"recipe": {field: 2}})
+    another, adjusted = find_changes({"recipe": {field: 1}}, {"recipe": {field: 2}})
     harmless = {"name", "tuned", "accuracy", "spread", "seeds", "seconds", "delta", "budget", "show_private", "trace"}
     harmless |= {"report", "evaluate_every", "checkpoint_every", "keep_key"}
     assert bool(another or adjusted) == (field not in harmless)
@@ -72,7 +72,7 @@ def test_what_cannot_change_a_sum_may_change(tmp_path, calm, before, after):
     path = tmp_path / "config.toml"
     path.write_text(path.read_text().replace(before, after))
     resumed(tmp_path)
-    assert same(calm.run, tmp_path)["parameters"]
+    assert are_same(calm.run, tmp_path)["parameters"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_after_steps_that_were_left_out_an_older_checkpoint_is_no_place_to_repla
     elsewhere(monkeypatch, torch="1.0")
     with pytest.raises(Crash):
         resume(tmp_path, CrashesAt(18))
-    newest, older = run_checkpoint.found(tmp_path / "checkpoints")
+    newest, older = run_checkpoint.list_checkpoints(tmp_path / "checkpoints")
     os.truncate(newest / "tensors.safetensors", 100)
     after, said = resumed(tmp_path)
     assert "passed over" in said[0]

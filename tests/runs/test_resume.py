@@ -8,17 +8,17 @@ import pytest
 import torch
 
 import sordino
-from bench.resilience import same
+from bench.resilience import are_same
 from sordino.app.runs import run_checkpoint
 from sordino.app.runs import run_data as data
 from sordino.app.runs.directory import Run
 from sordino.app.runs.fit import resume
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.training_loop import REPLAY
-from sordino.app.runs.write_ahead import Ahead, Busy
+from sordino.app.runs.write_ahead import RunIsBusy, WriteAheadLedger
 from sordino.ledger.claims import NoGuarantee
 from sordino.noise_key import read_secret
-from sordino.per_sample.physical_batch import physical_batch_by_shapes
+from sordino.per_sample.physical_batch import choose_by_shapes
 from sordino.rng.streams import Rng
 from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, edited, elsewhere, resumed
 
@@ -27,10 +27,10 @@ from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, cra
 def test_a_replay_gives_the_same_bits_and_the_same_claim(tmp_path, calm, step):
     crashed(tmp_path, step)
     after, _ = resumed(tmp_path)
-    assert all(same(calm.run, tmp_path).values())
+    assert all(are_same(calm.run, tmp_path).values())
     assert after.claim == calm.claim
     assert [row.test_accuracy for row in after.rows] == [row.test_accuracy for row in calm.rows]
-    assert Run(tmp_path).rows() == list(after.rows)
+    assert Run(tmp_path).read_rows() == list(after.rows)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_a_run_has_besides_resumes_too(tmp_path, given):
     whole = sordino.fit("spiral", out=tmp_path / "whole", **{**TINY, **given})
     crashed(tmp_path / "cut", 13, **given)
     after, _ = resumed(tmp_path / "cut")
-    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+    assert all(are_same(tmp_path / "whole", tmp_path / "cut").values())
     assert after.claim == whole.claim
 
 
@@ -71,14 +71,14 @@ def test_convolutions_resume_bit_equal_whatever_a_stopwatch_says(tmp_path, monke
     with pytest.raises(Crash):
         sordino.fit("digits", out=tmp_path / "cut", view=CrashesAt(5), **given)
     resumed(tmp_path / "cut")
-    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+    assert all(are_same(tmp_path / "whole", tmp_path / "cut").values())
 
 
 @pytest.mark.parametrize(("lot", "most"), [(10.0, 23), (240.0, 302), (4000.0, 400), (1e7, 4096)])
 def test_lots_are_cut_into_parts_of_one_size(lot, most):
     model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.Linear(4000, 1000))  # 24 kB a record
-    assert physical_batch_by_shapes(model, torch.zeros(1, 1000), lot) <= most
-    assert physical_batch_by_shapes(model, torch.zeros(1, 1000), lot) * max(1, round(lot / 200)) >= min(lot, 4096)
+    assert choose_by_shapes(model, torch.zeros(1, 1000), lot) <= most
+    assert choose_by_shapes(model, torch.zeros(1, 1000), lot) * max(1, round(lot / 200)) >= min(lot, 4096)
 
 
 def test_the_private_normalisation_is_replayed_and_charged_once(tmp_path):
@@ -86,7 +86,7 @@ def test_the_private_normalisation_is_replayed_and_charged_once(tmp_path):
     whole = sordino.fit("spiral", out=tmp_path / "whole", **given)
     crashed(tmp_path / "cut", 2, **given)
     after, _ = resumed(tmp_path / "cut")
-    assert all(same(tmp_path / "whole", tmp_path / "cut").values())
+    assert all(are_same(tmp_path / "whole", tmp_path / "cut").values())
     assert after.claim == whole.claim
     assert sordino.events.to_json(after.claim.event)["events"][0] == {"type": "Gaussian", "multiplier": 20.0}
 
@@ -108,7 +108,7 @@ def test_where_a_replay_would_not_be_the_same_the_steps_are_charged_and_left_out
     assert "5 steps after the checkpoint are charged and left out" in said[0]
     assert "is 1.0" in said[0]
     assert charged(after.claim) == charged(calm.claim)  # the plan's: what was lost was charged, not done again
-    assert not same(calm.run, tmp_path)["parameters"]
+    assert not are_same(calm.run, tmp_path)["parameters"]
     assert [row.step for row in after.rows] == [4, 8, 16, 20]
 
 
@@ -121,7 +121,7 @@ def test_the_noise_of_steps_that_were_left_out_is_never_used_again(tmp_path, mon
     assert before["noise"] == Rng(bytes.fromhex(before["root"])).child("noise").state_dict()["key"]
     assert after["noise"] != before["noise"]
     assert after["forward"] != before["forward"]
-    assert run_checkpoint.latest(tmp_path / "checkpoints")[0].step == STEPS
+    assert run_checkpoint.read_latest(tmp_path / "checkpoints")[0].step == STEPS
 
 
 def test_a_run_stopped_in_good_order_has_nothing_to_leave_out(tmp_path, monkeypatch, calm):
@@ -185,11 +185,11 @@ def test_a_run_whose_claim_is_void_says_so_before_it_ends(tmp_path):
 
 def test_a_damaged_checkpoint_costs_its_steps_and_not_the_run(tmp_path, calm):
     crashed(tmp_path, 13)
-    last = run_checkpoint.found(tmp_path / "checkpoints")[0]
+    last = run_checkpoint.list_checkpoints(tmp_path / "checkpoints")[0]
     os.truncate(last / "tensors.safetensors", 100)
     _, said = resumed(tmp_path)
     assert said[0].startswith("passed over step-00000010: tensors.safetensors is not what was written")
-    assert all(same(calm.run, tmp_path).values())
+    assert all(are_same(calm.run, tmp_path).values())
 
 
 def test_a_line_of_the_ledger_cut_short_was_never_acted_on(tmp_path, calm):
@@ -197,7 +197,7 @@ def test_a_line_of_the_ledger_cut_short_was_never_acted_on(tmp_path, calm):
     with open(tmp_path / "ledger.jsonl", "a") as file:
         file.write('{"lineage": 0, "up')
     resumed(tmp_path)
-    assert all(same(calm.run, tmp_path).values())
+    assert all(are_same(calm.run, tmp_path).values())
 
 
 @pytest.mark.parametrize("broken", ["not json\n", '{"lineage": 0, "upto": -1}\n', "[]\n", '{"lineage": 0}\n'])
@@ -238,7 +238,7 @@ def test_a_changed_configuration_is_refused(tmp_path, before, after):
 
 def test_one_process_at_a_time(tmp_path):
     crashed(tmp_path, 13)
-    with Ahead(tmp_path), pytest.raises(Busy, match="another process is training this run"):
+    with WriteAheadLedger(tmp_path), pytest.raises(RunIsBusy, match="another process is training this run"):
         resume(tmp_path)
 
 
@@ -253,4 +253,4 @@ def test_killed_before_anything_was_released_a_run_begins_anew(tmp_path, calm):
     for path in (*(tmp_path / "checkpoints").iterdir(), tmp_path / "ledger.jsonl"):
         os.rename(path, tmp_path.parent / f"{tmp_path.name}-{path.name}")
     resumed(tmp_path)
-    assert all(same(calm.run, tmp_path).values())
+    assert all(are_same(calm.run, tmp_path).values())

@@ -17,9 +17,9 @@ from sordino.accounting import PLD, Budget
 from sordino.app.runs import search_folder
 from sordino.app.runs.fit import resume
 from sordino.app.runs.number_of_runs import NegativeBinomial, PoissonNumber
-from sordino.app.runs.search import planned
-from sordino.app.runs.search_folder import _begun, _won, search
-from sordino.app.runs.settings import settle
+from sordino.app.runs.search import plan_search
+from sordino.app.runs.search_folder import _begin_or_continue, _run_trials, carry_out_search
+from sordino.app.runs.settings import make_settings
 from sordino.events import Gaussian, Together, TuneNegativeBinomial, TunePoisson
 from sordino.rng.streams import Rng
 from tests.untested import untested
@@ -29,7 +29,7 @@ GRID = {"learning_rate": (1e-9, 0.1, 0.5)}
 
 
 def small(seed=3, **more):
-    return settle("spiral", {**SMALL, "seed": seed, **more})
+    return make_settings("spiral", {**SMALL, "seed": seed, **more})
 
 
 def masses(number, most=400):
@@ -74,8 +74,8 @@ def what_is_tested_here():
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, what_is_tested_here):
     folder = tmp_path_factory.mktemp("search") / "out"
-    what = planned(small(), GRID, NegativeBinomial(3.0))
-    return what, search(what, folder)
+    what = plan_search(small(), GRID, NegativeBinomial(3.0))
+    return what, carry_out_search(what, folder)
 
 
 def test_the_claim_is_that_of_the_search(found):
@@ -103,23 +103,23 @@ def test_nothing_but_the_winner_is_left_and_nothing_tells_how_many_there_were(fo
     assert {json.loads(row)["epsilon"] for row in rows} == {result.claim.epsilon}
     with pytest.raises(ValueError, match="checkpoint"):
         resume(result.folder / "winner")
-    assert search(what, result.folder).claim == result.claim  # over, and says so again
+    assert carry_out_search(what, result.folder).claim == result.claim  # over, and says so again
 
 
 def test_the_best_by_score_wins(tmp_path):
-    what = planned(small(), GRID, PoissonNumber(6.0))
-    rng = _begun(what, tmp_path / "out", None)
-    assert _won(what, tmp_path / "out", rng)
+    what = plan_search(small(), GRID, PoissonNumber(6.0))
+    rng = _begin_or_continue(what, tmp_path / "out", None)
+    assert _run_trials(what, tmp_path / "out", rng)
     outcomes = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/**/outcome.json")]
     winner = json.loads((tmp_path / "out" / "winner" / "outcome.json").read_text())
-    assert len(outcomes) == what.number.drawn(rng.child("number"))
+    assert len(outcomes) == what.number.draw(rng.child("number"))
     assert winner["score"] == max(outcome["score"] for outcome in outcomes)
     assert len({outcome["score"] for outcome in outcomes}) > 1
 
 
 def test_a_search_that_dies_between_trials_goes_on_to_the_same_end(found, tmp_path, monkeypatch):
     what, straight = found
-    folder, real = tmp_path / "out", search_folder.carry_out
+    folder, real = tmp_path / "out", search_folder.carry_out_run
     deaths = []
 
     def dies(settings, place, view):
@@ -128,11 +128,11 @@ def test_a_search_that_dies_between_trials_goes_on_to_the_same_end(found, tmp_pa
             raise MemoryError
         return real(settings, place, view)
 
-    monkeypatch.setattr(search_folder, "carry_out", dies)
+    monkeypatch.setattr(search_folder, "carry_out_run", dies)
     again = None
     while again is None:
         with suppress(MemoryError):
-            again = search(what, folder)
+            again = carry_out_search(what, folder)
     assert len(deaths) >= 1
     assert again.chosen == straight.chosen
     one, other = (
@@ -143,9 +143,9 @@ def test_a_search_that_dies_between_trials_goes_on_to_the_same_end(found, tmp_pa
 
 
 def test_a_private_score_is_charged_and_noisy(tmp_path):
-    what = planned(small(), GRID, NegativeBinomial(1.5), score_noise=25.0)
+    what = plan_search(small(), GRID, NegativeBinomial(1.5), score_noise=25.0)
     assert what.event.event == Together(what.run, Gaussian(25.0))
-    result = search(what, tmp_path / "out")
+    result = carry_out_search(what, tmp_path / "out")
     assert result.finished
     assert not any("public" in name for name in result.claim.not_covered)
 
@@ -153,16 +153,16 @@ def test_a_private_score_is_charged_and_noisy(tmp_path):
 @pytest.mark.slow
 def test_the_noise_is_calibrated_to_the_whole_search():
     settings = small(noise_multiplier=None, epsilon=3.0)
-    what = planned(settings, GRID, PoissonNumber(3.0))
+    what = plan_search(settings, GRID, PoissonNumber(3.0))
     assert isinstance(what.event, TunePoisson)
     assert 2.9 < PLD().epsilon(what.event, 1e-5) <= 3.0
 
 
 def test_a_search_is_entered_in_a_budget_once(tmp_path):
     budget = Budget.create(tmp_path / "budget.jsonl", epsilon=50.0, delta=1e-5)
-    what = planned(small(), GRID, NegativeBinomial(1.2))
-    search(what, tmp_path / "out", budget.path)
-    search(what, tmp_path / "out", budget.path)
+    what = plan_search(small(), GRID, NegativeBinomial(1.2))
+    carry_out_search(what, tmp_path / "out", budget.path)
+    carry_out_search(what, tmp_path / "out", budget.path)
     assert [entry.event for entry in budget.entries()] == [what.event]
 
 
@@ -178,13 +178,13 @@ def test_a_search_is_entered_in_a_budget_once(tmp_path):
 )
 def test_what_cannot_be_searched_is_refused(grid, options, words):
     with pytest.raises(ValueError, match=words):
-        planned(small(**options), grid, NegativeBinomial(3.0))
+        plan_search(small(**options), grid, NegativeBinomial(3.0))
 
 
 def test_a_folder_of_another_search_is_refused(found):
     _, result = found
     with pytest.raises(ValueError, match="another search"):
-        search(planned(small(), {"learning_rate": (0.1,)}, NegativeBinomial(3.0)), result.folder)
+        carry_out_search(plan_search(small(), {"learning_rate": (0.1,)}, NegativeBinomial(3.0)), result.folder)
 
 
 @pytest.mark.slow

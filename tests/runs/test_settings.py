@@ -10,30 +10,30 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from sordino.app.runs import RECIPES, Recipe, toml_writer
-from sordino.app.runs.settings import Options, read, settle
+from sordino.app.runs.settings import Options, make_settings, read_config
 
 
 def test_a_run_is_told_again_by_its_own_configuration(tmp_path):
     for recipe in RECIPES:
-        before = settle(recipe, {"seed": 3, "steps": 7, "sampler": "shuffle"}, {"gamma": 1.0})
+        before = make_settings(recipe, {"seed": 3, "steps": 7, "sampler": "shuffle"}, {"gamma": 1.0})
         (tmp_path / "config.toml").write_text(toml_writer.dumps(before.table()))
-        assert read(tmp_path / "config.toml").settings() == before
+        assert read_config(tmp_path / "config.toml").to_settings() == before
 
 
 def test_flags_win_over_the_file(tmp_path):
     (tmp_path / "f.toml").write_text('name = "spiral"\nsteps = 7\nbound = 2.0\nseed = 1')
-    given = {**read(tmp_path / "f.toml").fields, "steps": 9}
-    settings = settle(None, given)
+    given = {**read_config(tmp_path / "f.toml").fields, "steps": 9}
+    settings = make_settings(None, given)
     assert (settings.recipe.steps, settings.recipe.bound, settings.options.seed) == (9, 2.0, 1)
 
 
 def test_the_recipe_tuned_nearest_to_epsilon_is_taken():
-    assert settle("mnist", {"epsilon": 1.1}).recipe.epsilon == 1.1
+    assert make_settings("mnist", {"epsilon": 1.1}).recipe.epsilon == 1.1
 
 
 def test_what_was_measured_is_forgotten_when_a_field_changes():
     measured = RECIPES[0].but(accuracy=0.98, seeds=3)
-    assert settle(measured, {"steps": 5}).recipe.accuracy is None
+    assert make_settings(measured, {"steps": 5}).recipe.accuracy is None
 
 
 names = st.sampled_from([f.name for f in (*fields(Recipe), *fields(Options))]) | st.text(max_size=5)
@@ -52,7 +52,7 @@ values = (
 @hypothesis_settings(deadline=None)
 def test_any_fields_are_settled_or_refused(table, recipe):
     with suppress(ValueError, TypeError):
-        settle(recipe, table)
+        make_settings(recipe, table)
 
 
 keys = st.sampled_from(["steps", "name", "recipe", "options", "parameters", "resolved", "format"]) | st.text(max_size=4)
@@ -81,7 +81,7 @@ def file(tmp_path_factory):
 def test_any_file_is_read_or_refused(file, raw):
     file.write_bytes(raw)
     with suppress(ValueError, TypeError):
-        config = read(file)
-        settle("spiral", config.fields, config.parameters)
+        config = read_config(file)
+        make_settings("spiral", config.fields, config.parameters)
     with suppress(ValueError, TypeError):
-        read(file).settings()
+        read_config(file).to_settings()

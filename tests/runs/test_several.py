@@ -8,8 +8,8 @@ import pytest
 from sordino.accounting import PLD
 from sordino.app.cli.main import main
 from sordino.app.runs.progress_view import Silent
-from sordino.app.runs.settings import settle
-from sordino.app.runs.several_seeds import Spread, carry_out_several, together
+from sordino.app.runs.settings import make_settings
+from sordino.app.runs.several_seeds import Spread, carry_out_several, claim_together
 from sordino.events import compose
 from sordino.ledger.claims import Guarantee, NoGuarantee
 
@@ -17,7 +17,7 @@ TINY = {"steps": 5, "records": 200, "noise_multiplier": 1.5}
 
 
 def test_runs_differ_and_their_mean_and_spread_are_told(tmp_path):
-    found = carry_out_several(settle("spiral", {**TINY, "seed": 7}), 3, tmp_path / "all", Silent())
+    found = carry_out_several(make_settings("spiral", {**TINY, "seed": 7}), 3, tmp_path / "all", Silent())
     losses = [run.test_loss for run in found.runs]
     assert len(set(losses)) == 3
     assert found.test_loss.mean == pytest.approx(statistics.fmean(losses))
@@ -30,24 +30,26 @@ def test_runs_differ_and_their_mean_and_spread_are_told(tmp_path):
 
 
 def test_all_runs_together_cost_the_composition_of_them_all(tmp_path):
-    found = carry_out_several(settle("spiral", TINY), 2, tmp_path / "all", Silent())
+    found = carry_out_several(make_settings("spiral", TINY), 2, tmp_path / "all", Silent())
     one, two = (run.claim for run in found.runs)
-    assert isinstance(found.together, Guarantee)
-    assert found.together.epsilon == PLD().epsilon(compose([one.event, two.event]), 1e-5)
-    assert found.together.epsilon > one.epsilon
-    assert len(found.together.rests_on) == len(one.rests_on) + len(two.rests_on)
+    assert isinstance(found.joint_claim, Guarantee)
+    assert found.joint_claim.epsilon == PLD().epsilon(compose([one.event, two.event]), 1e-5)
+    assert found.joint_claim.epsilon > one.epsilon
+    assert len(found.joint_claim.rests_on) == len(one.rests_on) + len(two.rests_on)
 
 
 def test_one_run_without_a_guarantee_leaves_all_of_them_without_one(tmp_path):
-    found = carry_out_several(settle("spiral", {**TINY, "sampler": "sorted-top-k"}), 2, tmp_path / "all", Silent())
-    assert isinstance(found.together, NoGuarantee)
-    good = carry_out_several(settle("spiral", TINY), 1, tmp_path / "good", Silent()).runs[0].claim
-    assert together([good, found.runs[0].claim], 1e-5) is found.runs[0].claim
+    found = carry_out_several(
+        make_settings("spiral", {**TINY, "sampler": "sorted-top-k"}), 2, tmp_path / "all", Silent()
+    )
+    assert isinstance(found.joint_claim, NoGuarantee)
+    good = carry_out_several(make_settings("spiral", TINY), 1, tmp_path / "good", Silent()).runs[0].claim
+    assert claim_together([good, found.runs[0].claim], 1e-5) is found.runs[0].claim
 
 
 def test_a_number_that_a_run_does_not_have_has_no_spread():
-    assert Spread.of([0.5, None]) is None
-    assert Spread.of([0.5]).deviation is None
+    assert Spread.of_values([0.5, None]) is None
+    assert Spread.of_values([0.5]).deviation is None
 
 
 def test_the_command_says_both_claims(tmp_path, capsys):

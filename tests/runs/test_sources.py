@@ -6,7 +6,7 @@ from torch.utils.data import TensorDataset
 
 from sordino.accounting import RDP, Moments
 from sordino.app.runs import Prepared, build, event, find
-from sordino.app.runs.problem import learning_rate
+from sordino.app.runs.problem import learning_rate_schedule
 from sordino.app.runs.source_recipes import SOURCES
 
 
@@ -67,4 +67,4 @@ def test_what_a_source_does_not_say_is_said():
 
 
 def build_rates(name, steps):
-    return [learning_rate(find(name))(step) for step in steps]
+    return [learning_rate_schedule(find(name))(step) for step in steps]

@@ -7,13 +7,13 @@ import torch
 
 import sordino
 from sordino.app.runs import find
-from sordino.app.runs.fit import carry_out
-from sordino.app.runs.job import assemble
+from sordino.app.runs.fit import carry_out_run
+from sordino.app.runs.job import assemble_job
 from sordino.app.runs.method_words import PLAIN_WORDS, WORDS, words_of
 from sordino.app.runs.methods import METHODS
-from sordino.app.runs.problem import learning_rate
+from sordino.app.runs.problem import learning_rate_schedule
 from sordino.app.runs.progress_view import Silent
-from sordino.app.runs.settings import settle
+from sordino.app.runs.settings import make_settings
 from sordino.ledger.claims import Guarantee, NoGuarantee
 from sordino.registry import PARTS
 
@@ -25,7 +25,7 @@ def quiet(text):
 
 
 def job_of(parameters=None, **given):
-    return assemble(settle("spiral", {**TINY, **given}, parameters), quiet)
+    return assemble_job(make_settings("spiral", {**TINY, **given}, parameters), quiet)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -33,9 +33,9 @@ def test_a_method_is_the_same_run_as_its_words(name):
     words = words_of(find("spiral").but(method=name))
     alias, said = job_of(method=name), job_of(**words)
     assert alias.event() == said.event()
-    assert repr(alias.query()) == repr(said.query())
+    assert repr(alias.create_query()) == repr(said.create_query())
     assert str(alias.sampler) == str(said.sampler)
-    assert repr(alias.backend()) == repr(said.backend())
+    assert repr(alias.create_backend()) == repr(said.create_backend())
 
 
 def test_plain_words_are_dp_sgd():
@@ -63,9 +63,9 @@ COMBINED = {
 
 @pytest.mark.parametrize(("words", "parameters", "proved"), COMBINED.values(), ids=COMBINED)
 def test_words_are_put_together_and_claim_what_they_release(words, parameters, proved, tmp_path):
-    settings = settle("spiral", {**TINY, **words}, parameters)
-    planned = assemble(settings, quiet).event()
-    claim = carry_out(settings, tmp_path, Silent()).claim
+    settings = make_settings("spiral", {**TINY, **words}, parameters)
+    planned = assemble_job(settings, quiet).event()
+    claim = carry_out_run(settings, tmp_path, Silent()).claim
     assert isinstance(claim, Guarantee if proved else NoGuarantee)
     if proved:
         assert claim.event == planned
@@ -76,7 +76,7 @@ def test_what_two_words_have_is_said_with_its_part():
     with pytest.raises(ValueError, match=r"sampler and weigher both have it; say sampler\.threshold or weigher\."):
         job_of({"threshold": 3.0}, **words)
     job = job_of({"weigher.threshold": 3.0, "sampler.threshold": 0.25}, **words)
-    assert job.query().weigher.threshold == 3.0
+    assert job.create_query().weigher.threshold == 3.0
     assert job.sampler.threshold == 0.25
 
 
@@ -97,7 +97,7 @@ def test_a_parameter_that_no_word_has_is_refused_with_those_there_are():
 )
 def test_wrong_words_are_refused_before_data_is_read(given, why):
     with pytest.raises(ValueError, match=why):
-        settle("spiral", given)
+        make_settings("spiral", given)
 
 
 def test_laplace_noise_needs_a_weigher_that_bounds_l1():
@@ -106,9 +106,11 @@ def test_laplace_noise_needs_a_weigher_that_bounds_l1():
 
 
 def test_without_bound_and_noise_the_query_and_the_sampler_stay():
-    job = assemble(settle("spiral", {"query": "projected", "sampler": "sorted-top-k", "non_private": True}), quiet)
-    assert isinstance(job.query(), sordino.Projected)
-    assert job.query().weigher.bound == math.inf
+    job = assemble_job(
+        make_settings("spiral", {"query": "projected", "sampler": "sorted-top-k", "non_private": True}), quiet
+    )
+    assert isinstance(job.create_query(), sordino.Projected)
+    assert job.create_query().weigher.bound == math.inf
     assert isinstance(job.sampler, sordino.Sorted)
 
 
@@ -120,12 +122,12 @@ def test_hidden_layers_have_the_widths_asked_for():
 
 
 def test_pixels_are_scaled_channel_by_channel():
-    from sordino.app.runs.prepared import pixels
+    from sordino.app.runs.prepared import scale_pixels
 
     images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 2, 1, 1)
-    assert pixels(images, (0.5, 0.25), (0.5, 2.0)).flatten().tolist() == [-1.0, 0.375]
+    assert scale_pixels(images, (0.5, 0.25), (0.5, 2.0)).flatten().tolist() == [-1.0, 0.375]
     with pytest.raises(ValueError, match="the images have 2 channels; need one number, or one for each"):
-        pixels(images, (0.5, 0.25, 0.1), 1.0)
+        scale_pixels(images, (0.5, 0.25, 0.1), 1.0)
 
 
 SCHEDULES = {
@@ -149,7 +151,7 @@ SCHEDULES = {
 @pytest.mark.parametrize(("fields", "rates"), SCHEDULES.values(), ids=SCHEDULES)
 def test_learning_rates_are_those_of_the_sources(fields, rates):
     recipe = find("spiral").but(learning_rate=1.0, steps=8, rate=0.5, **fields)
-    assert [learning_rate(recipe)(t) for t in range(8)] == pytest.approx(rates)
+    assert [learning_rate_schedule(recipe)(t) for t in range(8)] == pytest.approx(rates)
 
 
 def test_momentum_of_adagrad_is_refused():

@@ -60,7 +60,7 @@ def test_what_one_saves_of_a_run_holds_no_key(tmp_path, watched):
     (tmp_path / "state.json").write_text(json.dumps(run.state_dict()))
     (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
     (tmp_path / "ledger.pickle").write_bytes(pickle.dumps(run._ledger))
-    (tmp_path / "words.txt").write_text(f"{run} {run.claim(1e-5)} {run._run.root!r} {run.state_dict()}")
+    (tmp_path / "words.txt").write_text(f"{run} {run.claim(1e-5)} {run._progress.root!r} {run.state_dict()}")
     assert len(watched.keys) > 5
     assert not holding(tmp_path, watched.keys)
 
@@ -88,7 +88,7 @@ def test_a_state_holds_nothing_that_a_sampler_remembers_of_the_records(watched):
     ):
         run = trained(sampler=sampler)
         saved = run.state_dict()
-        memory = run._run.phase.memory()
+        memory = run._progress.phase.memory()
         assert memory
         assert saved["remembers_records"]
         assert not any(json.dumps(value)[1:-1] in json.dumps(saved) for value in memory.values() if len(str(value)) > 8)
@@ -205,11 +205,11 @@ def test_a_key_that_was_asked_to_be_kept_is_kept_for_the_audit(tmp_path, watched
 
 def test_the_folder_of_a_search_holds_no_key_when_it_is_over(tmp_path, watched):
     from sordino.app.runs.number_of_runs import NegativeBinomial
-    from sordino.app.runs.search import planned
-    from sordino.app.runs.search_folder import search
+    from sordino.app.runs.search import plan_search
+    from sordino.app.runs.search_folder import carry_out_search
     from tests.runs.test_search import GRID, small
 
-    search(planned(small(seed=None), GRID, NegativeBinomial(1.2)), tmp_path / "found")
+    carry_out_search(plan_search(small(seed=None), GRID, NegativeBinomial(1.2)), tmp_path / "found")
     assert not holding(tmp_path, watched.keys)
 
 

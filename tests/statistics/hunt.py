@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import sordino as sd
-from sordino.release.release import tapped
+from sordino.release.release import tap_releases
 from sordino.statistics import Statistic
 from tests.contracts.hunter import Recorder, Replayer, Scripted
 
@@ -39,11 +39,11 @@ def hunt(statistic: Statistic[object], shape: tuple[int, ...], *, trials: int) -
         data, gone = rows(rng, n, shape), int(rng.integers(n))
         everyone = tuple(range(n))
         recorder = Recorder(torch.Generator().manual_seed(int(rng.integers(2**31))))
-        with tapped(recorder):
+        with tap_releases(recorder):
             sd.ask(statistic, data, ledger=sd.Ledger(), sampler=Scripted((everyone,)), physical_batch=3)
         replayer = Replayer(recorder.doors, recorder.choices)
         fewer = tuple(i for i in everyone if i != gone)
-        with tapped(replayer):
+        with tap_releases(replayer):
             sd.ask(statistic, data, ledger=sd.Ledger(), sampler=Scripted((fewer,)), physical_batch=3)
         if replayer.mismatch or replayer.passed != len(recorder.doors):
             return math.inf

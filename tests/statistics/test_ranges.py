@@ -7,20 +7,20 @@ import torch
 
 import sordino as sd
 from sordino.events import Gaussian
-from sordino.statistics.ranges import BINS, Ranged, Ranges, bins_of, edges
+from sordino.statistics.ranges import BINS, Ranged, Ranges, edges_of_bin, find_bins
 
 
 def test_every_number_lies_in_its_bin():
     values = torch.cat([s * torch.logspace(-6, 11, 500, dtype=torch.float64) for s in (-1, 1)])
     values = torch.cat([values, torch.tensor([0.0, 1.0, -1.0, 2.0**-10, 2.0**40, -(2.0**17)])])
-    for value, place in zip(values.tolist(), bins_of(values).tolist(), strict=True):
-        low, high = edges(place)
+    for value, place in zip(values.tolist(), find_bins(values).tolist(), strict=True):
+        low, high = edges_of_bin(place)
         assert low <= value <= high
 
 
 def test_bins_follow_each_other():
     for place in range(BINS - 1):
-        assert edges(place)[1] == edges(place + 1)[0]
+        assert edges_of_bin(place)[1] == edges_of_bin(place + 1)[0]
 
 
 def test_one_record_moves_the_histogram_by_the_declared_sensitivity_and_no_more():

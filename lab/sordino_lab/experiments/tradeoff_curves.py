@@ -15,8 +15,8 @@ from sordino.accounting import epsilon_delta_tradeoff, gaussian_mu, gaussian_tra
 from sordino.accounting.gaussian import gaussian_epsilon
 from sordino.app.report.panels import Panel, Series
 from sordino.auditing.bounds.two_worlds import Errors
-from sordino.auditing.bounds.two_worlds import gaussian as audited_gaussian
-from sordino.auditing.bounds.two_worlds import mu as audited_mu
+from sordino.auditing.bounds.two_worlds import gaussian_epsilon_lower_bound as audited_gaussian
+from sordino.auditing.bounds.two_worlds import mu_lower_bound as audited_mu
 from sordino_lab.descent import descend, query, squared
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.workbench import Workbench

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sordino.app.report.panels import Panel, Series
 from sordino.app.runs.recipe import Recipe
-from sordino.app.runs.settings import settle
+from sordino.app.runs.settings import make_settings
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.thesis import cifar
@@ -19,7 +19,7 @@ from sordino_lab.workbench import Workbench
 
 def measured(name: str, epsilon: float) -> Recipe:
     """A recipe with what was measured of it over three seeds on all records."""
-    return settle(name, {"epsilon": epsilon}).recipe
+    return make_settings(name, {"epsilon": epsilon}).recipe
 
 
 def plans(bench: Workbench) -> list[CurvePlan]:

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from sordino.accounting.tradeoff import Tradeoff, tradeoff
-from sordino.app.attacks.membership_inference import Target, target
-from sordino.app.report.templates import environment
+from sordino.app.attacks.membership_inference import Target, load_target
+from sordino.app.report.templates import template_environment
 from sordino.attacks import scores
 from sordino.rng.streams import Rng
 
@@ -50,12 +50,12 @@ class Game:
     best: float | None
     """The largest share of right guesses that the claim allows; None without a claim."""
 
-    def machine(self) -> float:
+    def threshold_accuracy(self) -> float:
         """Returns the share of rounds that the loss threshold guesses correctly."""
         return float(np.mean([(r.confidence > self.threshold) == r.member for r in self.rounds]))
 
 
-def most_right(curve: Tradeoff) -> float:
+def largest_possible_accuracy(curve: Tradeoff) -> float:
     """Returns 1 − min over α of (α + f(α))/2, the largest possible share of correct guesses with a fair coin.
 
     >>> import numpy as np
@@ -66,68 +66,72 @@ def most_right(curve: Tradeoff) -> float:
     return float(1 - ((grid + curve(grid)) / 2).min())
 
 
-def new_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) -> Game:
+def deal_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) -> Game:
     """Deals the rounds of a game on a run, by coins of its own."""
-    of = target(folder)
+    attack_target = load_target(folder)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     with torch.no_grad():
-        logits = torch.cat([of.model(chunk) for chunk in of.x.split(1000)]).double().numpy()
+        logits = torch.cat([attack_target.model(chunk) for chunk in attack_target.x.split(1000)]).double().numpy()
     # The threshold is chosen on records that are not played with.
-    phi = scores.probability(scores.confidence(logits, of.y.numpy()))
+    phi = scores.probability_of_label(scores.logit_of_label(logits, attack_target.y.numpy()))
     inside, outside = rng.permutation(len(phi) // 2), rng.permutation(len(phi) // 2) + len(phi) // 2
-    held = np.concatenate([inside[rounds:], outside[rounds:]])
+    unplayed_records = np.concatenate([inside[rounds:], outside[rounds:]])
     coins = rng.uniform(rounds) < 0.5
-    dealt = [int(inside[i] if coin else outside[i]) for i, coin in enumerate(coins)]
-    guarantee = of.evidence.guarantee
+    played_records = [int(inside[i] if coin else outside[i]) for i, coin in enumerate(coins)]
+    guarantee = attack_target.evidence.guarantee
     return Game(
-        of.evidence.name,
+        attack_target.evidence.name,
         None if guarantee is None else guarantee.epsilon,
-        tuple(_round(of, i, logits, phi) for i in dealt),
-        _threshold(phi[held], of.member[held]),
-        None if guarantee is None else most_right(tradeoff(guarantee.event)),
+        tuple(_make_round(attack_target, i, logits, phi) for i in played_records),
+        _choose_threshold(phi[unplayed_records], attack_target.member[unplayed_records]),
+        None if guarantee is None else largest_possible_accuracy(tradeoff(guarantee.event)),
     )
 
 
-def play(game: Game, ask: Callable[[str], str], say: Callable[[str], None]) -> float:
+def play_in_terminal(game: Game, ask: Callable[[str], str], say: Callable[[str], None]) -> float:
     """Plays in the terminal (i for in, o for out, q to stop); returns the share of correct guesses."""
     right = done = 0
-    for number, one in enumerate(game.rounds, 1):
-        if one.picture is not None:
-            say("\n".join("".join(_SHADES[min(9, int(10 * v))] * 2 for v in row) for row in one.picture[::2]))
-        sure = f"the network says {one.predicted}, and gives its class, {one.label}, {one.confidence:.1%}"
+    for number, game_round in enumerate(game.rounds, 1):
+        if game_round.picture is not None:
+            say("\n".join("".join(_SHADES[min(9, int(10 * v))] * 2 for v in row) for row in game_round.picture[::2]))
+        network_output = f"the network says {game_round.predicted}, and gives its class, {game_round.label}, {game_round.confidence:.1%}"
         answer = (
-            ask(f"round {number} of {len(game.rounds)}: {sure}. Was it trained on? [i]n / [o]ut / [q]uit ")
+            ask(f"round {number} of {len(game.rounds)}: {network_output}. Was it trained on? [i]n / [o]ut / [q]uit ")
             .strip()
             .lower()
         )
         if answer.startswith("q"):
             break
         done += 1
-        good = answer.startswith("i") == one.member
-        right += good
-        say(f"{'right' if good else 'wrong'}: it was {'in' if one.member else 'out'}")
-    said = f"you: {right} of {done}; the loss threshold: {game.machine():.0%} of all rounds; guessing: 50 %"
-    say(said + ("" if game.best is None else f"; nobody, in the long run: more than {game.best:.1%}"))
+        is_right = answer.startswith("i") == game_round.member
+        right += is_right
+        say(f"{'right' if is_right else 'wrong'}: it was {'in' if game_round.member else 'out'}")
+    summary = (
+        f"you: {right} of {done}; the loss threshold: {game.threshold_accuracy():.0%} of all rounds; guessing: 50 %"
+    )
+    say(summary + ("" if game.best is None else f"; nobody, in the long run: more than {game.best:.1%}"))
     return right / done if done else 0.0
 
 
-def page(game: Game) -> str:
+def render_page(game: Game) -> str:
     """Returns the game as one HTML page that loads nothing."""
     table: list[dict[str, Any]] = [vars(one) for one in game.rounds]
-    made = environment().get_template("game.html.jinja")
-    return made.render(game=game, rounds=table, machine=game.machine(), title="Was it trained on?")
+    template = template_environment().get_template("game.html.jinja")
+    return template.render(game=game, rounds=table, machine=game.threshold_accuracy(), title="Was it trained on?")
 
 
-def _round(of: Target, i: int, logits: Any, phi: Any) -> Round:
+def _make_round(attack_target: Target, i: int, logits: Any, phi: Any) -> Round:
     """Returns one round; records that are grey images are shown as a picture."""
     picture = None
-    if of.x.dim() == 4 and of.x.shape[1] == 1:
-        x = of.x[i, 0].float()
+    if attack_target.x.dim() == 4 and attack_target.x.shape[1] == 1:
+        x = attack_target.x[i, 0].float()
         picture = [[round(float(v), 2) for v in row] for row in (x - x.min()) / (x.max() - x.min() + 1e-9)]
-    return Round(picture, int(of.y[i]), int(logits[i].argmax()), float(phi[i]), bool(of.member[i]))
+    return Round(
+        picture, int(attack_target.y[i]), int(logits[i].argmax()), float(phi[i]), bool(attack_target.member[i])
+    )
 
 
-def _threshold(phi: Any, member: Any) -> float:
+def _choose_threshold(phi: Any, member: Any) -> float:
     """Returns the confidence that separates the most members from others."""
     order = np.argsort(phi)
     gain = np.cumsum(np.where(member[order], -1, 1))

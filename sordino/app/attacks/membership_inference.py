@@ -22,14 +22,14 @@ from sordino.accounting.tradeoff import Tradeoff, tradeoff
 from sordino.app.report.evidence import Evidence, read
 from sordino.app.runs.directory import CONFIG, MODEL
 from sordino.app.runs.problem import build
-from sordino.app.runs.run_data import run_data
-from sordino.app.runs.settings import read as read_config
+from sordino.app.runs.run_data import load_run_data
+from sordino.app.runs.settings import read_config as read_config
 from sordino.attacks import scores
 from sordino.attacks.roc import Roc
-from sordino.attacks.shadows import head_inputs, shadow_heads
+from sordino.attacks.shadows import collect_head_inputs, train_shadow_heads
 
 RATES = (0.001, 0.01, 0.1)
-MOST = 1000
+LARGEST_NUMBER = 1000
 """Members, and as many others."""
 
 
@@ -53,7 +53,7 @@ class Membership:
             + "; area under the curve",
         ]
         for name, roc in self.rocs.items():
-            found = "  ".join(f"{roc.at(rate):7.4f}" for rate in RATES)
+            found = "  ".join(f"{roc.true_positives_at(rate):7.4f}" for rate in RATES)
             lines.append(f"  {name:<8} {found}   {roc.area:.3f}")
         if self.ceiling is not None:
             lines.append("  ceiling  " + "  ".join(f"{float(self.ceiling.power(rate)):7.4f}" for rate in RATES))
@@ -66,7 +66,7 @@ class Membership:
             "epsilon": self.epsilon,
             "members": len(next(iter(self.rocs.values())).members),
             "rates": list(RATES),
-            "attacks": {name: [roc.at(rate) for rate in RATES] for name, roc in self.rocs.items()},
+            "attacks": {name: [roc.true_positives_at(rate) for rate in RATES] for name, roc in self.rocs.items()},
             "area": {name: roc.area for name, roc in self.rocs.items()},
             "ceiling": None if self.ceiling is None else [float(self.ceiling.power(rate)) for rate in RATES],
         }
@@ -84,15 +84,15 @@ class Target:
     classes: int
 
 
-def target(folder: str | Path, most: int = MOST) -> Target:
+def load_target(folder: str | Path, largest_number: int = LARGEST_NUMBER) -> Target:
     """Loads a finished run with equally many members and other records.
 
     The others are training records that the run was not given if it was given a part of them, else test records.
     """
     evidence = read(folder)
-    settings = read_config(evidence.folder / CONFIG).settings()
-    given = settings.options.records
-    prepared = run_data(settings.recipe, None, lambda _: None, settings.own).prepared
+    settings = read_config(evidence.folder / CONFIG).to_settings()
+    records_given = settings.options.records
+    prepared = load_run_data(settings.recipe, None, lambda _: None, settings.own).prepared
     model = build(settings.recipe, prepared, settings.options.init_seed).model
     path = evidence.folder / MODEL
     if not path.is_file():
@@ -100,40 +100,48 @@ def target(folder: str | Path, most: int = MOST) -> Target:
     model.load_state_dict(safetensors.torch.load_file(path))
     # Records from the same training set make the fairest comparison.
     (x, y), (u, v) = prepared.train.tensors, prepared.test.tensors
-    if given is not None and len(x) > given:
-        (x, u), (y, v) = (x[:given], x[given:]), (y[:given], y[given:])
-    n = min(most, len(x), len(u))
+    if records_given is not None and len(x) > records_given:
+        (x, u), (y, v) = (x[:records_given], x[records_given:]), (y[:records_given], y[records_given:])
+    n = min(largest_number, len(x), len(u))
     member = np.arange(2 * n) < n
     return Target(
         evidence, model.eval(), torch.cat([x[:n], u[:n]]), torch.cat([y[:n], v[:n]]), member, prepared.classes
     )
 
 
-def membership(folder: str | Path, shadows: int = 64, *, seed: int = 0, most: int = MOST) -> Membership:
+def attack_membership(
+    folder: str | Path, shadows: int = 64, *, seed: int = 0, largest_number: int = LARGEST_NUMBER
+) -> Membership:
     """Attacks a run and returns what each attack reached."""
     # The loss threshold needs the network alone.
-    of = target(folder, most)
+    attack_target = load_target(folder, largest_number)
     with torch.no_grad():
-        logits = torch.cat([of.model(chunk) for chunk in of.x.split(1000)]).double().numpy()
-    labels = of.y.numpy()
-    phi = scores.confidence(logits, labels)
-    found = {"loss": scores.loss(phi)}
+        logits = torch.cat([attack_target.model(chunk) for chunk in attack_target.x.split(1000)]).double().numpy()
+    labels = attack_target.y.numpy()
+    phi = scores.logit_of_label(logits, labels)
+    attack_scores = {"loss": scores.loss_score(phi)}
     # LiRA and RMIA compare with shadow heads, each trained on half of the records.
     if shadows:
-        made = shadow_heads(head_inputs(of.model, of.x), of.y, of.classes, shadows, seed)
-        heads = scores.confidence(made.logits, labels)
-        like = scores.aligned(phi, heads)
-        found["LiRA"] = scores.lira(like, heads, made.inside)
+        shadow_models = train_shadow_heads(
+            collect_head_inputs(attack_target.model, attack_target.x),
+            attack_target.y,
+            attack_target.classes,
+            shadows,
+            seed,
+        )
+        heads = scores.logit_of_label(shadow_models.logits, labels)
+        aligned_confidence = scores.align_with_shadows(phi, heads)
+        attack_scores["LiRA"] = scores.lira_score(aligned_confidence, heads, shadow_models.inside)
         # The population that RMIA compares with is a part of the others, which is then not judged by it.
-        apart = np.flatnonzero(~of.member)[::4]
-        found["RMIA"] = scores.rmia(like, heads, made.inside, apart)
+        population = np.flatnonzero(~attack_target.member)[::4]
+        attack_scores["RMIA"] = scores.rmia_score(aligned_confidence, heads, shadow_models.inside, population)
     rocs = {}
-    for name, values in found.items():
-        others = ~of.member
+    for name, values in attack_scores.items():
+        others = ~attack_target.member
         if name == "RMIA":
-            others[apart] = False
-        rocs[name] = Roc(values[of.member], values[others])
+            others[population] = False
+        rocs[name] = Roc(values[attack_target.member], values[others])
     # The ceiling is what the claim allows any attack.
-    guarantee = of.evidence.guarantee
+    guarantee = attack_target.evidence.guarantee
     ceiling = None if guarantee is None else tradeoff(guarantee.event)
-    return Membership(of.evidence.name, None if guarantee is None else guarantee.epsilon, rocs, ceiling)
+    return Membership(attack_target.evidence.name, None if guarantee is None else guarantee.epsilon, rocs, ceiling)

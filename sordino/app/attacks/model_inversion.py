@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sordino.app.attacks.membership_inference import target
+from sordino.app.attacks.membership_inference import load_target
 
 _STEPS = 200
 _RATE = 0.05
@@ -28,31 +28,35 @@ SENTENCE = (
 )
 
 
-def invert(folder: str | Path) -> Tensor:
+def invert_classes(folder: str | Path) -> Tensor:
     """Returns one input for every class, (classes, height, width), in [0, 1]; the run's network must see pixels."""
-    of = target(folder, most=1)
-    if of.x.dim() != 4:
+    attack_target = load_target(folder, largest_number=1)
+    if attack_target.x.dim() != 4:
         raise ValueError(
-            f"{of.evidence.folder}: its network sees features, not pixels; need a recipe with features='none'"
+            f"{attack_target.evidence.folder}: its network sees features, not pixels; need a recipe with features='none'"
         )
     # Only the inputs are optimised; the network is fixed.
-    model = of.model
+    model = attack_target.model
     for p in model.parameters():
         p.requires_grad_(False)
-    low, high = float(of.x.min()), float(of.x.max())
+    low, high = float(attack_target.x.min()), float(attack_target.x.max())
     generator = torch.Generator().manual_seed(0)  # not from 0 exactly: there a network of ReLUs may be flat
-    x = (0.1 * torch.randn(of.classes, *of.x.shape[1:], generator=generator)).clamp_(low, high).requires_grad_(True)
-    own = torch.eye(of.classes)
-    wanted = own - (1 - own) / max(1, of.classes - 1)
+    x = (
+        (0.1 * torch.randn(attack_target.classes, *attack_target.x.shape[1:], generator=generator))
+        .clamp_(low, high)
+        .requires_grad_(True)
+    )
+    one_hot_classes = torch.eye(attack_target.classes)
+    class_directions = one_hot_classes - (1 - one_hot_classes) / max(1, attack_target.classes - 1)
     optimizer = torch.optim.Adam([x], lr=_RATE)
     # Gradient ascent on the class's logit, with the penalties of the formula above.
     for _ in range(_STEPS):
         optimizer.zero_grad()
-        fit = -(model(x) * wanted).sum()
-        across = (x[..., 1:] - x[..., :-1]).abs().sum() + (x[..., 1:, :] - x[..., :-1, :]).abs().sum()
-        (fit + _LENGTH * x.square().sum() + _VARIATION * across).backward()
+        fit = -(model(x) * class_directions).sum()
+        total_variation = (x[..., 1:] - x[..., :-1]).abs().sum() + (x[..., 1:, :] - x[..., :-1, :]).abs().sum()
+        (fit + _LENGTH * x.square().sum() + _VARIATION * total_variation).backward()
         optimizer.step()
         with torch.no_grad():
             x.clamp_(low, high)
-    seen = x.detach().mean(dim=1)
-    return (seen - low) / max(high - low, 1e-12)
+    grey_images = x.detach().mean(dim=1)
+    return (grey_images - low) / max(high - low, 1e-12)

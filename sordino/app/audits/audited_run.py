@@ -10,33 +10,37 @@ import safetensors.torch
 from torch.utils.data import TensorDataset
 
 from sordino.app.runs.directory import CONFIG, MODEL, Run
-from sordino.app.runs.job import Job, assemble
-from sordino.app.runs.settings import read, settle
+from sordino.app.runs.job import Job, assemble_job
+from sordino.app.runs.settings import make_settings, read_config
 from sordino.auditing.selftest_subject import Pieces
 
 
-def job_of(what: str | Path, given: Mapping[str, Any] | None = None) -> Job:
+def load_job(recipe_or_folder: str | Path, given: Mapping[str, Any] | None = None) -> Job:
     """Returns the job of a run directory, with its noise and steps as they were, or of a recipe by its name.
 
     `given` changes fields; the noise is then calibrated again.
     """
-    folder = Path(what)
+    folder = Path(recipe_or_folder)
     if not folder.is_dir():
-        return assemble(settle(str(what), given or {}, {}), lambda _: None)
-    config = read(Run.open(folder).folder / CONFIG)
-    settings = config.settings()
+        return assemble_job(make_settings(str(recipe_or_folder), given or {}, {}), lambda _: None)
+    config = read_config(Run.open(folder).folder / CONFIG)
+    settings = config.to_settings()
     if not given:
-        return assemble(settings, lambda _: None, config.resolved)
+        return assemble_job(settings, lambda _: None, config.resolved)
     changes = {**dict(vars(settings.options)), **given}
-    return assemble(settle(settings.recipe, changes, dict(settings.parameters), own=settings.own), lambda _: None)
+    return assemble_job(
+        make_settings(settings.recipe, changes, dict(settings.parameters), own=settings.own), lambda _: None
+    )
 
 
-def pieces_of(what: str | Path) -> tuple[Pieces, TensorDataset]:
+def load_pieces(recipe_or_folder: str | Path) -> tuple[Pieces, TensorDataset]:
     """Returns what is tested and on which records; for a finished run, with the network it ended with."""
-    job = job_of(what)
+    job = load_job(recipe_or_folder)
     problem = job.problem
-    path = Path(what) / MODEL
+    path = Path(recipe_or_folder) / MODEL
     if path.is_file():
         problem.model.load_state_dict(safetensors.torch.load(path.read_bytes()))
-    pieces = Pieces(problem.model, problem.loss_fn, job.query(), job.sampler, job.penalty(), job.backend())
+    pieces = Pieces(
+        problem.model, problem.loss_fn, job.create_query(), job.sampler, job.create_penalty(), job.create_backend()
+    )
     return pieces, job.data.prepared.train

@@ -27,8 +27,8 @@ from sordino.app.runs.job import Job
 from sordino.app.runs.problem import build
 from sordino.auditing import guesses
 from sordino.auditing.bounds import one_run, one_run_tradeoff, tradeoff_tests
-from sordino.auditing.bounds.tradeoff_tests import Louder
-from sordino.auditing.canaries import KINDS, Beside, Canaries, Kind, beside_loss, canaries
+from sordino.auditing.bounds.tradeoff_tests import LessNoisyFamily
+from sordino.auditing.canaries import KINDS, Canaries, Kind, ModelWithCanaryNumbers, make_canaries, make_canary_loss
 from sordino.events import Event
 from sordino.ledger.claims import Guarantee, NoGuarantee
 from sordino.ledger.ledger import Ledger
@@ -38,12 +38,12 @@ from sordino.queries.noisy_sum import Query
 from sordino.rng.streams import Rng
 
 ERROR = 0.05
-LOOKS = 40
+GRADIENT_EVALUATIONS = 40
 """Steps at which the gradients of input canaries are computed, spread over the run."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class CanaryMeasurement:
     """What one kind of canary showed, by one kind of access."""
 
     kind: str
@@ -66,14 +66,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Audited:
+class OneRunAudit:
     """The claim, and what was measured beside it."""
 
     epsilon: float
     delta: float
     mu: float
     steps: int
-    measured: tuple[Measured, ...] = field(default_factory=tuple)
+    measured: tuple[CanaryMeasurement, ...] = field(default_factory=tuple)
 
     def __str__(self) -> str:
         """Returns the result in words: each measurement, and what it does not show."""
@@ -109,131 +109,174 @@ class Audited:
 
 
 @dataclass(frozen=True, eq=False)
-class Claimed:
+class ClaimedCurves:
     """What the run claims, and the curves with which measurements are compared; created once for many runs."""
 
     event: Event
     epsilon: float
     delta: float
     mu: float
-    own: tradeoff_tests.Inverse
-    family: Louder
+    inverse_curve: tradeoff_tests.Inverse
+    noise_family: LessNoisyFamily
 
     @staticmethod
-    def of(event: Event, epsilon: float, delta: float) -> Claimed:
+    def from_event(event: Event, epsilon: float, delta: float) -> ClaimedCurves:
         """Creates it from the run's event."""
         curve = tradeoff(event)
-        return Claimed(event, epsilon, delta, curve.mu, tradeoff_tests.of(curve), Louder(event))
+        return ClaimedCurves(
+            event, epsilon, delta, curve.mu, tradeoff_tests.inverse_of_curve(curve), LessNoisyFamily(event)
+        )
 
 
-def one_training(
+def audit_one_run(
     job: Job,
-    each: int = 500,
+    canaries_per_kind: int = 500,
     kinds: tuple[Kind, ...] = KINDS,
     *,
-    claimed: Claimed | None = None,
+    claimed: ClaimedCurves | None = None,
     query: Query | None = None,
     seed: int | None = None,
-    looks: int = LOOKS,
+    gradient_evaluations: int = GRADIENT_EVALUATIONS,
     say: Callable[[str], None] | None = None,
-) -> Audited:
-    """Trains the job once with canaries, `each` of every kind, and measures what they show.
+) -> OneRunAudit:
+    """Trains the job once with canaries, `canaries_per_kind` of every kind, and measures what they show.
 
     `query` replaces the job's own query, for tests.
     """
     # Canaries are drawn by fair coins; the network gets a number for each gradient canary.
-    tell = say or (lambda _: None)
+    report_progress = say or (lambda _: None)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     prepared = job.data.prepared
-    some = canaries(kinds, each, prepared.test, prepared.classes, rng.child("canaries"))
+    drawn_canaries = make_canaries(kinds, canaries_per_kind, prepared.test, prepared.classes, rng.child("canaries"))
     problem = build(job.settings.recipe, prepared, job.settings.options.init_seed)
-    model = Beside(problem.model, each)
+    model = ModelWithCanaryNumbers(problem.model, canaries_per_kind)
     before = copy.deepcopy(model)
-    train = some.dataset(prepared.train)
-    asked, loss_fn = query or job.query(), beside_loss(problem.loss_fn)
-    private = Private(model, loss_fn, asked, penalty=job.penalty(), backend=job.backend(), seed=seed, ledger=Ledger())
+    train = drawn_canaries.add_to_dataset(prepared.train)
+    audited_query, loss_fn = query or job.create_query(), make_canary_loss(problem.loss_fn)
+    private = Private(
+        model,
+        loss_fn,
+        audited_query,
+        penalty=job.create_penalty(),
+        backend=job.create_backend(),
+        seed=seed,
+        ledger=Ledger(),
+    )
     optimizer = problem.optimizer
     optimizer.add_param_group({"params": list(model.numbers.parameters())})
     # Train as the run does, and score every canary against each released gradient.
-    white = np.zeros(len(some.kind))
-    every = max(1, job.steps // looks)
-    inputs = np.concatenate([some.of(kind) for kind in kinds if kind != "gradient"] or [np.zeros(0, dtype=np.int64)])
+    white_box_scores = np.zeros(len(drawn_canaries.kind))
+    steps_between_evaluations = max(1, job.steps // gradient_evaluations)
+    input_canaries = np.concatenate(
+        [drawn_canaries.places_of(kind) for kind in kinds if kind != "gradient"] or [np.zeros(0, dtype=np.int64)]
+    )
     expected = job.expected_batch
     for lot in private.draws(train, job.sampler, job.steps, expected_batch=expected, physical_batch=job.physical_batch):
         for group in optimizer.param_groups:
             group["lr"] = problem.learning_rate(lot.step)
         private.backward(lot)
-        own = model.numbers.weight.grad
-        if "gradient" in kinds and own is not None:
-            white[some.of("gradient")] += own.detach().reshape(-1)[:each].double().numpy()
-        if len(inputs) and lot.step % every == 0:
-            white[inputs] += _along(private, model, loss_fn, some, inputs, job.settings.recipe.bound)
+        canary_gradient = model.numbers.weight.grad
+        if "gradient" in kinds and canary_gradient is not None:
+            white_box_scores[drawn_canaries.places_of("gradient")] += (
+                canary_gradient.detach().reshape(-1)[:canaries_per_kind].double().numpy()
+            )
+        if len(input_canaries) and lot.step % steps_between_evaluations == 0:
+            white_box_scores[input_canaries] += _project_on_canaries(
+                private, model, loss_fn, drawn_canaries, input_canaries, job.settings.recipe.bound
+            )
         optimizer.step()
         if (lot.step + 1) % max(1, job.steps // 4) == 0:
-            tell(f"step {lot.step + 1} of {job.steps}")
+            report_progress(f"step {lot.step + 1} of {job.steps}")
     # Compare the guesses with what the claim allows.
-    basis = claimed or _claimed(private, job)
-    black = _losses(before, loss_fn, some) - _losses(model, loss_fn, some)
+    claimed_curves = claimed or _claimed_curves_of(private, job)
+    black_box_scores = _evaluate_canary_losses(before, loss_fn, drawn_canaries) - _evaluate_canary_losses(
+        model, loss_fn, drawn_canaries
+    )
     measured = []
     for kind in kinds:
-        where = some.of(kind)
-        measured.append(_measured(kind, "white box", white[where], some.inside[where], basis))
+        canary_indices = drawn_canaries.places_of(kind)
+        measured.append(
+            _measure_canaries(
+                kind,
+                "white box",
+                white_box_scores[canary_indices],
+                drawn_canaries.inside[canary_indices],
+                claimed_curves,
+            )
+        )
         if kind != "gradient":
-            measured.append(_measured(kind, "black box", black[where], some.inside[where], basis))
-    return Audited(basis.epsilon, basis.delta, basis.mu, job.steps, tuple(measured))
+            measured.append(
+                _measure_canaries(
+                    kind,
+                    "black box",
+                    black_box_scores[canary_indices],
+                    drawn_canaries.inside[canary_indices],
+                    claimed_curves,
+                )
+            )
+    return OneRunAudit(claimed_curves.epsilon, claimed_curves.delta, claimed_curves.mu, job.steps, tuple(measured))
 
 
-def _claimed(private: Private, job: Job) -> Claimed:
+def _claimed_curves_of(private: Private, job: Job) -> ClaimedCurves:
     """Returns the claim of the copy with its curves; raises if there is no guarantee."""
-    said = private.claim(job.settings.recipe.delta)
-    if isinstance(said, NoGuarantee):
-        raise ValueError(f"{said}; there is no claim to measure anything beside")
-    assert isinstance(said, Guarantee)
-    return Claimed.of(said.event, said.epsilon, said.delta)
+    claim = private.claim(job.settings.recipe.delta)
+    if isinstance(claim, NoGuarantee):
+        raise ValueError(f"{claim}; there is no claim to measure anything beside")
+    assert isinstance(claim, Guarantee)
+    return ClaimedCurves.from_event(claim.event, claim.epsilon, claim.delta)
 
 
-def _along(
-    private: Private, model: nn.Module, loss_fn: LossFn, some: Canaries, where: NDArray[np.int64], bound: float
+def _project_on_canaries(
+    private: Private,
+    model: nn.Module,
+    loss_fn: LossFn,
+    drawn_canaries: Canaries,
+    canary_indices: NDArray[np.int64],
+    bound: float,
 ) -> NDArray[np.float64]:
     """Returns ⟨released gradient, clipped gradient of the canary⟩ for each canary."""
     grads = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
-    found = []
-    for start in range(0, len(where), 250):
-        chosen = torch.from_numpy(where[start : start + 250])
-        part = private._backend.per_sample(model, loss_fn, (some.x[chosen], some.y[chosen], some.number[chosen]))
+    products = []
+    for start in range(0, len(canary_indices), 250):
+        chosen = torch.from_numpy(canary_indices[start : start + 250])
+        part = private._backend.per_sample(
+            model, loss_fn, (drawn_canaries.x[chosen], drawn_canaries.y[chosen], drawn_canaries.number[chosen])
+        )
         norms = part.norms().total().double()
-        found.append(part.dot(grads).double().sum(dim=1) * torch.clamp(bound / (norms + 1e-12), max=1.0))
-    return torch.cat(found).detach().numpy()
+        products.append(part.dot(grads).double().sum(dim=1) * torch.clamp(bound / (norms + 1e-12), max=1.0))
+    return torch.cat(products).detach().numpy()
 
 
 @torch.no_grad()
-def _losses(model: nn.Module, loss_fn: LossFn, some: Canaries) -> NDArray[np.float64]:
+def _evaluate_canary_losses(model: nn.Module, loss_fn: LossFn, drawn_canaries: Canaries) -> NDArray[np.float64]:
     """Returns the losses of all canaries, in evaluation mode."""
     training, _ = model.training, model.eval()
     try:
-        return loss_fn(model, some.x, some.y, some.number).double().numpy()
+        return loss_fn(model, drawn_canaries.x, drawn_canaries.y, drawn_canaries.number).double().numpy()
     finally:
         model.train(training)
 
 
-def _measured(
-    kind: str, access: str, scores: NDArray[np.float64], inside: NDArray[np.bool_], claimed: Claimed
-) -> Measured:
+def _measure_canaries(
+    kind: str, access: str, scores: NDArray[np.float64], inside: NDArray[np.bool_], claimed: ClaimedCurves
+) -> CanaryMeasurement:
     """Counts the correct guesses for one kind of canary and turns them into lower bounds on ε."""
-    m = len(scores)
+    canary_count = len(scores)
     # The number of guesses is fixed by the claim alone, before the coins are looked at.
-    each = guesses.best(m, round(claimed.mu, 3))
-    count = guesses.right(scores, inside, each)
+    guesses_per_side = guesses.best_number_of_guesses(canary_count, round(claimed.mu, 3))
+    right_guesses = guesses.count_right_guesses(scores, inside, guesses_per_side)
     spread = (scores[inside].std() + scores[~inside].std()) / 2
     shift = float((scores[inside].mean() - scores[~inside].mean()) / spread) if spread > 0 else 0.0
-    return Measured(
+    return CanaryMeasurement(
         kind,
         access,
-        m,
-        2 * each,
-        count,
-        one_run.epsilon(m, 2 * each, count, claimed.delta),
-        one_run_tradeoff.epsilon(m, 2 * each, count, claimed.family, claimed.delta),
-        one_run_tradeoff.chance(m, 2 * each, count, claimed.own),
+        canary_count,
+        2 * guesses_per_side,
+        right_guesses,
+        one_run.epsilon_lower_bound(canary_count, 2 * guesses_per_side, right_guesses, claimed.delta),
+        one_run_tradeoff.epsilon_lower_bound(
+            canary_count, 2 * guesses_per_side, right_guesses, claimed.noise_family, claimed.delta
+        ),
+        one_run_tradeoff.p_value(canary_count, 2 * guesses_per_side, right_guesses, claimed.inverse_curve),
         shift,
     )

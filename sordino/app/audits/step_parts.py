@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
+class RecordedRelease:
     """What came to the release, the sensitivity promised for it, and the noise to be added."""
 
     value: Grads
@@ -40,29 +40,29 @@ class Taken:
     noise: Noise
 
 
-def draw_again(training: Training, number: int) -> NDArray[np.int64] | None:
+def redraw_lot(training: Training, number: int) -> NDArray[np.int64] | None:
     """Returns the records of lot `number`, drawn from the run's key; None if the sampler looked at the records."""
     sampler = training.job.sampler
     if isinstance(sampler, Informed):
         return None
-    phase = training.private._run.phase
+    phase = training.private._progress.phase
     assert phase is not None
-    stream = training.private._run.root.child("draws", phase.number)
+    stream = training.private._progress.root.child("draws", phase.number)
     n = len(training.job.data.prepared.train)
     return next(itertools.islice(sampler.draws(n, stream, phase.position - 1), 1)).indices
 
 
 def flat_bound(training: Training) -> float | None:
     """Returns the bound of the configuration if each gradient is clipped to it and nothing else is done, else None."""
-    query = training.job.query()
+    query = training.job.create_query()
     plain = isinstance(query, NoisySum) and isinstance(query.weigher, Flat)
     return training.job.settings.recipe.bound if plain else None
 
 
-def sum_again(training: Training, indices: NDArray[np.int64], seen: Taken) -> float | None:
+def measure_sum_error(training: Training, indices: NDArray[np.int64], release: RecordedRelease) -> float | None:
     """Returns the distance of the released sum from the oracle's, in bounds; None if the clipping rule is not `Flat`."""
     bound, model = flat_bound(training), training.model
-    if bound is None or training.job.penalty() is not None:
+    if bound is None or training.job.create_penalty() is not None:
         return None
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -70,21 +70,22 @@ def sum_again(training: Training, indices: NDArray[np.int64], seen: Taken) -> fl
     load = Loader(training.job.data.prepared.train, None)
     # One record at a time, so that nothing of the batch engine is used.
     for i in indices:
-        loss = batches.losses(training.job.problem.loss_fn, model, load(np.array([i]))).sum()
+        loss = batches.call_loss(training.job.problem.loss_fn, model, load(np.array([i]))).sum()
         grads = [g.double() for g in torch.autograd.grad(loss, parameters)]
         norm = float(torch.sqrt(sum((g.square().sum() for g in grads), torch.zeros((), dtype=torch.float64))))
         if np.isfinite(norm):
-            for into, g in zip(total, grads, strict=True):
-                into.add_(g, alpha=min(1.0, bound / norm) if norm else 1.0)
-    far = sum(
-        (float((seen.value[name].double() - into).square().sum()) for name, into in zip(names, total, strict=True)), 0.0
+            for parameter_sum, g in zip(total, grads, strict=True):
+                parameter_sum.add_(g, alpha=min(1.0, bound / norm) if norm else 1.0)
+    squared_error = sum(
+        (float((release.value[name].double() - into).square().sum()) for name, into in zip(names, total, strict=True)),
+        0.0,
     )
-    return float(np.sqrt(far)) / bound
+    return float(np.sqrt(squared_error)) / bound
 
 
-def noise_again(
-    seen: Taken,
-    written: Mapping[str, Tensor],
+def measure_noise_error(
+    release: RecordedRelease,
+    released_gradients: Mapping[str, Tensor],
     stream: Rng,
     *,
     multiplier: float,
@@ -96,25 +97,25 @@ def noise_again(
     The multiplier and, if the clipping rule is `Flat`, the bound are those of the configuration, not what the release
     was given.
     """
-    assert isinstance(seen.sensitivity, Sensitivity)
+    assert isinstance(release.sensitivity, Sensitivity)
     # The scale follows from the configuration.
-    promised = seen.noise.bound(seen.sensitivity) if bound is None else bound
-    scale = multiplier * promised * (1 + seen.sensitivity.rounding)
+    effective_bound = release.noise.bound_for(release.sensitivity) if bound is None else bound
+    scale = multiplier * effective_bound * (1 + release.sensitivity.rounding)
     # The values follow from the key.
-    sizes = [value.numel() for value in seen.value.values()]
-    if isinstance(seen.noise, Gaussian):
+    sizes = [value.numel() for value in release.value.values()]
+    if isinstance(release.noise, Gaussian):
         blocks = [block.clone() for block in stream.normal_blocks(sum(sizes), 1.0)]
         values = torch.cat(blocks).double()
     else:
         values = stream.laplace(sum(sizes)).double()
-    units: Any = seen.sensitivity.units
-    factors = {} if units is None else units({name: value.numel() for name, value in seen.value.items()})
+    units: Any = release.sensitivity.units
+    factors = {} if units is None else units({name: value.numel() for name, value in release.value.items()})
     # What was added is the written gradient, undone by the public factors, minus the sum.
-    off = length = 0.0
-    for (name, value), piece in zip(seen.value.items(), values.split(sizes), strict=True):
-        laid = torch.empty_like(value, dtype=torch.float64)  # in the order of memory
-        laid.as_strided((laid.numel(),), (1,)).copy_(piece)
-        added = written[name].double() * expected_batch * factors.get(name, 1.0) - value.double()
-        off += float((added - scale * laid).square().sum())
-        length += float((scale * laid).square().sum())
-    return float(np.sqrt(off / length))
+    squared_error = squared_length = 0.0
+    for (name, value), piece in zip(release.value.items(), values.split(sizes), strict=True):
+        expected_noise = torch.empty_like(value, dtype=torch.float64)  # in the order of memory
+        expected_noise.as_strided((expected_noise.numel(),), (1,)).copy_(piece)
+        observed_noise = released_gradients[name].double() * expected_batch * factors.get(name, 1.0) - value.double()
+        squared_error += float((observed_noise - scale * expected_noise).square().sum())
+        squared_length += float((scale * expected_noise).square().sum())
+    return float(np.sqrt(squared_error / squared_length))

@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.app.cli.accounting_options import AccountantName, NoiseName, SamplingName, accountant, run_event, show
+from sordino.app.cli.accounting_options import (
+    AccountantName,
+    NoiseName,
+    SamplingName,
+    accountant_by_name,
+    event_of_flags,
+    print_result,
+)
 from sordino.events import Event, Gaussian, to_json
 from sordino.events.training import lots_in_a_pass, training_event
-from sordino.ledger.claims import describe
-from sordino.number_format import rounded_up_to
+from sordino.ledger.claims import describe_event
+from sordino.number_format import round_up_to
 
 _LOOSER = ("basic", "advanced", "strong", "moments", "rdp", "pld", "clt")
 
 
-def _said(statement: str, number: str, method: Any) -> str:
+def _word_result(statement: str, number: str, method: Any) -> str:
     """Returns a bound worded as a privacy statement; an estimate is worded as a number that guarantees nothing."""
     return f"{statement} by {method.name}" if method.is_bound else f"{number} by {method.name}: estimate, no guarantee"
 
@@ -55,39 +62,47 @@ class Command:
         """Accounts for the run and prints the result; returns the exit code."""
         from sordino.accounting import Unsupported
 
-        event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        event = event_of_flags(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
         try:
-            result, lines = self._account(event)
+            result, lines = self._compute_result(event)
         except Unsupported as error:
             print(f"sordino account: {error}", file=sys.stderr)
             return 2
         if self.plot is not None:
-            from sordino.app.cli.privacy_figures import profile
+            from sordino.app.cli.privacy_figures import draw_privacy_profile
 
-            profile(event, self.delta, self.plot)
+            draw_privacy_profile(event, self.delta, self.plot)
             result["plot"] = str(self.plot)
             lines.append(f"picture: {self.plot}")
-        show(result, self.json, lines)
+        print_result(result, self.json, lines)
         return 0
 
-    def _account(self, event: Event) -> tuple[dict[str, Any], list[str]]:
+    def _compute_result(self, event: Event) -> tuple[dict[str, Any], list[str]]:
         """Returns the result as a table and as lines to print."""
         from sordino import accounting
 
-        method = accountant(self.accountant)
+        method = accountant_by_name(self.accountant)
         result: dict[str, Any] = {"accountant": method.name, "is_bound": method.is_bound, "event": to_json(event)}
         # δ at the given ε, or ε at the given δ.
         if self.epsilon is not None:
-            found = method.delta(event, self.epsilon)
-            result |= {"epsilon": self.epsilon, "delta": found}
-            lines = [_said(f"({self.epsilon:g}, {_shown(found)})-DP", f"delta = {found:.4g}", method)]
-            if found >= 1:
+            result_value = method.delta(event, self.epsilon)
+            result |= {"epsilon": self.epsilon, "delta": result_value}
+            lines = [
+                _word_result(
+                    f"({self.epsilon:g}, {_round_up_for_print(result_value)})-DP", f"delta = {result_value:.4g}", method
+                )
+            ]
+            if result_value >= 1:
                 lines = [f"no delta below 1 at epsilon={self.epsilon:g} by {method.name}"]
         else:
-            found = method.epsilon(event, self.delta)
-            result |= {"epsilon": found, "delta": self.delta}
-            lines = [_said(f"({_shown(found)}, {self.delta:g})-DP", f"epsilon = {found:.4g}", method)]
-            if math.isinf(found):
+            result_value = method.epsilon(event, self.delta)
+            result |= {"epsilon": result_value, "delta": self.delta}
+            lines = [
+                _word_result(
+                    f"({_round_up_for_print(result_value)}, {self.delta:g})-DP", f"epsilon = {result_value:.4g}", method
+                )
+            ]
+            if math.isinf(result_value):
                 lines = [f"no finite epsilon at delta={self.delta:g} by {method.name}"]
         # A number means nothing without its neighbouring relation.
         relation = accounting.relation_of(event)
@@ -97,19 +112,19 @@ class Command:
         if isinstance(method, accounting.PLD) and self.epsilon is None:
             low, _ = method.bounds(event, self.delta)
             result["certified_lower"] = low
-            lines.append(f"certified: {low:.6g} <= epsilon <= {rounded_up_to(6, found)}")
+            lines.append(f"certified: {low:.6g} <= epsilon <= {round_up_to(6, result_value)}")
         # Shuffled batches have no proved amplification: the figure is shown beside a lower bound.
         if self.sampling == "shuffle":
-            result["shuffle"] = shuffled = self._shuffle()
+            result["shuffle"] = shuffled = self._compare_with_shuffling()
             least = f"an attack proves epsilon >= {shuffled['lower_bound']:.4g}"
             lines.append(f"shuffled batches: {least}; the figure above")
             lines.append(f"uses no amplification. Poisson sampling would have {shuffled['poisson']:.4g}: not yours.")
         if self.explain:
-            result["methods"] = self._methods(event)
-            lines += ["", *self._explain(event, result["methods"])]
+            result["methods"] = self._compute_by_every_method(event)
+            lines += ["", *self._explain_result(event, result["methods"])]
         return result, lines
 
-    def _shuffle(self) -> dict[str, float]:
+    def _compare_with_shuffling(self) -> dict[str, float]:
         """Returns a proved lower bound for shuffled batches, and the ε that Poisson sampling would have."""
         from sordino import accounting
 
@@ -120,12 +135,12 @@ class Command:
         poisson = accounting.PLD().epsilon(by_coins, self.delta)
         return {"lower_bound": lower, "poisson": poisson}
 
-    def _methods(self, event: Event) -> list[dict[str, Any]]:
+    def _compute_by_every_method(self, event: Event) -> list[dict[str, Any]]:
         """Returns ε by every accountant, or why one has no theorem for this event."""
         from sordino.accounting import Strong, Unsupported
 
         rows = []
-        for method in [accountant(name) for name in _LOOSER] + [Strong(valid=True)]:  # type: ignore[arg-type]
+        for method in [accountant_by_name(name) for name in _LOOSER] + [Strong(valid=True)]:  # type: ignore[arg-type]
             try:
                 rows.append(
                     {"method": method.name, "epsilon": method.epsilon(event, self.delta), "is_bound": method.is_bound}
@@ -134,12 +149,12 @@ class Command:
                 rows.append({"method": method.name, "epsilon": math.nan, "is_bound": False, "why": str(error)})
         return rows
 
-    def _explain(self, event: Event, rows: list[dict[str, Any]]) -> list[str]:
+    def _explain_result(self, event: Event, rows: list[dict[str, Any]]) -> list[str]:
         """Returns lines that describe the event, the result of each method, and how PLD works."""
-        lines = [f"event: {describe(event)}", f"every method at delta={self.delta:g}:"]
+        lines = [f"event: {describe_event(event)}", f"every method at delta={self.delta:g}:"]
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"
-            epsilon = "no theorem" if math.isnan(row["epsilon"]) else _shown(row["epsilon"])
+            epsilon = "no theorem" if math.isnan(row["epsilon"]) else _round_up_for_print(row["epsilon"])
             lines.append(f"  {epsilon:>12}  {row['method']}{mark}")
         lines += [
             "PLD composes the distribution of the privacy loss itself: one release is put on a lattice of losses so",
@@ -149,5 +164,5 @@ class Command:
         return lines
 
 
-def _shown(value: float) -> str:
-    return rounded_up_to(4, value)
+def _round_up_for_print(value: float) -> str:
+    return round_up_to(4, value)

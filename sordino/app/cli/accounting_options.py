@@ -17,7 +17,7 @@ else:
     SamplingName = Literal[DRAWN]
 
 
-def accountant(name: AccountantName) -> Any:
+def accountant_by_name(name: AccountantName) -> Any:
     """Returns the accountant of that name."""
     from sordino import accounting
 
@@ -32,7 +32,7 @@ def accountant(name: AccountantName) -> Any:
     }[name]()
 
 
-def run_event(
+def event_of_flags(
     rate: float, multiplier: float, steps: int, sampling: SamplingName, noise: NoiseName, dataset_size: int | None
 ) -> Event:
     """Returns the event of the run that a command's flags describe."""
@@ -40,17 +40,17 @@ def run_event(
     return training_event(rate, release, steps, sampling, dataset_size)
 
 
-def show(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
+def print_result(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
     """Prints a result once, as JSON or as lines."""
-    print(json.dumps(_finite(result)) if as_json else "\n".join(lines))
+    print(json.dumps(_replace_infinities(result)) if as_json else "\n".join(lines))
 
 
-def _finite(value: Any) -> Any:
+def _replace_infinities(value: Any) -> Any:
     """Returns a value with infinite and undefined numbers replaced by text, which JSON can hold."""
     if isinstance(value, float) and not math.isfinite(value):
         return "inf" if value > 0 else "nan"
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: _replace_infinities(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_finite(inner) for inner in value]
+        return [_replace_infinities(inner) for inner in value]
     return value

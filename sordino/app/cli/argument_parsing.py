@@ -17,36 +17,36 @@ _OPTIONAL = re.compile(
 _NEAR = "Perhaps you meant:"
 
 
-def parse(command: type[Any], arguments: list[str], prog: str, about: str) -> Any:
+def parse_command(command: type[Any], arguments: list[str], prog: str, about: str) -> Any:
     """Returns the command with its arguments; raises ValueError with one line if they are wrong."""
-    said = io.StringIO()
+    error_text = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(error_text):
             return tyro.cli(command, args=arguments, prog=prog, description=about)
     except SystemExit as end:
         if not end.code:
             raise  # --help
-        raise ValueError(one_line(said.getvalue(), prog)) from None
+        raise ValueError(extract_message(error_text.getvalue(), prog)) from None
 
 
-def one_line(box: str, prog: str) -> str:
+def extract_message(box: str, prog: str) -> str:
     r"""Returns the message in a framed error text, with the nearest known flag if there is one.
 
     >>> one_line("╭─ Value error ─╮\n│ Error parsing --steps: 'abc' │\n│ ──────── │\n│ help │", "sordino train")
     "Error parsing --steps: 'abc'; see `sordino train --help`"
     """
     words: list[str] = []
-    near, waiting = "", False
+    suggestion, suggestion_follows = "", False
     # Keep the text up to the first rule inside the frame, and the first suggestion.
     for line in box.splitlines()[1:]:  # the first is the frame's title
         text = _FRAME.sub("", line)
-        if waiting and text:
-            near, waiting = f"; perhaps {text.split()[0]}", False
+        if suggestion_follows and text:
+            suggestion, suggestion_follows = f"; perhaps {text.split()[0]}", False
         if _NEAR in text:
-            waiting = True
+            suggestion_follows = True
         elif _RULE.search(line) and words:
             words.append("")  # what follows is help
         elif text and "" not in words:
             words.append(text)
-    said = _OPTIONAL.sub(r"\1 \3: need \2", " ".join(filter(None, words)))
-    return f"{said.rstrip('.')}{near}; see `{prog} --help`"
+    message = _OPTIONAL.sub(r"\1 \3: need \2", " ".join(filter(None, words)))
+    return f"{message.rstrip('.')}{suggestion}; see `{prog} --help`"

@@ -33,42 +33,44 @@ class Command:
         """Carries out the attack or the game; returns the exit code."""
         if not self.runs:
             raise ValueError("no run was given: need a run directory, such as runs/mnist-20250101-120000")
-        return {"mia": self._mia, "inversion": self._inversion, "game": self._game}[self.action]()
+        return {"mia": self._run_membership_inference, "inversion": self._run_inversion, "game": self._run_game}[
+            self.action
+        ]()
 
-    def _mia(self) -> int:
+    def _run_membership_inference(self) -> int:
         """Runs membership inference on each run, keeps the findings and prints them."""
-        from sordino.app.attacks.attack_figures import roc_picture
-        from sordino.app.attacks.membership_inference import membership
+        from sordino.app.attacks.attack_figures import draw_roc_curves
+        from sordino.app.attacks.membership_inference import attack_membership
         from sordino.app.runs import run_findings
 
-        found = [membership(run, self.shadows) for run in self.runs]
-        for run, one in zip(self.runs, found, strict=True):
-            run_findings.keep(run, "mia", one.table())
+        memberships = [attack_membership(run, self.shadows) for run in self.runs]
+        for run, one in zip(self.runs, memberships, strict=True):
+            run_findings.keep_finding(run, "mia", one.table())
         if self.plot is not None:
-            roc_picture(found, self.plot)
-        print(json.dumps([one.table() for one in found]) if self.json else "\n\n".join(map(str, found)))
+            draw_roc_curves(memberships, self.plot)
+        print(json.dumps([one.table() for one in memberships]) if self.json else "\n\n".join(map(str, memberships)))
         return 0
 
-    def _inversion(self) -> int:
+    def _run_inversion(self) -> int:
         """Draws an input for every class and prints where the picture is."""
-        from sordino.app.attacks.attack_figures import grid_picture
-        from sordino.app.attacks.model_inversion import SENTENCE, invert
+        from sordino.app.attacks.attack_figures import draw_inverted_classes
+        from sordino.app.attacks.model_inversion import SENTENCE, invert_classes
 
-        rows = [(run.resolve().name, invert(run)) for run in self.runs]
+        rows = [(run.resolve().name, invert_classes(run)) for run in self.runs]
         path = self.plot or self.runs[0] / "inversion.png"
-        grid_picture(rows, path)
+        draw_inverted_classes(rows, path)
         print(json.dumps({"picture": str(path), "note": SENTENCE}) if self.json else f"{path}\n{SENTENCE}")
         return 0
 
-    def _game(self) -> int:
+    def _run_game(self) -> int:
         """Plays the membership game here, or writes a page to play it on."""
-        from sordino.app.attacks.membership_game import new_game, page, play
+        from sordino.app.attacks.membership_game import deal_game, play_in_terminal, render_page
         from sordino.app.runs import atomic_files
 
-        game = new_game(self.runs[0], self.rounds)
+        game = deal_game(self.runs[0], self.rounds)
         if self.page is not None:
-            atomic_files.write(self.page, page(game))
+            atomic_files.write_file(self.page, render_page(game))
             print(json.dumps({"page": str(self.page)}) if self.json else self.page)
             return 0
-        play(game, input, print)
+        play_in_terminal(game, input, print)
         return 0

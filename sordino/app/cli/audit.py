@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 if TYPE_CHECKING:
-    from sordino.app.audits.one_run_audit import Audited
-    from sordino.app.audits.replay_audit import Replayed
+    from sordino.app.audits.one_run_audit import OneRunAudit
+    from sordino.app.audits.replay_audit import ReplayResult
     from sordino.auditing.verdict import Verdict
 
 FOUND = 1
@@ -50,38 +50,40 @@ class Command:
 
     def run(self) -> int:
         """Carries out the audit; returns 1 if something was found."""
-        return {"selftest": self._selftest, "replay": self._replay, "run": self._run}[self.action]()
+        return {"selftest": self._run_selftest, "replay": self._run_replay, "run": self._run_one_run_audit}[
+            self.action
+        ]()
 
-    def _selftest(self) -> int:
+    def _run_selftest(self) -> int:
         """Tests sums, noise, sampler and ledger of a recipe or a run."""
-        from sordino.app.audits.audited_run import pieces_of
+        from sordino.app.audits.audited_run import load_pieces
         from sordino.auditing.selftest import selftest
 
-        pieces, dataset = pieces_of(self.what)
-        return self._said(selftest(pieces, dataset, error=self.error))
+        pieces, dataset = load_pieces(self.what)
+        return self._report_verdict(selftest(pieces, dataset, error=self.error))
 
-    def _replay(self) -> int:
+    def _run_replay(self) -> int:
         """Runs recorded steps again and compares them with the ledger."""
-        from sordino.app.audits.replay_audit import replay
+        from sordino.app.audits.replay_audit import audit_by_replay
 
-        return self._said(replay(self.what, self.steps))
+        return self._report_verdict(audit_by_replay(self.what, self.steps))
 
-    def _run(self) -> int:
+    def _run_one_run_audit(self) -> int:
         """Trains a copy with canaries and measures a lower bound on ε."""
-        from sordino.app.audits.audited_run import job_of
-        from sordino.app.audits.one_run_audit import one_training
+        from sordino.app.audits.audited_run import load_job
+        from sordino.app.audits.one_run_audit import audit_one_run
 
         given = {"epsilon": self.epsilon, "records": self.records, "rate": self.rate, "steps": self.training_steps}
-        job = job_of(self.what, {name: value for name, value in given.items() if value is not None})
-        return self._said(one_training(job, self.canaries, self.kinds))
+        job = load_job(self.what, {name: value for name, value in given.items() if value is not None})
+        return self._report_verdict(audit_one_run(job, self.canaries, self.kinds))
 
-    def _said(self, verdict: Verdict | Replayed | Audited) -> int:
+    def _report_verdict(self, verdict: Verdict | ReplayResult | OneRunAudit) -> int:
         """Prints the verdict, keeps it in the run directory, and writes the report again if there is one."""
         from sordino.app.runs import run_findings
 
         folder = Path(self.what)
         if folder.is_dir():
-            run_findings.keep(folder, self.action, verdict.table())
+            run_findings.keep_finding(folder, self.action, verdict.table())
             if (folder / "report.html").exists():
                 from sordino.app.report import write
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from sordino.app.cli.accounting_options import NoiseName, SamplingName, run_event, show
-from sordino.ledger.claims import describe
+from sordino.app.cli.accounting_options import NoiseName, SamplingName, event_of_flags, print_result
+from sordino.ledger.claims import describe_event
 
 _EXHAUSTED = 3
 
@@ -64,7 +64,9 @@ class Command:
             if self.action == "spend":
                 if self.rate is None or self.multiplier is None or self.steps is None:
                     raise ValueError("spend: needs --rate, --multiplier and --steps")
-                event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+                event = event_of_flags(
+                    self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size
+                )
                 budget.spend(event, self.name)
         except BudgetExhausted as error:
             print(f"sordino budget: {error}", file=sys.stderr)
@@ -75,10 +77,10 @@ class Command:
         except Unsupported as error:
             print(f"sordino budget: {error}", file=sys.stderr)
             return 2
-        self._show(budget)
+        self._print_budget(budget)
         return 0
 
-    def _show(self, budget: Any) -> None:
+    def _print_budget(self, budget: Any) -> None:
         """Prints the limit, what is spent and left, and the runs."""
         epsilon, delta = budget.limit
         entries, spent = budget.entries(), budget.spent()
@@ -93,5 +95,5 @@ class Command:
             f"limit ({epsilon:g}, {delta:g}); spent {spent:.4g} in {len(entries)} runs; "
             f"left {max(0.0, epsilon - spent):.4g}"
         ]
-        lines += [f"  {entry.time}  {entry.name or '(unnamed)'}  {describe(entry.event)}" for entry in entries]
-        show(result, self.json, lines)
+        lines += [f"  {entry.time}  {entry.name or '(unnamed)'}  {describe_event(entry.event)}" for entry in entries]
+        print_result(result, self.json, lines)

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.app.cli.accounting_options import AccountantName, NoiseName, SamplingName, accountant, run_event, show
+from sordino.app.cli.accounting_options import (
+    AccountantName,
+    NoiseName,
+    SamplingName,
+    accountant_by_name,
+    event_of_flags,
+    print_result,
+)
 from sordino.events import Event
 
 
@@ -46,8 +53,8 @@ class Command:
         if len(missing) != 1:
             raise ValueError("leave out exactly one of --rate, --multiplier, --steps: that one is found")
         (name,) = missing
-        method = accountant(self.accountant)
-        event_of: Callable[[Any], Event] = lambda x: run_event(  # noqa: E731
+        method = accountant_by_name(self.accountant)
+        event_of: Callable[[Any], Event] = lambda x: event_of_flags(  # noqa: E731
             **{**given, name: x},
             sampling=self.sampling,
             noise=self.noise,
@@ -55,16 +62,25 @@ class Command:
         )
         # The result is accounted for again, so that the printed ε belongs to the printed value.
         try:
-            found = calibrate(event_of, method, self.epsilon, self.delta, whole=name == "steps")
-            reached = method.epsilon(event_of(found), self.delta)
+            solution = calibrate(event_of, method, self.epsilon, self.delta, whole=name == "steps")
+            reached_epsilon = method.epsilon(event_of(solution), self.delta)
         except Unsupported as error:
             print(f"sordino calibrate: {error}", file=sys.stderr)
             return 2
-        result = {"parameter": name, "value": found, "epsilon": reached, "delta": self.delta, "accountant": method.name}
-        shown = f"{found}" if name == "steps" else f"{found:.6g}"
-        show(
+        result = {
+            "parameter": name,
+            "value": solution,
+            "epsilon": reached_epsilon,
+            "delta": self.delta,
+            "accountant": method.name,
+        }
+        formatted_solution = f"{solution}" if name == "steps" else f"{solution:.6g}"
+        print_result(
             result,
             self.json,
-            [f"{name} = {shown}", f"gives epsilon = {reached:.6g} <= {self.epsilon:g} by {method.name}"],
+            [
+                f"{name} = {formatted_solution}",
+                f"gives epsilon = {reached_epsilon:.6g} <= {self.epsilon:g} by {method.name}",
+            ],
         )
         return 0

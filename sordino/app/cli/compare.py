@@ -31,25 +31,25 @@ class Command:
 
     def run(self) -> int:
         """Compares the runs, prints the result, and writes a page if asked; returns the exit code."""
-        from sordino.app.report.compare_runs import CHOOSING, compare, sentences, write
+        from sordino.app.report.compare_runs import CHOOSING, compare_runs, describe_difference, write
         from sordino.app.report.difference import Amounts
 
         if self.out is not None and self.out.suffix != ".html":
             raise ValueError(f"out={str(self.out)!r}: must end in .html; the picture is written beside it")
-        found = compare(self.runs, Amounts(self.accuracy, self.loss, self.parameters, self.predictions))
+        comparison = compare_runs(self.runs, Amounts(self.accuracy, self.loss, self.parameters, self.predictions))
         written: list[Path] = []
         if self.out is not None:
             try:
-                written = write(found, self.out)
+                written = write(comparison, self.out)
             except OSError as error:
                 raise ValueError(f"out={str(self.out)!r}: cannot be written ({error.strerror})") from error
         if self.json:
-            print(json.dumps(found.table() | {"written": [str(path) for path in written]}))
+            print(json.dumps(comparison.table() | {"written": [str(path) for path in written]}))
             return 0
-        _show(found.rows())
-        for number, label in enumerate(found.labels[1:], 1):
-            print(f"\n{label}, beside {found.labels[0]}")
-            for sentence in sentences(found, number):
+        _print_table(comparison.rows())
+        for number, label in enumerate(comparison.labels[1:], 1):
+            print(f"\n{label}, beside {comparison.labels[0]}")
+            for sentence in describe_difference(comparison, number):
                 print(f"  {sentence}")
         print(f"\n{CHOOSING}")
         for path in written:
@@ -57,7 +57,7 @@ class Command:
         return 0
 
 
-def _show(rows: list[dict[str, object]]) -> None:
+def _print_table(rows: list[dict[str, object]]) -> None:
     """Prints the table of runs, as wide as the terminal, or as wide as needed in a pipe."""
     from rich.console import Console
     from rich.table import Table

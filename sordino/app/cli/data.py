@@ -31,7 +31,7 @@ class Command:
         for name in names:
             if name not in filed.FILES and name not in NAMES:
                 raise ValueError(f"data set {name!r}: there is {', '.join((*NAMES, *filed.FILES))}")
-        rows = {name: self._row(name) for name in names}
+        rows = {name: self._describe_data_set(name) for name in names}
         if self.json:
             print(json.dumps(rows))
         else:
@@ -40,12 +40,12 @@ class Command:
         bad = {"unavailable", "damaged"}
         return 1 if any(state in bad for state, _ in rows.values()) else 0
 
-    def _row(self, name: str) -> tuple[str, str]:
-        return self._files(name) if name in filed.FILES else self._images(name)
+    def _describe_data_set(self, name: str) -> tuple[str, str]:
+        return self._describe_files(name) if name in filed.FILES else self._describe_images(name)
 
-    def _files(self, name: str) -> tuple[str, str]:
+    def _describe_files(self, name: str) -> tuple[str, str]:
         """Returns the state and the description of a data set of raw files."""
-        entry = filed.files(name)
+        entry = filed.find_files(name)
         about = f"{entry.about}; licence: {entry.licence}"
         if self.action == "fetch":
             try:
@@ -53,12 +53,12 @@ class Command:
             except NotFetched as error:
                 return "unavailable", str(error)
             return "fetched", about
-        state = filed.state(name)
+        state = filed.cache_state(name)
         return ("cached" if state == "good" and self.action == "list" else state), about
 
-    def _images(self, name: str) -> tuple[str, str]:
+    def _describe_images(self, name: str) -> tuple[str, str]:
         """Returns the state and the description of a data set of images."""
-        entry = data_catalogue.entry(name)
+        entry = data_catalogue.find_entry(name)
         about = f"{entry.sizes[0]:,} + {entry.sizes[1]:,} images {'×'.join(map(str, entry.shape))}; {entry.about}"
         if self.action == "fetch":
             try:
@@ -71,4 +71,4 @@ class Command:
                 return ("good" if checked(name) else "not cached"), about
             except ValueError as error:
                 return "damaged", f"{error}; get it again with `sordino data fetch {name}`"
-        return ("cached" if cache.find(entry) is not None else "not cached"), about
+        return ("cached" if cache.find_arrays(entry) is not None else "not cached"), about

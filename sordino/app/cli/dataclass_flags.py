@@ -19,20 +19,22 @@ import tyro
 Flag = tuple[str, Any, Field[Any]]
 
 
-def flags(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
+def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
     """Yields one flag for each field, in the form that `dataclasses.make_dataclass` takes."""
-    kinds, said = get_type_hints(table), field_docs(table)
+    kinds, help_texts = get_type_hints(table), read_field_docs(table)
     for one in fields(table):
         if one.name in leave_out:
             continue
         yes_or_no = kinds[one.name] is bool
-        kind, default = (bool, unsaid(bool(one.default))) if yes_or_no else (kinds[one.name] | None, None)
+        kind, default = (
+            (bool, default_of_unset_flag(bool(one.default))) if yes_or_no else (kinds[one.name] | None, None)
+        )
         hint = f"(default: {one.default})" if yes_or_no else None
-        about = tyro.conf.arg(help=said.get(one.name, ""), help_behavior_hint=hint)
+        about = tyro.conf.arg(help=help_texts.get(one.name, ""), help_behavior_hint=hint)
         yield one.name, Annotated[kind, about], field(default=default)  # type: ignore[arg-type]  # flags differ in type
 
 
-def unsaid(default: bool) -> Any:
+def default_of_unset_flag(default: bool) -> Any:
     """Returns the default of a yes-or-no flag that was not given, which is a number and no bool.
 
     >>> unsaid(True) is True, bool(unsaid(True))
@@ -46,19 +48,19 @@ def was_given(command: Any, name: str) -> bool:
     return next(getattr(command, name) is not one.default for one in fields(command) if one.name == name)
 
 
-def field_docs(table: type[Any]) -> dict[str, str]:
+def read_field_docs(table: type[Any]) -> dict[str, str]:
     """Returns the text under each field of a class.
 
     >>> from sordino.app.runs.recipe import Recipe
     >>> field_docs(Recipe)["bound"]
     "Clip bound on each record's gradient."
     """
-    (made,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
-    assert isinstance(made, ast.ClassDef)
-    found = {}
+    (class_node,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
+    assert isinstance(class_node, ast.ClassDef)
+    docs = {}
     # Python keeps no docstrings of fields, so they are read from the source.
-    for one, after in zip(made.body, made.body[1:], strict=False):
+    for one, after in zip(class_node.body, class_node.body[1:], strict=False):
         text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, str):
-            found[one.target.id] = " ".join(text.split())
-    return found
+            docs[one.target.id] = " ".join(text.split())
+    return docs

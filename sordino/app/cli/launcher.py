@@ -16,7 +16,7 @@ BACKEND = "gloo"
 
 
 @contextmanager
-def launched() -> Iterator[bool]:
+def join_process_group() -> Iterator[bool]:
     """Yields whether this process prints and writes; inside, the ranks form a process group if there are any."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield True

@@ -44,9 +44,9 @@ def all_commands() -> dict[str, tuple[str, str]]:
     return {**COMMANDS, **added}
 
 
-RANKED = ("train", "resume")
+DISTRIBUTED_COMMANDS = ("train", "resume")
 """What several ranks can do together."""
-USAGE = 2
+BAD_INPUT = 2
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,36 +54,39 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     # Help and version need no command.
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_help())
-        return 0 if arguments else USAGE
+        print(_help_text())
+        return 0 if arguments else BAD_INPUT
     if arguments[0] in ("-V", "--version"):
-        from sordino.rng.compiled_noise import status
+        from sordino.rng.compiled_noise import describe_status
 
-        print(f"sordino {__version__} (noise: {status()})")
+        print(f"sordino {__version__} (noise: {describe_status()})")
         return 0
     name, *rest = arguments
     commands = all_commands()
     if name not in commands:
         print(f"sordino: no command {name!r}; there is: {', '.join(commands)}", file=sys.stderr)
-        return USAGE
+        return BAD_INPUT
     # Only training runs on several ranks; other commands would do everything several times.
-    if name not in RANKED and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        print(f"sordino {name}: not on several ranks; of the commands {' and '.join(RANKED)} are", file=sys.stderr)
-        return USAGE
+    if name not in DISTRIBUTED_COMMANDS and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        print(
+            f"sordino {name}: not on several ranks; of the commands {' and '.join(DISTRIBUTED_COMMANDS)} are",
+            file=sys.stderr,
+        )
+        return BAD_INPUT
     # Only the module of this command is imported, so that `sordino --help` is fast.
-    from sordino.app.cli.argument_parsing import parse
+    from sordino.app.cli.argument_parsing import parse_command
 
     module, about = commands[name]
     try:
-        return int(parse(import_module(module).Command, rest, f"sordino {name}", about).run())
+        return int(parse_command(import_module(module).Command, rest, f"sordino {name}", about).run())
     except (ValueError, TypeError) as error:
         print(f"sordino {name}: {' '.join(str(error).split())}", file=sys.stderr)
-        return USAGE
+        return BAD_INPUT
     except ImportError as error:
         if "pip install" not in str(error):
             raise
         print(f"sordino {name}: {error}", file=sys.stderr)  # an extra that is not installed
-        return USAGE
+        return BAD_INPUT
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever reads, `head` say, has read enough
@@ -91,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
         return 141  # what a shell says of a program that a closed pipe ended: 128 + SIGPIPE
 
 
-def _help() -> str:
+def _help_text() -> str:
     """Returns the text of `sordino --help`."""
     commands = all_commands()
     width = max(map(len, commands))

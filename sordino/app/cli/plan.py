@@ -22,8 +22,10 @@ class Command:
         from sordino.app.planner import Planner
 
         with Planner(self.port) as planner:
-            said = json.dumps({"url": planner.url, "port": planner.port})
-            print(said if self.json else f"planner at {planner.url} on this machine only; Ctrl-C ends it", flush=True)
+            address = json.dumps({"url": planner.url, "port": planner.port})
+            print(
+                address if self.json else f"planner at {planner.url} on this machine only; Ctrl-C ends it", flush=True
+            )
             if self.browser:
                 import webbrowser
 

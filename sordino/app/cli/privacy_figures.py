@@ -10,15 +10,15 @@ from typing import Any
 
 from sordino.accounting import PLD, Tradeoff
 from sordino.events import Event
-from sordino.ledger.claims import describe, rounded_up
+from sordino.ledger.claims import describe_event, round_up
 
 _DOTS_PER_INCH = 160
-_FAR = 1e-3
+_DELTA_REACH = 1e-3
 """The δ axis goes this much further down than the δ asked for."""
 
 
 @contextmanager
-def _figure(path: Path, event: Event) -> Iterator[Any]:
+def _open_figure(path: Path, event: Event) -> Iterator[Any]:
     """Yields axes in the common style and writes the figure to a file afterwards."""
     import matplotlib as mpl
 
@@ -29,38 +29,38 @@ def _figure(path: Path, event: Event) -> Iterator[Any]:
     with plt.rc_context(look):
         figure, axes = plt.subplots(figsize=(5.4, 3.8), layout="constrained")
         yield axes
-        axes.set_title(describe(event), fontsize=9, loc="left")
+        axes.set_title(describe_event(event), fontsize=9, loc="left")
         axes.grid(alpha=0.25)
         figure.savefig(path, dpi=_DOTS_PER_INCH)
         plt.close(figure)
 
 
-def profile(event: Event, delta: float, path: Path) -> None:
+def draw_privacy_profile(event: Event, delta: float, path: Path) -> None:
     """Draws δ(ε), with ε at the δ asked for."""
     import numpy as np
 
     method = PLD(tolerance=3e-4)
-    epsilon, far = method.epsilon(event, delta), method.epsilon(event, delta * _FAR)
-    grid = np.linspace(0, far if math.isfinite(far) else 10.0, 120)
-    with _figure(path, event) as axes:
+    epsilon, largest_epsilon = method.epsilon(event, delta), method.epsilon(event, delta * _DELTA_REACH)
+    grid = np.linspace(0, largest_epsilon if math.isfinite(largest_epsilon) else 10.0, 120)
+    with _open_figure(path, event) as axes:
         axes.semilogy(grid, np.maximum(method.profile(event)(grid), 1e-300), color="#1f6f8b", linewidth=2)
-        axes.set(xlabel="ε", ylabel="δ (upper bound)", ylim=(delta * _FAR, 1), xlim=(0, None))
+        axes.set(xlabel="ε", ylabel="δ (upper bound)", ylim=(delta * _DELTA_REACH, 1), xlim=(0, None))
         if math.isfinite(epsilon):
             axes.plot([epsilon], [delta], "o", color="#c8553d")
             axes.annotate(
-                f"ε = {rounded_up(epsilon)} at δ = {delta:g}",
+                f"ε = {round_up(epsilon)} at δ = {delta:g}",
                 (epsilon, delta),
                 xytext=(8, 8),
                 textcoords="offset points",
             )
 
 
-def errors(event: Event, curve: Tradeoff, path: Path) -> None:
+def draw_tradeoff(event: Event, curve: Tradeoff, path: Path) -> None:
     """Draws the pairs of errors that no attack can stay below."""
     import numpy as np
 
     grid = np.linspace(0, 1, 401)
-    with _figure(path, event) as axes:
+    with _open_figure(path, event) as axes:
         axes.fill_between(grid, curve(grid), alpha=0.12, color="#1f6f8b", linewidth=0)
         axes.plot(grid, curve(grid), color="#1f6f8b", linewidth=2, label="the best attack on this run")
         axes.plot(grid, 1 - grid, color="grey", linewidth=1, linestyle=":", label="guessing")

@@ -22,29 +22,29 @@ class Command:
     def run(self) -> int:
         """Prints the table of recipes, methods or words; returns the exit code."""
         if self.methods:
-            return self._methods()
+            return self._print_methods()
         if self.words:
-            return self._words()
+            return self._print_words()
         if self.json:
             print(json.dumps([asdict(recipe) for recipe in RECIPES]))
             return 0
-        rows = [("recipe", "ε", "test accuracy", "time", "how"), *(_row(recipe) for recipe in RECIPES)]
-        _show(rows)
+        rows = [("recipe", "ε", "test accuracy", "time", "how"), *(_row_of(recipe) for recipe in RECIPES)]
+        _print_aligned(rows)
         print("\nε at δ = 1e-05, everything that touches the data counted; CPU time, features cached. Train one with")
         print("`sordino train NAME --epsilon E`.")
         return 0
 
-    def _methods(self) -> int:
+    def _print_methods(self) -> int:
         """Prints the methods with a line about each."""
         from sordino.app.runs.methods import METHODS
 
         if self.json:
             print(json.dumps({name: method.about for name, method in METHODS.items()}))
         else:
-            _show([(name, method.about) for name, method in METHODS.items()])
+            _print_aligned([(name, method.about) for name, method in METHODS.items()])
         return 0
 
-    def _words(self) -> int:
+    def _print_words(self) -> int:
         """Prints the words of each part with a line about each."""
         from sordino.app.runs.method_words import WORDS
 
@@ -54,14 +54,14 @@ class Command:
         rows: list[tuple[str, ...]] = [
             (f"--{part} {name}", one.about) for part, found in WORDS.items() for name, one in found.items()
         ]
-        _show(rows)
+        _print_aligned(rows)
         print(
             "\nThe first of each is DP-SGD's; any can be put together, as in --sampler sorted-top-k --weigher batch-median."
         )
         return 0
 
 
-def _row(recipe: Recipe) -> tuple[str, ...]:
+def _row_of(recipe: Recipe) -> tuple[str, ...]:
     """Returns the table row of a recipe."""
     privacy = f"{recipe.epsilon:g}" if recipe.epsilon is not None else f"σ {recipe.noise_multiplier:g}"
     accuracy = "not measured"
@@ -73,7 +73,7 @@ def _row(recipe: Recipe) -> tuple[str, ...]:
     return recipe.name, privacy, accuracy, seconds, f"{network}; {recipe.steps} steps at rate {recipe.rate:.4g}"
 
 
-def _show(rows: list[tuple[str, ...]]) -> None:
+def _print_aligned(rows: list[tuple[str, ...]]) -> None:
     """Prints rows in aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import tyro
 
-from sordino.app.cli.dataclass_flags import unsaid, was_given
-from sordino.app.cli.launcher import launched
-from sordino.app.cli.training_outcome import finish, followed, guarded
+from sordino.app.cli.dataclass_flags import default_of_unset_flag, was_given
+from sordino.app.cli.launcher import join_process_group
+from sordino.app.cli.training_outcome import exit_code_of, report_outcome, run_and_report_failures
 from sordino.app.runs.directory import CONFIG
 from sordino.app.runs.fit import resume
-from sordino.app.runs.progress_view import Silent, watching
-from sordino.app.runs.settings import read
+from sordino.app.runs.progress_view import Silent, choose_view
+from sordino.app.runs.settings import read_config
 
 
 @dataclass(frozen=True)
@@ -22,26 +22,28 @@ class Command:
 
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run directory."""
-    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(default=unsaid(True))
+    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(
+        default=default_of_unset_flag(True)
+    )
     """Write report.html and PRIVACY.md at the end."""
     json: bool = False
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
         """Continues the run; returns the exit code."""
-        with launched() as first:
-            return self._went_on(first=first)
+        with join_process_group() as first:
+            return self._continue_run(is_first_rank=first)
 
-    def _went_on(self, *, first: bool) -> int:
+    def _continue_run(self, *, is_first_rank: bool) -> int:
         """Continues the run on this rank; only the first rank shows progress and prints."""
-        view = watching(quiet=self.json) if first else Silent()
+        view = choose_view(quiet=self.json) if is_first_rank else Silent()
 
-        def rest() -> int:
+        def resume_and_report() -> int:
             """Continues the run and reports its result."""
             history = resume(self.folder, view)
-            if not first:
-                return followed(history)
-            report = bool(self.report) if was_given(self, "report") else read(history.run / CONFIG).report
-            return finish(history, report=report, as_json=self.json)
+            if not is_first_rank:
+                return exit_code_of(history)
+            report = bool(self.report) if was_given(self, "report") else read_config(history.run / CONFIG).report
+            return report_outcome(history, report=report, as_json=self.json)
 
-        return guarded("resume", rest)
+        return run_and_report_failures("resume", resume_and_report)

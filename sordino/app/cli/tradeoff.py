@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.app.cli.accounting_options import NoiseName, SamplingName, run_event, show
+from sordino.app.cli.accounting_options import NoiseName, SamplingName, event_of_flags, print_result
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Command:
         """Computes the trade-off curve and prints it; returns the exit code."""
         from sordino.accounting import Unsupported, tradeoff
 
-        event = run_event(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        event = event_of_flags(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
         try:
             curve = tradeoff(event)
         except Unsupported as error:
@@ -50,9 +50,9 @@ class Command:
             for alpha, beta in zip(rates, power, strict=True)
         ]
         if self.plot is not None:
-            from sordino.app.cli.privacy_figures import errors
+            from sordino.app.cli.privacy_figures import draw_tradeoff
 
-            errors(event, curve, self.plot)
+            draw_tradeoff(event, curve, self.plot)
             result["plot"] = str(self.plot)
-        show(result, self.json, lines)
+        print_result(result, self.json, lines)
         return 0

@@ -14,15 +14,20 @@ from typing import Annotated, Any
 import tyro
 
 from sordino import validate
-from sordino.app.cli.dataclass_flags import flags, unsaid, was_given
-from sordino.app.cli.launcher import launched
-from sordino.app.cli.training_outcome import finish, finish_several, followed, guarded
+from sordino.app.cli.dataclass_flags import default_of_unset_flag, flags_of, was_given
+from sordino.app.cli.launcher import join_process_group
+from sordino.app.cli.training_outcome import (
+    exit_code_of,
+    report_outcome,
+    report_several_outcomes,
+    run_and_report_failures,
+)
 from sordino.app.runs import find, own_file
-from sordino.app.runs.fit import carry_out
-from sordino.app.runs.own_file import OwnFlags, from_flags
-from sordino.app.runs.progress_view import Silent, watching
+from sordino.app.runs.fit import carry_out_run
+from sordino.app.runs.own_file import OwnFlags, own_file_from_flags
+from sordino.app.runs.progress_view import Silent, choose_view
 from sordino.app.runs.recipe import MEASURED, Recipe
-from sordino.app.runs.settings import Config, Options, Settings, read, settle
+from sordino.app.runs.settings import Config, Options, Settings, make_settings, read_config
 from sordino.app.runs.several_seeds import carry_out_several
 from sordino.distributed.process_group import ranks_of
 
@@ -48,28 +53,30 @@ class Train:
     """So many runs, each with other initial weights, lots and noise: mean and spread, and what all cost together."""
     out: str | None = None
     """The run directory, new or empty; otherwise one in `runs`. With --seeds, the folder of all."""
-    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(default=unsaid(True))
+    report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(
+        default=default_of_unset_flag(True)
+    )
     """Write report.html and PRIVACY.md at the end."""
     json: bool = False
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
         """Trains, evaluates and prints the claim; returns the exit code."""
-        config = None if self.config is None else read(self.config)
+        config = None if self.config is None else read_config(self.config)
         settings = self.settings(config)
-        with launched() as first:
-            return self._carried_out(settings, config, first=first)
+        with join_process_group() as first:
+            return self._train_and_report(settings, config, is_first_rank=first)
 
     def settings(self, config: Config | None = None) -> Settings:
         """Returns what the flags ask for, on top of a configuration file's fields."""
         flags = {
             one.name: getattr(self, one.name)
             for one in fields(self)
-            if one.name not in _OWN and was_given(self, one.name)
+            if one.name not in _COMMAND_FIELDS and was_given(self, one.name)
         }
         # Own data comes from the flags or, without them, from the file.
-        own = from_flags({name: flags.pop(name, None) for name in _DATA})
-        own = own_file.from_table(config.data) if own is None and config is not None and config.data else own
+        own = own_file_from_flags({name: flags.pop(name, None) for name in _DATA_FIELDS})
+        own = own_file.own_file_from_table(config.data) if own is None and config is not None and config.data else own
         # Flags win over the fields of the file.
         given: dict[str, Any] = {} if config is None else dict(config.fields)
         for name, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
@@ -77,21 +84,21 @@ class Train:
                 given.pop(other, None)  # a flag for one takes the place of the other in a file
         given.update(flags)
         parameters: dict[str, Any] = {} if config is None else dict(config.parameters)
-        parameters.update(_parsed(self.parameter))
+        parameters.update(_parse_parameters(self.parameter))
         # `--without` empties fields of the recipe.
         recipe: str | Recipe | None = self.recipe
         if self.without:
             if self.recipe is None:
                 raise ValueError("--without: leaves out fields of a recipe, and none is named")
             recipe = find(self.recipe).but(**dict.fromkeys(self.without))
-        return settle(recipe, given, parameters, budget_stop=self.budget_stop, own=own)
+        return make_settings(recipe, given, parameters, budget_stop=self.budget_stop, own=own)
 
-    def _carried_out(self, settings: Settings, config: Config | None, *, first: bool) -> int:
+    def _train_and_report(self, settings: Settings, config: Config | None, *, is_first_rank: bool) -> int:
         """Trains on this rank; only the first rank shows progress and prints. Returns the exit code."""
-        view = watching(quiet=self.json) if first else Silent()
-        run = partial(carry_out, settings, self.out, view, self.budget)
-        if not first and self.seeds == 1:
-            return guarded("train", lambda: followed(run()))
+        view = choose_view(quiet=self.json) if is_first_rank else Silent()
+        run = partial(carry_out_run, settings, self.out, view, self.budget)
+        if not is_first_rank and self.seeds == 1:
+            return run_and_report_failures("train", lambda: exit_code_of(run()))
         report = bool(self.report) if config is None or was_given(self, "report") else config.report
         if validate.count("seeds", self.seeds) > 1:
             if ranks_of(None) is not None:
@@ -99,20 +106,25 @@ class Train:
             if self.budget is not None:
                 raise ValueError("--budget with --seeds: need one run to enter; make the runs one after the other")
             several = partial(carry_out_several, settings, self.seeds, self.out, view)
-            return guarded("train", lambda: finish_several(several(), report=report, as_json=self.json))
-        return guarded("train", lambda: finish(run(), report=report, as_json=self.json))
+            return run_and_report_failures(
+                "train", lambda: report_several_outcomes(several(), report=report, as_json=self.json)
+            )
+        return run_and_report_failures("train", lambda: report_outcome(run(), report=report, as_json=self.json))
 
 
-_OWN = tuple(one.name for one in fields(Train))
-_DATA = tuple(one.name for one in fields(OwnFlags))
+_COMMAND_FIELDS = tuple(one.name for one in fields(Train))
+_DATA_FIELDS = tuple(one.name for one in fields(OwnFlags))
 
 Command = make_dataclass(
-    "Command", [*flags(OwnFlags), *flags(Recipe, MEASURED), *flags(Options, ("budget",))], bases=(Train,), frozen=True
+    "Command",
+    [*flags_of(OwnFlags), *flags_of(Recipe, MEASURED), *flags_of(Options, ("budget",))],
+    bases=(Train,),
+    frozen=True,
 )
 Command.__doc__ = "Train by a recipe, or on data of your own; any field can be given by flag or in a TOML file."
 
 
-def _parsed(parameters: tuple[tuple[str, ...], ...]) -> dict[str, float]:
+def _parse_parameters(parameters: tuple[tuple[str, ...], ...]) -> dict[str, float]:
     """Returns the numbers of all --parameter flags by name; raises ValueError if one is no number or is named twice."""
     result: dict[str, float] = {}
     for text in (one for several in parameters for one in several):

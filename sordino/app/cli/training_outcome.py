@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sordino.accounting import BudgetExhausted
 from sordino.app.runs.directory import FINISHED
-from sordino.app.runs.fit import Failed, History
+from sordino.app.runs.fit import History, RunFailed
 from sordino.app.runs.several_seeds import SeveralSeeds
 from sordino.distributed.shared_lot import StoppedElsewhere
 from sordino.ledger import claims
@@ -18,10 +18,10 @@ STOPPED = 130
 FAILED = 1
 
 
-def finish(history: History, *, report: bool, as_json: bool) -> int:
+def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
     """Writes the report if it is wanted and prints the result of a run; returns 130 if it was asked to stop."""
     if report:
-        _report(history)
+        _write_report(history)
     stopped = history.status != FINISHED
     # One JSON object for programs, or the claim in words for people.
     if as_json:
@@ -31,7 +31,7 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
                     "status": history.status,
                     "test_accuracy": history.test_accuracy,
                     "test_loss": history.test_loss,
-                    "claim": claims.table(history.claim),
+                    "claim": claims.claim_to_json(history.claim),
                     "seconds": history.seconds,
                     "run": str(history.run),
                     "noise_key": str(history.run / NAME) if (history.run / NAME).exists() else None,
@@ -48,14 +48,14 @@ def finish(history: History, *, report: bool, as_json: bool) -> int:
         print(f"run directory  {history.run}")
         if (history.run / "report.html").exists():
             print(f"report         {history.run / 'report.html'}")
-        print(f"noise key      {_key_said(history)}")
+        print(f"noise key      {_describe_noise_key(history)}")
     # What to type next goes to standard error, so that it never mixes with JSON.
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
 
 
-def _key_said(history: History) -> str:
+def _describe_noise_key(history: History) -> str:
     """Returns where the noise key of a run is, and what to do with it."""
     path = history.run / NAME
     if not path.exists():
@@ -65,16 +65,16 @@ def _key_said(history: History) -> str:
     return f"{path}\n               needed by {use}; never publish it; {after}"
 
 
-def followed(history: History) -> int:
+def exit_code_of(history: History) -> int:
     """Returns the exit code of a rank that prints nothing."""
     return STOPPED if history.status != FINISHED else 0
 
 
-def finish_several(several: SeveralSeeds, *, report: bool, as_json: bool) -> int:
+def report_several_outcomes(several: SeveralSeeds, *, report: bool, as_json: bool) -> int:
     """Prints mean and spread over several seeds, the claim of each run, and the claim of all together."""
     if report:
         for history in several.runs:
-            _report(history)
+            _write_report(history)
     if as_json:
         print(json.dumps(several.table() | {"run": str(several.folder)}))
     else:
@@ -87,7 +87,7 @@ def finish_several(several: SeveralSeeds, *, report: bool, as_json: bool) -> int
                 shown = [f"{v:.2%}" if percent else f"{v:.4g}" for v in (found.mean, found.deviation or 0.0)]
                 print(f"{name}  {shown[0]}" + ("" if found.deviation is None else f" ± {shown[1]}"))
         print(f"\nEach of them by itself, seed 0 for one:\n{several.runs[0].claim}")
-        print(f"\nAll of them together, which is what a mean or the best of them is made of:\n{several.together}\n")
+        print(f"\nAll of them together, which is what a mean or the best of them is made of:\n{several.joint_claim}\n")
         print(f"runs           {several.folder}")
     # What to type next goes to standard error, so that it never mixes with JSON.
     if not several.finished:
@@ -95,7 +95,7 @@ def finish_several(several: SeveralSeeds, *, report: bool, as_json: bool) -> int
     return 0 if several.finished else STOPPED
 
 
-def _report(history: History) -> None:
+def _write_report(history: History) -> None:
     """Writes the report of a run; a full disk only costs the report, because the run itself is complete."""
     from sordino.app.report import write
 
@@ -105,14 +105,14 @@ def _report(history: History) -> None:
         print(f"no report: {error.strerror or error}; `sordino report {history.run}` writes it", file=sys.stderr)
 
 
-def guarded(name: str, work: Callable[[], int]) -> int:
+def run_and_report_failures(name: str, work: Callable[[], int]) -> int:
     """Runs a command and reports failures of the machine or the training in one line; returns the exit code."""
     try:
         return work()
     except KeyboardInterrupt:
         print(f"sordino {name}: stopped at once; what is saved in the run directory can be resumed", file=sys.stderr)
         return STOPPED
-    except Failed as error:
+    except RunFailed as error:
         print(f"sordino {name}: {error}", file=sys.stderr)
         return FAILED
     except StoppedElsewhere:  # which says why

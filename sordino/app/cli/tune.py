@@ -14,19 +14,19 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sordino.app.cli.dataclass_flags import flags, was_given
-from sordino.app.cli.training_outcome import STOPPED, guarded
-from sordino.app.runs.fit import named
+from sordino.app.cli.dataclass_flags import flags_of, was_given
+from sordino.app.cli.training_outcome import STOPPED, run_and_report_failures
+from sordino.app.runs.fit import folder_for
 from sordino.app.runs.number_of_runs import NegativeBinomial, PoissonNumber
-from sordino.app.runs.progress_view import watching
+from sordino.app.runs.progress_view import choose_view
 from sordino.app.runs.recipe import MEASURED, Recipe
-from sordino.app.runs.search import planned
-from sordino.app.runs.search_folder import WINNER, Found, search
-from sordino.app.runs.settings import Options, settle
+from sordino.app.runs.search import plan_search
+from sordino.app.runs.search_folder import WINNER, SearchResult, carry_out_search
+from sordino.app.runs.settings import Options, make_settings
 from sordino.ledger import claims
 
 _SHORT = {"lr": "learning_rate"}
-_SINGLE = ("budget", "show_private", "diagnose", "non_private")
+_SINGLE_RUN_OPTIONS = ("budget", "show_private", "diagnose", "non_private")
 
 
 @dataclass(frozen=True)
@@ -55,61 +55,67 @@ class Tune:
         """Searches, releases the best trial and prints the claim; returns the exit code."""
         own = {one.name for one in fields(Tune)}
         names = [one.name for one in fields(self) if one.name not in own and was_given(self, one.name)]
-        settings = settle(self.recipe, {name: getattr(self, name) for name in names})
+        settings = make_settings(self.recipe, {name: getattr(self, name) for name in names})
         shapes = {"geometric": 1.0, "logarithmic": 0.0}
         number = PoissonNumber(self.runs) if self.law == "poisson" else NegativeBinomial(self.runs, shapes[self.law])
-        view = watching(quiet=self.json)
-        what = planned(settings, _grid(self.grid), number, self.score_noise, view.say)
-        folder = Path(self.out) if self.out is not None else named(f"tune-{settings.recipe.name}")
+        view = choose_view(quiet=self.json)
+        planned_search = plan_search(settings, _parse_grid(self.grid), number, self.score_noise, view.say)
+        folder = Path(self.out) if self.out is not None else folder_for(f"tune-{settings.recipe.name}")
         budget = None if self.budget is None else Path(self.budget)
-        return guarded("tune", lambda: self._told(search(what, folder, budget, view.say)))
+        return run_and_report_failures(
+            "tune", lambda: self._report_result(carry_out_search(planned_search, folder, budget, view.say))
+        )
 
-    def _told(self, found: Found) -> int:
+    def _report_result(self, result: SearchResult) -> int:
         """Prints the result of the search; returns the exit code."""
         if self.json:
-            last = found.last
-            said = {
-                "status": "finished" if found.finished else "stopped",
-                "chosen": dict(found.chosen),
+            last = result.last_row
+            summary = {
+                "status": "finished" if result.finished else "stopped",
+                "chosen": dict(result.chosen),
                 "test_accuracy": None if last is None else last.test_accuracy,
                 "test_loss": None if last is None else last.test_loss,
-                "claim": claims.table(found.claim),
-                "run": str(found.folder / WINNER),
+                "claim": claims.claim_to_json(result.claim),
+                "run": str(result.folder / WINNER),
             }
-            print(json.dumps(said))
-        elif not found.finished:
-            print(f"stopped and saved; the same command with --out {found.folder} goes on")
-        elif found.last is None:
-            print(f"\nchance made no trial, so nothing was trained\n\n{found.claim}")
+            print(json.dumps(summary))
+        elif not result.finished:
+            print(f"stopped and saved; the same command with --out {result.folder} goes on")
+        elif result.last_row is None:
+            print(f"\nchance made no trial, so nothing was trained\n\n{result.claim}")
         else:
-            chosen = ", ".join(f"{name}={value}" for name, value in found.chosen.items())
-            score = found.last.test_accuracy
-            told = f"test loss {found.last.test_loss:.4g}" if score is None else f"test accuracy {score:.2%}"
-            print(f"\nbest: {chosen}; {told}")
-            print(f"\n{found.claim}\n")
-            print(f"winner         {found.folder / WINNER}")
-        return 0 if found.finished else STOPPED
+            chosen = ", ".join(f"{name}={value}" for name, value in result.chosen.items())
+            score = result.last_row.test_accuracy
+            last_result = (
+                f"test loss {result.last_row.test_loss:.4g}" if score is None else f"test accuracy {score:.2%}"
+            )
+            print(f"\nbest: {chosen}; {last_result}")
+            print(f"\n{result.claim}\n")
+            print(f"winner         {result.folder / WINNER}")
+        return 0 if result.finished else STOPPED
 
 
-Command = make_dataclass("Command", [*flags(Recipe, MEASURED), *flags(Options, _SINGLE)], bases=(Tune,), frozen=True)
+Command = make_dataclass(
+    "Command", [*flags_of(Recipe, MEASURED), *flags_of(Options, _SINGLE_RUN_OPTIONS)], bases=(Tune,), frozen=True
+)
 Command.__doc__ = "Search for hyper-parameters; the claim has the price of the search in it."
 
 
-def _grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
+def _parse_grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
     """Returns the values to try for each field of the recipe."""
-    found: dict[str, tuple[Any, ...]] = {}
+    values_by_field: dict[str, tuple[Any, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
         name = _SHORT.get(name, name).replace("-", "_")
         if not equals or not name or not all(values.split(",")):
             raise ValueError(f"grid {text!r}: need a field and values, as in learning_rate=0.5,1,2")
-        if name in found:
+        if name in values_by_field:
             raise ValueError(f"grid {text!r}: {name} was given before; give each field once, with all its values")
-        found[name] = tuple(map(_value, values.split(",")))
-    return found
+        values_by_field[name] = tuple(map(_parse_value, values.split(",")))
+    return values_by_field
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Returns the text as a number if it is one."""
     for kind in (int, float):
         try:

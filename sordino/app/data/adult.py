@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from sordino.app.data.files import folder
+from sordino.app.data.files import files_folder
 
 _BOUNDS = {
     "age": (17.0, 90.0),
@@ -30,23 +30,23 @@ _COLUMNS = 15
 RICH = ">50K"
 
 
-def adult() -> tuple[TensorDataset, TensorDataset, int]:
+def load_adult() -> tuple[TensorDataset, TensorDataset, int]:
     """Returns training and test people as rows of numbers with labels 0 or 1, and the number of classes."""
-    place = folder("adult")
-    schema = _schema(place / "adult.names")
-    return _encoded(place / "adult.data", schema), _encoded(place / "adult.test", schema), 2
+    place = files_folder("adult")
+    schema = _read_schema(place / "adult.names")
+    return _encode_file(place / "adult.data", schema), _encode_file(place / "adult.test", schema), 2
 
 
-def _schema(path: Path) -> dict[str, tuple[str, ...]]:
+def _read_schema(path: Path) -> dict[str, tuple[str, ...]]:
     """Returns the columns in order with their categories; a column of numbers has none."""
-    found = re.findall(r"^([a-z-]+): (.+)\.$", path.read_text(), re.MULTILINE)
-    schema = {name: () if said == "continuous" else tuple(said.split(", ")) for name, said in found}
+    descriptions = re.findall(r"^([a-z-]+): (.+)\.$", path.read_text(), re.MULTILINE)
+    schema = {name: () if said == "continuous" else tuple(said.split(", ")) for name, said in descriptions}
     if len(schema) != _COLUMNS - 1:
         raise ValueError(f"{path.name}: {len(schema)} columns are described; need {_COLUMNS - 1}")
     return schema
 
 
-def _encoded(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDataset:
+def _encode_file(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDataset:
     """Returns the people of one file as rows of numbers, with labels."""
     names = list(schema)
     rows, labels = [], []
@@ -56,20 +56,20 @@ def _encoded(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDataset:
         cells = [cell.strip() for cell in line.rstrip(".").split(",")]
         if len(cells) != _COLUMNS:
             raise ValueError(f"{path.name}, line {number}: {len(cells)} columns; need {_COLUMNS}")
-        rows.append(_row(dict(zip(names, cells, strict=False)), schema))
+        rows.append(_encode_person(dict(zip(names, cells, strict=False)), schema))
         labels.append(int(cells[-1] == RICH))
     return TensorDataset(torch.from_numpy(np.stack(rows)), torch.tensor(labels))
 
 
-def _row(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -> NDArray[np.float32]:
+def _encode_person(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -> NDArray[np.float32]:
     """Returns one person as a row of numbers."""
-    numbers = [_scaled(name, float(person[name])) for name in _BOUNDS]
+    numbers = [_scale_value(name, float(person[name])) for name in _BOUNDS]
     marks = [float(float(person[name]) > above) for name, above in _MARKS]
     kinds = [float(person[name] == kind) for name, known in schema.items() for kind in known]
     return np.array([*numbers, *marks, (float(person["age"]) / 90) ** 2, *kinds], dtype=np.float32)
 
 
-def _scaled(name: str, value: float) -> float:
+def _scale_value(name: str, value: float) -> float:
     """Returns a value cut to its public bounds and scaled to [−1, 1]."""
     low, high = _BOUNDS[name]
     cut = min(max(value, low), high)

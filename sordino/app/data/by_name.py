@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from sordino.app.data import cache
-from sordino.app.data.data_catalogue import DataSetEntry, entry
+from sordino.app.data.data_catalogue import DataSetEntry, find_entry
 from sordino.app.data.download_sources import Folder, Source, Unavailable
 from sordino.app.data.formats import Arrays
 from sordino.app.data.images import Data, Images
@@ -24,15 +24,15 @@ class NotFetched(RuntimeError):
 
 def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
     """Fetches a data set anew, checks its hashes and puts it into the cache."""
-    wanted, reasons = entry(name), []
+    catalogue_entry, reasons = find_entry(name), []
     # Every source is held to the same hashes, so it does not matter which one answers.
-    for source in _sources(wanted):
+    for source in _sources_of(catalogue_entry):
         say(f"{name}: trying {source}")
         try:
             with cache.workspace() as folder:
-                arrays = wanted.decode(source.obtain(folder))
-                cache.verify(wanted, arrays)
-                cache.store(wanted, arrays)
+                arrays = catalogue_entry.decode(source.obtain(folder))
+                cache.verify(catalogue_entry, arrays)
+                cache.store(catalogue_entry, arrays)
         except (Unavailable, OSError, ValueError, EOFError) as error:
             reasons.append(f"  {source}: {error}")
             continue
@@ -51,20 +51,20 @@ def load(name: str) -> Data:
     >>> digits(train=100, test=10).train.images.shape
     torch.Size([100, 1, 28, 28])
     """
-    arrays = cache.find(entry(name))
-    return fetch(name) if arrays is None else _data(entry(name), arrays)
+    arrays = cache.find_arrays(find_entry(name))
+    return fetch(name) if arrays is None else _data_of_arrays(find_entry(name), arrays)
 
 
 def check(name: str) -> bool:
     """Returns whether the cached arrays are those of the data set, byte for byte; False if nothing is cached."""
-    arrays = cache.find(entry(name))
+    arrays = cache.find_arrays(find_entry(name))
     if arrays is None:
         return False
-    cache.verify(entry(name), arrays)
+    cache.verify(find_entry(name), arrays)
     return True
 
 
-def _sources(wanted: DataSetEntry) -> Iterator[Source]:
+def _sources_of(wanted: DataSetEntry) -> Iterator[Source]:
     """Yields the user's own folders first, then the public sources."""
     given = os.environ.get(FOLDER)
     if given:
@@ -73,9 +73,9 @@ def _sources(wanted: DataSetEntry) -> Iterator[Source]:
     yield from wanted.sources
 
 
-def _data(wanted: DataSetEntry, arrays: Arrays) -> Data:
-    def images(part: str) -> Images:
+def _data_of_arrays(wanted: DataSetEntry, arrays: Arrays) -> Data:
+    def images_of_part(part: str) -> Images:
         labels = torch.from_numpy(arrays[f"{part}_labels"].astype("int64"))
         return Images(torch.from_numpy(arrays[f"{part}_images"]), labels)
 
-    return Data(wanted.name, images("train"), images("test"), wanted.classes)
+    return Data(wanted.name, images_of_part("train"), images_of_part("test"), wanted.classes)

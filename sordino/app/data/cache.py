@@ -19,14 +19,14 @@ from sordino.app.data.formats import PARTS, Arrays
 FOLDER = "SORDINO_CACHE"
 
 
-def root() -> Path:
+def cache_folder() -> Path:
     """Returns $SORDINO_CACHE, or the folder sordino in the user's cache folder."""
     given = os.environ.get(FOLDER)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(given) if given else base / "sordino"
 
 
-def digest(array: NDArray[np.uint8]) -> str:
+def array_digest(array: NDArray[np.uint8]) -> str:
     """Returns the SHA-256 of an array's shape and bytes."""
     text = hashlib.sha256(str(array.shape).encode())
     text.update(np.ascontiguousarray(array).data)
@@ -36,15 +36,15 @@ def digest(array: NDArray[np.uint8]) -> str:
 def verify(entry: DataSetEntry, arrays: Arrays) -> None:
     """Raises ValueError if the arrays are not those of the data set, byte for byte."""
     for part in PARTS:
-        if digest(arrays[part]) != entry.sha256[part]:
+        if array_digest(arrays[part]) != entry.sha256[part]:
             raise ValueError(
                 f"{entry.name}: {part} is not what it should be (wrong hash); the source is damaged or another"
             )
 
 
-def find(entry: DataSetEntry) -> Arrays | None:
+def find_arrays(entry: DataSetEntry) -> Arrays | None:
     """Returns the cached arrays as copy-on-write memory maps, or None if they are not there."""
-    folder = root() / entry.name
+    folder = cache_folder() / entry.name
     if not folder.is_dir():
         return None
     try:
@@ -56,21 +56,21 @@ def find(entry: DataSetEntry) -> Arrays | None:
 def store(entry: DataSetEntry, arrays: Arrays) -> None:
     """Writes the arrays beside the cache and moves them in at once, so that half a data set is never seen."""
     with workspace() as folder:
-        whole = folder / "whole"
-        whole.mkdir()
+        complete_folder = folder / "whole"
+        complete_folder.mkdir()
         for part, array in arrays.items():
-            np.save(whole / f"{part}.npy", array)
-        target = root() / entry.name
+            np.save(complete_folder / f"{part}.npy", array)
+        target = cache_folder() / entry.name
         if target.exists():
             shutil.rmtree(target)
-        os.replace(whole, target)
+        os.replace(complete_folder, target)
 
 
 @contextmanager
 def workspace() -> Iterator[Path]:
     """Yields a temporary folder on the disk of the cache, which is removed afterwards."""
-    root().mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".part-", dir=root()))
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".part-", dir=cache_folder()))
     try:
         yield folder
     finally:

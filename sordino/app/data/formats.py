@@ -25,55 +25,55 @@ _IDX = dict(
 _CIFAR_PIXELS = 3 * 32 * 32
 
 
-def idx_files(folder: Path) -> Arrays:
+def decode_idx_files(folder: Path) -> Arrays:
     """Decodes four IDX files, plain or gzipped."""
-    arrays = {part: read_idx(_either(folder, name)) for part, name in _IDX.items()}
+    arrays = {part: read_idx(_find_plain_or_gzipped(folder, name)) for part, name in _IDX.items()}
     return {part: array[:, None] if array.ndim == 3 else array for part, array in arrays.items()}
 
 
-def cifar_pngs(folder: Path) -> Arrays:
+def decode_cifar_pngs(folder: Path) -> Arrays:
     """Decodes six PNGs of 10,000 rows, one image each, and two JSON lists of labels.
 
     The misspelt names of the lists are those of the package.
     """
     from PIL import Image
 
-    def images(name: str) -> NDArray[np.uint8]:
+    def read_images(name: str) -> NDArray[np.uint8]:
         rows = np.asarray(Image.open(folder / name))  # (10000, 1024, 3)
         return np.ascontiguousarray(rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
-    def labels(name: str) -> NDArray[np.uint8]:
+    def read_labels(name: str) -> NDArray[np.uint8]:
         return np.array(json.loads((folder / name).read_text()), dtype=np.uint8)
 
     return {
-        "train_images": np.concatenate([images(f"data_batch_{i}.png") for i in range(1, 6)]),
-        "train_labels": labels("train_lables.json"),
-        "test_images": images("test_batch.png"),
-        "test_labels": labels("test_lables.json"),
+        "train_images": np.concatenate([read_images(f"data_batch_{i}.png") for i in range(1, 6)]),
+        "train_labels": read_labels("train_lables.json"),
+        "test_images": read_images("test_batch.png"),
+        "test_labels": read_labels("test_lables.json"),
     }
 
 
-def cifar_binaries(folder: Path) -> Arrays:
+def decode_cifar_binaries(folder: Path) -> Arrays:
     """Decodes the official binary version of CIFAR-10: 3073 bytes a record, the label first."""
 
-    def records(*names: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def read_records(*names: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         content = np.concatenate([np.frombuffer((folder / name).read_bytes(), dtype=np.uint8) for name in names])
         if content.size % (1 + _CIFAR_PIXELS):
             raise ValueError(f"{names[0]}: not a whole number of records; the file is cut short or damaged")
         table = content.reshape(-1, 1 + _CIFAR_PIXELS)
         return np.ascontiguousarray(table[:, 1:]).reshape(-1, 3, 32, 32), np.ascontiguousarray(table[:, 0])
 
-    train = records(*(f"data_batch_{i}.bin" for i in range(1, 6)))
-    test = records("test_batch.bin")
+    train = read_records(*(f"data_batch_{i}.bin" for i in range(1, 6)))
+    test = read_records("test_batch.bin")
     return dict(zip(PARTS, (*train, *test), strict=True))
 
 
-def cifar_files(folder: Path) -> Arrays:
+def decode_cifar_files(folder: Path) -> Arrays:
     """Decodes CIFAR-10 in whichever of the two forms is there."""
-    return cifar_binaries(folder) if (folder / "test_batch.bin").exists() else cifar_pngs(folder)
+    return decode_cifar_binaries(folder) if (folder / "test_batch.bin").exists() else decode_cifar_pngs(folder)
 
 
-def _either(folder: Path, name: str) -> Path:
+def _find_plain_or_gzipped(folder: Path, name: str) -> Path:
     """Returns the path of a file, plain or gzipped."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():

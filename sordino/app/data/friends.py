@@ -13,11 +13,11 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 
-from sordino.app.data.files import folder
+from sordino.app.data.files import files_folder
 
 _HEADING, _COLUMNS = 3, 6
-_EVERY = 5
-_MOST = 200
+_HELD_OUT_EVERY = 5
+_MOST_LINES = 200
 CLASSES = ("statement", "question", "exclamation")
 
 
@@ -30,9 +30,9 @@ class SpokenLines:
     speakers: list[str]
 
 
-def friends() -> tuple[SpokenLines, SpokenLines]:
+def load_friends() -> tuple[SpokenLines, SpokenLines]:
     """Returns lines to train on, and lines of other speakers to test on; fetches them if necessary."""
-    path = folder("friends") / "friends-transcripts.tab"
+    path = files_folder("friends") / "friends-transcripts.tab"
     parts = SpokenLines([], [], []), SpokenLines([], [], [])
     count: Counter[str] = Counter()
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
@@ -42,20 +42,20 @@ def friends() -> tuple[SpokenLines, SpokenLines]:
         if len(columns) != _COLUMNS:
             raise ValueError(f"{path.name}, line {number}: need {_COLUMNS} columns, the last two speaker and text")
         # At most 200 lines of a speaker are used, and the speaker's name alone decides on which side they are.
-        speaker, said = columns[4].strip(), columns[5].strip()
+        speaker, spoken_line = columns[4].strip(), columns[5].strip()
         count[speaker] += 1
-        if count[speaker] > _MOST:
+        if count[speaker] > _MOST_LINES:
             continue
-        held_out = hashlib.sha256(speaker.encode()).digest()[0] % _EVERY == 0
-        text, label = marked(said)
-        into = parts[held_out]
-        into.texts.append(text)
-        into.labels.append(label)
-        into.speakers.append(speaker)
+        held_out = hashlib.sha256(speaker.encode()).digest()[0] % _HELD_OUT_EVERY == 0
+        text, label = split_final_marks(spoken_line)
+        lines_of_side = parts[held_out]
+        lines_of_side.texts.append(text)
+        lines_of_side.labels.append(label)
+        lines_of_side.speakers.append(speaker)
     return parts
 
 
-def marked(line: str) -> tuple[str, int]:
+def split_final_marks(line: str) -> tuple[str, int]:
     """Returns a line without the marks at its end, and its class.
 
     >>> marked("Does he eat chalk?!"), marked("Sounds like a date to me.")

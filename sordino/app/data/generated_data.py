@@ -36,51 +36,56 @@ def digits(train: int = 10_000, test: int = 2_000, *, seed: int = 0) -> Data:
     """Returns generated digits, 28 × 28."""
     generator = torch.Generator().manual_seed(seed)
     classes = tuple("0123456789")
-    return Data("digits", _draw(train, generator), _draw(test, generator), classes, generated=True)
+    return Data("digits", _draw_digits(train, generator), _draw_digits(test, generator), classes, generated=True)
 
 
-def _draw(n: int, generator: torch.Generator) -> Images:
+def _draw_digits(n: int, generator: torch.Generator) -> Images:
     """Draws n digits with random classes, each distorted a little."""
     labels = torch.randint(10, (n,), generator=generator)
     images = torch.zeros(n, 1, _SIZE, _SIZE, dtype=torch.uint8)
     grid = torch.arange(_SIZE, dtype=torch.float32)
     for label, strokes in enumerate(_STROKES):
         rows = (labels == label).nonzero().squeeze(1)
-        points = torch.cat([_along(stroke) for stroke in strokes])  # (K, 2)
+        points = torch.cat([_sample_stroke(stroke) for stroke in strokes])  # (K, 2)
         # Ink is a sum of Gaussians along the strokes, with some noise on the pixels.
-        for some in rows.split(500):
-            placed = _placed(points, len(some), generator)  # (B, K, 2)
+        for batch_rows in rows.split(500):
+            placed = _distort_strokes(points, len(batch_rows), generator)  # (B, K, 2)
             across = (grid - placed[..., :1]).square()  # (B, K, 28)
             down = (grid - placed[..., 1:]).square()
-            width = 1.0 + torch.rand(len(some), 1, 1, generator=generator)
+            width = 1.0 + torch.rand(len(batch_rows), 1, 1, generator=generator)
             ink = torch.einsum("bky,bkx->byx", (-down / width).exp(), (-across / width).exp()).clamp(max=1)
             ink += 0.05 * torch.randn(ink.shape, generator=generator)
-            images[some, 0] = ink.clamp(0, 1).mul(255).to(torch.uint8)
+            images[batch_rows, 0] = ink.clamp(0, 1).mul(255).to(torch.uint8)
     return Images(images, labels)
 
 
-def _along(stroke: Sequence[tuple[float, float]]) -> Tensor:
+def _sample_stroke(stroke: Sequence[tuple[float, float]]) -> Tensor:
     """Returns points along a polyline."""
     corners = torch.tensor(stroke)
     steps = torch.linspace(0, 1, _SAMPLES).unsqueeze(1)
     return torch.cat([a + (b - a) * steps for a, b in pairwise(corners)])
 
 
-def _placed(points: Tensor, n: int, generator: torch.Generator) -> Tensor:
+def _distort_strokes(points: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Returns the strokes with random size, slant, rotation and position, (n, K, 2)."""
 
-    def around(scale: float) -> Tensor:
+    def normal_variation(scale: float) -> Tensor:
         return scale * torch.randn(n, 1, generator=generator)
 
     x, y = points[:, 0] - 0.5, points[:, 1] - 1.0
-    wide, tall, slant, turn = 10 + around(1.2), 8 + around(0.8), around(0.2), around(0.15)
+    wide, tall, slant, turn = (
+        10 + normal_variation(1.2),
+        8 + normal_variation(0.8),
+        normal_variation(0.2),
+        normal_variation(0.15),
+    )
     x = (x * wide) + slant * tall * y
     y = (y * tall).expand_as(x)
     centre = _SIZE / 2
     return torch.stack(
         [
-            x * turn.cos() - y * turn.sin() + centre + around(1.2),
-            x * turn.sin() + y * turn.cos() + centre + around(1.2),
+            x * turn.cos() - y * turn.sin() + centre + normal_variation(1.2),
+            x * turn.sin() + y * turn.cos() + centre + normal_variation(1.2),
         ],
         dim=2,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.app.data.files import folder
+from sordino.app.data.files import files_folder
 
 _HEADING = 3
 
@@ -30,11 +30,11 @@ class Texts:
     classes: tuple[str, ...]
 
 
-def texts(name: str) -> Texts:
+def load_texts(name: str) -> Texts:
     """Returns a data set of texts by name; fetches it if necessary."""
     if name not in _PARTS:
         raise ValueError(f"texts {name!r}: there is {', '.join(_PARTS)}")
-    place = folder(name)
+    place = files_folder(name)
     (train, labels), (test, test_labels) = (read_tab(place / file) for file in _PARTS[name])
     classes = tuple(sorted(set(labels)))
     places = {label: i for i, label in enumerate(classes)}
@@ -43,7 +43,7 @@ def texts(name: str) -> Texts:
 
 def read_tab(path: Path) -> tuple[list[str], list[str]]:
     """Returns texts and labels of a file; a line without a text is refused by its number."""
-    found, labels = [], []
+    texts, labels = [], []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if number <= _HEADING or not line:
             continue
@@ -52,6 +52,6 @@ def read_tab(path: Path) -> tuple[list[str], list[str]]:
             if not text and not label.strip():
                 continue
             raise ValueError(f"{path.name}, line {number}: need a label, a tab and a text")
-        found.append(text)
+        texts.append(text)
         labels.append(label)
-    return found, labels
+    return texts, labels

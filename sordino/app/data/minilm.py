@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sordino.app.data.files import folder
-from sordino.nn.sentences import SentenceClassifier, features_of
+from sordino.app.data.files import files_folder
+from sordino.nn.sentences import SentenceClassifier, compute_features
 
 WIDTH = 384
 LENGTH = 64
@@ -20,31 +20,33 @@ LENGTH = 64
 VERSION = 1
 
 
-def classifier(classes: int, say: Callable[[str], None] = lambda _: None) -> SentenceClassifier:
+def build_classifier(classes: int, say: Callable[[str], None] = lambda _: None) -> SentenceClassifier:
     """Returns MiniLM with a linear layer on the mean of its token vectors."""
-    with _quiet() as transformers:
-        encoder = transformers.AutoModel.from_pretrained(folder("minilm", say), add_pooling_layer=False)
+    with _quiet_transformers() as transformers:
+        encoder = transformers.AutoModel.from_pretrained(files_folder("minilm", say), add_pooling_layer=False)
     return SentenceClassifier(encoder, WIDTH, classes)
 
 
-def tokens(
+def tokenize(
     texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Tensor, Tensor]:
     """Returns token numbers and mask, (N, length) each; every text is cut or padded to one public length."""
-    tokenizer = _transformers().AutoTokenizer.from_pretrained(folder("minilm", say))
-    made = tokenizer(texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt")
-    return made["input_ids"], made["attention_mask"]
+    tokenizer = _import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say))
+    encoding = tokenizer(texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt")
+    return encoding["input_ids"], encoding["attention_mask"]
 
 
-def vocabulary(say: Callable[[str], None] = lambda _: None) -> list[str]:
+def read_vocabulary(say: Callable[[str], None] = lambda _: None) -> list[str]:
     """Returns the tokenizer's words and parts of words, in the order of their numbers."""
-    numbers: dict[str, int] = _transformers().AutoTokenizer.from_pretrained(folder("minilm", say)).get_vocab()
+    numbers: dict[str, int] = (
+        _import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say)).get_vocab()
+    )
     return sorted(numbers, key=numbers.__getitem__)
 
 
-def features(texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None) -> Tensor:
+def sentence_vectors(texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None) -> Tensor:
     """Returns the frozen encoder's vectors of texts, (N, 384), each computed from its own text alone."""
-    return features_of(classifier(1, say), *tokens(texts, length, say))
+    return compute_features(build_classifier(1, say), *tokenize(texts, length, say))
 
 
 class TokenReader(nn.Module):
@@ -60,7 +62,7 @@ class TokenReader(nn.Module):
         return scores
 
 
-def lora(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
+def build_lora_classifier(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
     """Returns MiniLM with trainable adapters (Hu et al. 2021, arXiv:2106.09685) in its attention and a trainable head.
 
     Everything else is frozen, and there is no dropout.
@@ -76,22 +78,22 @@ def lora(shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
             "peft is not installed, which LoRA needs: pip install 'sordino[huggingface]'", name="peft"
         ) from error
     # Dropout is turned off, because the noise of DP-SGD is enough.
-    made = classifier(classes)
-    for module in made.modules():
+    sentence_classifier = build_classifier(classes)
+    for module in sentence_classifier.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0  # the noise is enough
     # Only the adapters and the head are trained.
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["query", "value"])
-    peft.inject_adapter_in_model(config, made.encoder)
-    for name, p in made.named_parameters():
+    peft.inject_adapter_in_model(config, sentence_classifier.encoder)
+    for name, p in sentence_classifier.named_parameters():
         p.requires_grad_("lora_" in name or name.startswith("head"))
-    return TokenReader(made)
+    return TokenReader(sentence_classifier)
 
 
 @contextmanager
-def _quiet() -> Iterator[Any]:
+def _quiet_transformers() -> Iterator[Any]:
     """Yields transformers without its progress bar and its report of the layers that are left out on purpose."""
-    transformers = _transformers()
+    transformers = _import_transformers()
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -104,7 +106,7 @@ def _quiet() -> Iterator[Any]:
             logging.enable_progress_bar()
 
 
-def _transformers() -> Any:
+def _import_transformers() -> Any:
     """Imports transformers, or explains how to install it."""
     try:
         import transformers

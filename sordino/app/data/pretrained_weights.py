@@ -37,22 +37,22 @@ EFFICIENTNET_LITE0 = WeightsFile(
 )
 
 
-def load(weights: WeightsFile, say: Callable[[str], None] = lambda _: None) -> dict[str, Tensor]:
+def load_weights(weights: WeightsFile, say: Callable[[str], None] = lambda _: None) -> dict[str, Tensor]:
     """Returns the tensors, from the cache or from the first source that has them."""
-    path = cache.root() / "weights" / weights.file
-    if not _whole(weights, path):
-        _fetch(weights, path, say)
+    path = cache.cache_folder() / "weights" / weights.file
+    if not _is_complete(weights, path):
+        _fetch_weights(weights, path, say)
     tensors = torch.load(path, map_location="cpu", weights_only=True)
     assert isinstance(tensors, dict)
     return tensors
 
 
-def _whole(weights: WeightsFile, path: Path) -> bool:
+def _is_complete(weights: WeightsFile, path: Path) -> bool:
     """Returns whether the file is there and has the right hash."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == weights.sha256
 
 
-def _fetch(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None:
+def _fetch_weights(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None:
     """Fetches the weights from the first source that has them and moves them into the cache."""
     reasons = []
     given = os.environ.get(FOLDER)
@@ -62,11 +62,11 @@ def _fetch(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None
         say(f"{weights.name}: trying {source}")
         try:
             with cache.workspace() as folder:
-                found = source.obtain(folder) / weights.file
-                if not _whole(weights, found):
+                weights_path = source.obtain(folder) / weights.file
+                if not _is_complete(weights, weights_path):
                     raise Unavailable(f"{weights.file} is not there, or is not what it should be (wrong hash)")
                 copy = folder / f"{weights.file}.whole"
-                copy.write_bytes(found.read_bytes())  # a folder of the user's keeps its own
+                copy.write_bytes(weights_path.read_bytes())  # a folder of the user's keeps its own
                 path.parent.mkdir(exist_ok=True)
                 os.replace(copy, path)
         except (Unavailable, OSError) as error:

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
-from sordino.app.data.files import folder
+from sordino.app.data.files import files_folder
 
-_TEST = 5
+_TEST_EVERY = 5
 """One line in so many is tested on."""
-_A_FEW = (0.0, 5.0)
+_SMALL_COUNT = (0.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ COMPAS = RiskTable(
     "compas",
     "compas-scores-two-years.csv",
     {"age": (18.0, 80.0), "priors_count": (0.0, 20.0)}
-    | dict.fromkeys(("juv_fel_count", "juv_misd_count", "juv_other_count"), _A_FEW),
+    | dict.fromkeys(("juv_fel_count", "juv_misd_count", "juv_other_count"), _SMALL_COUNT),
     {
         "sex": ("Male", "Female"),
         "race": ("African-American", "Asian", "Caucasian", "Hispanic", "Native American", "Other"),
@@ -90,26 +90,26 @@ GERMAN = RiskTable(
 )
 
 
-def encoded(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int]:
+def load_risk_table(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int]:
     """Returns training and test people as rows of numbers with labels 0 or 1, and the number of classes."""
-    rows = list(_rows(table, folder(table.name) / table.file))
+    rows = list(_read_people(table, files_folder(table.name) / table.file))
     x, y = torch.tensor([numbers for numbers, _ in rows]), torch.tensor([label for _, label in rows])
-    tested = torch.arange(len(rows)) % _TEST == 0
-    return TensorDataset(x[~tested], y[~tested]), TensorDataset(x[tested], y[tested]), 2
+    is_test_record = torch.arange(len(rows)) % _TEST_EVERY == 0
+    return TensorDataset(x[~is_test_record], y[~is_test_record]), TensorDataset(x[is_test_record], y[is_test_record]), 2
 
 
-def _rows(table: RiskTable, path: Path) -> Iterator[tuple[list[float], int]]:
+def _read_people(table: RiskTable, path: Path) -> Iterator[tuple[list[float], int]]:
     """Yields the numbers and the label of each person; errors name the line."""
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, fieldnames=table.header, delimiter="," if table.header is None else " ")
         for person in reader:
             try:
-                yield _numbers(table, person), int(person[table.target] == table.positive)
+                yield _encode_person(table, person), int(person[table.target] == table.positive)
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{path.name}, line {reader.line_num}: {error!r}") from error
 
 
-def _numbers(table: RiskTable, person: Mapping[str, str]) -> list[float]:
+def _encode_person(table: RiskTable, person: Mapping[str, str]) -> list[float]:
     """Returns a person as numbers: scaled values, then a 0 or 1 for each category."""
     scaled = [
         2 * (min(max(float(person[name]), low), high) - low) / (high - low) - 1

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from sordino.accounting import PLD, calibrate, meaning
-from sordino.app.planner.copyable import code, command
+from sordino.app.planner.copyable import format_code, format_command
 from sordino.app.planner.scenario import Scenario
-from sordino.ledger.claims import Guarantee, NoGuarantee, claim, describe, rounded_up
-from sordino.number_format import rounded_up_to
+from sordino.ledger.claims import Guarantee, NoGuarantee, describe_event, make_claim, round_up
+from sordino.number_format import round_up_to
 
 _TRIES, _MORE = 20, 1e-4
 """How often, and by how much, noise is raised until a claim meets the target."""
@@ -22,21 +22,21 @@ _DIGITS = 5
 
 
 @lru_cache(maxsize=256)
-def noise(scenario: Scenario) -> float:
+def find_noise(scenario: Scenario) -> float:
     """Returns the multiplier given, or the smallest one that meets the target, rounded up."""
     if scenario.multiplier is not None:
         return float(scenario.multiplier)
     assert scenario.epsilon is not None
     # Rounding up can only lower ε.
-    found = calibrate(scenario.event, PLD(), scenario.epsilon, scenario.delta)
-    multiplier = float(rounded_up_to(_DIGITS, found))
+    calibrated = calibrate(scenario.event, PLD(), scenario.epsilon, scenario.delta)
+    multiplier = float(round_up_to(_DIGITS, calibrated))
     for _ in range(
         _TRIES
     ):  # a claim keeps some of δ for the end of the noise, which counts where there is little noise
-        said = claim(scenario.event(multiplier), scenario.delta, PLD())
-        if not isinstance(said, Guarantee) or said.epsilon <= scenario.epsilon:
+        claim_made = make_claim(scenario.event(multiplier), scenario.delta, PLD())
+        if not isinstance(claim_made, Guarantee) or claim_made.epsilon <= scenario.epsilon:
             break
-        multiplier = float(rounded_up_to(_DIGITS, multiplier * (1 + _MORE)))
+        multiplier = float(round_up_to(_DIGITS, multiplier * (1 + _MORE)))
     return multiplier
 
 
@@ -48,33 +48,33 @@ def answer(scenario: Scenario) -> dict[str, Any]:
     >>> said["epsilon_shown"], said["lots"], said["tier"]
     ('1.134', 3516, 'reasonable protection (ε ≤ 10)')
     """
-    multiplier = noise(scenario)
+    multiplier = find_noise(scenario)
     event = scenario.event(multiplier)
-    said = claim(event, scenario.delta, PLD())
+    claim_made = make_claim(event, scenario.delta, PLD())
     # Without a guarantee the page gets a reason and no ε.
     result: dict[str, Any] = {
         "multiplier": multiplier,
         "rate": scenario.rate,
         "lots": scenario.lots,
         "lots_per_epoch": scenario.dataset_size / scenario.batch,
-        "event": describe(event),
-        "command": command(scenario, multiplier),
-        "code": code(scenario, multiplier),
-        "notes": _notes(scenario),
+        "event": describe_event(event),
+        "command": format_command(scenario, multiplier),
+        "code": format_code(scenario, multiplier),
+        "notes": _warnings_of(scenario),
     }
-    if isinstance(said, NoGuarantee):
-        return result | {"epsilon": None, "reason": said.reason}
-    coin = (1 + PLD().delta(event, 0.0)) / 2
+    if isinstance(claim_made, NoGuarantee):
+        return result | {"epsilon": None, "reason": claim_made.reason}
+    guessing_accuracy = (1 + PLD().delta(event, 0.0)) / 2
     return result | {
-        "epsilon": said.epsilon,
-        "epsilon_shown": rounded_up(said.epsilon),
-        "claim": str(said),
-        "tier": meaning.tier(said.epsilon),
-        "words": str(meaning.Attack(coin, (), 0.0)),
+        "epsilon": claim_made.epsilon,
+        "epsilon_shown": round_up(claim_made.epsilon),
+        "claim": str(claim_made),
+        "tier": meaning.tier(claim_made.epsilon),
+        "words": str(meaning.Attack(guessing_accuracy, (), 0.0)),
     }
 
 
-def _notes(scenario: Scenario) -> list[str]:
+def _warnings_of(scenario: Scenario) -> list[str]:
     """Returns warnings about a δ that is too large or lots that are too small."""
     notes = []
     if scenario.delta * scenario.dataset_size >= 1:

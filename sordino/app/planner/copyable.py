@@ -12,7 +12,7 @@ _TRAINED = {
 """Recipes that release the noisy sums of their steps and nothing else, as the page assumes."""
 
 
-def command(scenario: Scenario, multiplier: float) -> str:
+def format_command(scenario: Scenario, multiplier: float) -> str:
     """Returns a command line: training if the data set is known, accounting otherwise.
 
     >>> command(Scenario(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
@@ -26,7 +26,7 @@ def command(scenario: Scenario, multiplier: float) -> str:
     return f"sordino account {run} --delta {scenario.delta!r}"
 
 
-def code(scenario: Scenario, multiplier: float) -> str:
+def format_code(scenario: Scenario, multiplier: float) -> str:
     """Returns the training loop for this scenario, around the reader's own model, loss, optimizer and data."""
     size = f"{scenario.dataset_size:_}" if scenario.dataset_size >= 10_000 else str(scenario.dataset_size)
     return f"""\

@@ -54,9 +54,9 @@ class Scenario:
         if (self.multiplier is None) == (self.epsilon is None):
             raise ValueError("give either multiplier (the noise) or epsilon (the target), not both or none")
         if self.multiplier is not None:
-            _within("multiplier", self.multiplier, LEAST_NOISE, MOST_NOISE)
+            _refuse_outside("multiplier", self.multiplier, LEAST_NOISE, MOST_NOISE)
         if self.epsilon is not None:
-            _within("epsilon", self.epsilon, LEAST_TARGET, MOST_TARGET)
+            _refuse_outside("epsilon", self.epsilon, LEAST_TARGET, MOST_TARGET)
         if self.epochs * size / self.batch > MOST_LOTS + 0.5:
             raise ValueError(
                 f"epochs={self.epochs:g}: makes {self.epochs * size / self.batch:.3g} lots, at most {MOST_LOTS:,} here; "
@@ -97,6 +97,6 @@ def parse(data: Any) -> Scenario:
     return Scenario(**given)
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
+def _refuse_outside(name: str, value: float, least: float, most: float) -> None:
     if not least <= validate.positive(name, value) <= most:
         raise ValueError(f"{name}={value:g}: must lie between {least:g} and {most:g}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sordino.accounting import PLD, Meter, Unsupported, meaning, tradeoff
-from sordino.app.planner.answer import noise
+from sordino.app.planner.answer import find_noise
 from sordino.app.planner.scenario import LEAST_NOISE, Scenario
 from sordino.events import Event, Gaussian
 from sordino.events.training import passes_event
@@ -39,36 +39,36 @@ def curves(scenario: Scenario) -> dict[str, Any]:
     >>> sorted(drawn)
     ['attack', 'epochs', 'noise', 'otherwise', 'tradeoff']
     """
-    multiplier = noise(scenario)
+    multiplier = find_noise(scenario)
     event = scenario.event(multiplier)
-    few = scenario.lots > _MANY_LOTS
-    curve = tradeoff(event, points=14 if few else 40)
+    use_fewer_points = scenario.lots > _MANY_LOTS
+    curve = tradeoff(event, points=14 if use_fewer_points else 40)
     alpha = np.unique(np.concatenate([np.geomspace(1e-5, 1, 51), np.linspace(0, 1, 51)]))
     attack = meaning.attack(event, curve)
     return {
-        "epochs": _epochs(scenario, multiplier, 12 if few else 40),
-        "noise": _noise(scenario, multiplier, 11 if few else 31),
+        "epochs": _epsilon_by_epochs(scenario, multiplier, 12 if use_fewer_points else 40),
+        "noise": _epsilon_by_noise(scenario, multiplier, 11 if use_fewer_points else 31),
         "tradeoff": {"x": alpha.tolist(), "y": curve.power(alpha).tolist()},
         "attack": {
-            "mu": _finite(attack.mu),
+            "mu": _finite_or_none(attack.mu),
             "hits": [[meaning.percent(a), meaning.percent(b)] for a, b in attack.hits],
         },
-        "otherwise": _otherwise(scenario, multiplier),
+        "otherwise": _epsilon_by_sampler(scenario, multiplier),
     }
 
 
-def _epochs(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
+def _epsilon_by_epochs(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
     """Returns ε up to twice the epochs asked for."""
     meter = Meter(scenario.event(multiplier, 1).event, scenario.delta)  # type: ignore[attr-defined]
     shares = [*_BEND, *np.linspace(0, 2, points + 1)[1:]]
     lots = sorted({max(1, round(scenario.lots * share)) for share in shares})
     return {
         "x": [0.0, *(count * scenario.rate for count in lots)],
-        "y": [0.0, *(_finite(meter.epsilon(count)) for count in lots)],
+        "y": [0.0, *(_finite_or_none(meter.epsilon(count)) for count in lots)],
     }
 
 
-def _noise(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
+def _epsilon_by_noise(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
     """Returns ε around the noise asked for, which is the middle one of an odd number of points."""
     method = PLD(tolerance=3e-4)
     grid = [
@@ -76,10 +76,10 @@ def _noise(scenario: Scenario, multiplier: float, points: int) -> dict[str, list
         for s in np.geomspace(multiplier / _REACH, multiplier * _REACH, points)
         if s >= LEAST_NOISE * (1 - 1e-9)
     ]
-    return {"x": grid, "y": [_finite(method.epsilon(scenario.event(s), scenario.delta)) for s in grid]}
+    return {"x": grid, "y": [_finite_or_none(method.epsilon(scenario.event(s), scenario.delta)) for s in grid]}
 
 
-def _otherwise(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
+def _epsilon_by_sampler(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
     """Returns ε for other ways to draw the lots, for the same number of epochs in whole passes."""
     passes = math.ceil(scenario.epochs * (1 - 1e-9))
     ways: dict[str, Event] = {"Poisson: each record by its own coin": scenario.event(multiplier)}
@@ -88,9 +88,9 @@ def _otherwise(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
     rows = []
     for how, event in ways.items():
         with suppress(Unsupported, OverflowError):
-            rows.append({"how": how, "epsilon": _finite(PLD().epsilon(event, scenario.delta))})
+            rows.append({"how": how, "epsilon": _finite_or_none(PLD().epsilon(event, scenario.delta))})
     return rows
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Sends the page."""
-        if not self._is_ours():
+        if not self._is_from_own_page():
             return
         if self.path.partition("?")[0] != "/":
             self._refuse(HTTPStatus.NOT_FOUND, f"{self.path[:80]}: there is only the page at /")
@@ -82,14 +82,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answers a question."""
-        if not self._is_ours():
+        if not self._is_from_own_page():
             return
         # Only two questions exist; everything in the body is checked by `parse`.
         question = _QUESTIONS.get(self.path)
         if question is None:
             self._refuse(HTTPStatus.NOT_FOUND, f"{self.path[:80]}: ask {' or '.join(_QUESTIONS)}")
             return
-        body = self._body()
+        body = self._read_body()
         if body is None:
             return
         try:
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.OK, json.dumps(said, allow_nan=False).encode(), "application/json")
 
-    def _is_ours(self) -> bool:
+    def _is_from_own_page(self) -> bool:
         """Returns whether a request comes from this server's own page; refuses any other."""
         names = {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}
         if self.headers.get("Host") not in names:
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _body(self) -> bytes | None:
+    def _read_body(self) -> bytes | None:
         """Returns the body of a question; refuses one that is not JSON or too large."""
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")

@@ -11,24 +11,24 @@ from typing import Any
 from sordino.accounting.meaning import percent
 
 
-def audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
+def describe_audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns a name and a sentence for each known kind of audit, in a fixed order; malformed findings are left out.
 
     >>> audits({"replay": {"passed": True, "checked": 20, "run_steps": 640, "digests": 612, "chain": "9f"}})[0][0]
     'Replay'
     """
-    found = []
-    for kind, (name, said) in _SAID.items():
+    descriptions = []
+    for kind, (name, describe) in _DESCRIPTIONS.items():
         table = kept.get(kind)
         if isinstance(table, Mapping):
             try:
-                found.append((name, said(table)))
+                descriptions.append((name, describe(table)))
             except (KeyError, TypeError, ValueError):
                 continue
-    return found
+    return descriptions
 
 
-def _replay(table: Mapping[str, Any]) -> str:
+def _describe_replay(table: Mapping[str, Any]) -> str:
     """Returns what a replay audit found, in words."""
     n = int(table["checked"])
     checked = (
@@ -36,21 +36,21 @@ def _replay(table: Mapping[str, Any]) -> str:
         f"parameters of {int(table['digests']):,} compared with those entered in the ledger, which ends in {table['chain']}"
     )
     if not table["passed"]:
-        return f"{checked}. They are not as entered: {_first(table)}"
+        return f"{checked}. They are not as entered: {_first_finding(table)}"
     at = percent(0.9**n)
     return f"{checked}. All are as entered: a run of which a tenth of the steps is bad passes with probability {at}."
 
 
-def _selftest(table: Mapping[str, Any]) -> str:
+def _describe_selftest(table: Mapping[str, Any]) -> str:
     """Returns what the tests of the run's own mechanism found, in words."""
     exact, tests = int(table["exact"]), int(table["statistical"])
     tried = f"{exact} exact checks and {tests} statistical tests of this run's own mechanism"
     if not table["passed"]:
-        return f"{tried} found: {_first(table)}"
+        return f"{tried} found: {_first_finding(table)}"
     return f"{tried} found nothing. That is no proof; it says that these mistakes are not there."
 
 
-def _run(table: Mapping[str, Any]) -> str:
+def _describe_one_run_audit(table: Mapping[str, Any]) -> str:
     """Returns the lower bound that a one-run audit with canaries showed, in words."""
     best = max(table["measured"], key=lambda one: float(one["lower_own"]))
     claimed = f"ε = {float(table['epsilon']):.3f} at δ = {float(table['delta']):g}"
@@ -63,26 +63,26 @@ def _run(table: Mapping[str, Any]) -> str:
     return f"{said}. A lower bound below the claim is no proof that it holds."
 
 
-def _mia(table: Mapping[str, Any]) -> str:
+def _describe_membership_inference(table: Mapping[str, Any]) -> str:
     """Returns how well the best membership inference attack did, in words, with the most that the claim allows."""
     place = list(table["rates"]).index(0.01)
     name = max(table["attacks"], key=lambda one: float(table["attacks"][one][place]))
     share, tried = float(table["attacks"][name][place]), ", ".join(table["attacks"])
-    found = f"the best of {tried} finds {share:.2%} of {int(table['members'])}"
+    best_result = f"the best of {tried} finds {share:.2%} of {int(table['members'])}"
     ceiling = table["ceiling"]
-    most = "" if ceiling is None else f"; the claim allows any attack {percent(float(ceiling[place]))} at most"
-    return f"{found} members at 1 % false positives ({name}){most}. A risk report: others may reach more."
+    ceiling_text = "" if ceiling is None else f"; the claim allows any attack {percent(float(ceiling[place]))} at most"
+    return f"{best_result} members at 1 % false positives ({name}){ceiling_text}. A risk report: others may reach more."
 
 
-def _first(table: Mapping[str, Any]) -> str:
+def _first_finding(table: Mapping[str, Any]) -> str:
     """Returns the first finding, and how many more there are."""
-    found = [": ".join(map(str, one)) if isinstance(one, list) else str(one) for one in table["found"]]
-    return found[0] + (f"; and {len(found) - 1} more" if len(found) > 1 else "")
+    findings = [": ".join(map(str, one)) if isinstance(one, list) else str(one) for one in table["found"]]
+    return findings[0] + (f"; and {len(findings) - 1} more" if len(findings) > 1 else "")
 
 
-_SAID: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
-    "replay": ("Replay", _replay),
-    "selftest": ("Selftest", _selftest),
-    "run": ("One training run with canaries", _run),
-    "mia": ("Membership inference", _mia),
+_DESCRIPTIONS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "replay": ("Replay", _describe_replay),
+    "selftest": ("Selftest", _describe_selftest),
+    "run": ("One training run with canaries", _describe_one_run_audit),
+    "mia": ("Membership inference", _describe_membership_inference),
 }

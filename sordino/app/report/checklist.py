@@ -16,7 +16,7 @@ from sordino.app.report.statement import NOT_STATED, Statement
 from sordino.app.runs import RECIPES
 from sordino.app.runs.recipe import MEASURED
 from sordino.events import Event
-from sordino.ledger.claims import Guarantee, describe, rounded_up
+from sordino.ledger.claims import Guarantee, describe_event, round_up
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Question:
     answer: str | None
 
 
-def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> list[Question]:
+def answer_checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> list[Question]:
     """Returns all rows in the order of the paper."""
     size = evidence.get("resolved", "dataset_size")
-    of = f" of {size:,}" if isinstance(size, int) else ""
+    of_records = f" of {size:,}" if isinstance(size, int) else ""
     return [
         Question(
             "Setting", "DP setting", "central: whoever trains holds the records in the clear; the result is protected"
         ),
-        Question("Definition", "Data accesses covered", _accesses(guarantee)),
-        Question("Definition", "Tuning", statement.tuning or _tuned(evidence)),
+        Question("Definition", "Data accesses covered", _describe_accesses(guarantee)),
+        Question("Definition", "Tuning", statement.tuning or _describe_tuning(evidence)),
         Question(
             "Definition",
             "What the guarantee covers",
             "every noisy sum released in training, so the final network, each one on the way, and all computed from them",
         ),
         Question("Definition", "What is given out, to whom", statement.release),
-        Question("Definition", "Unit of privacy", f"one {guarantee.unit}{of} in the training set"),
+        Question("Definition", "Unit of privacy", f"one {guarantee.unit}{of_records} in the training set"),
         Question("Definition", "What a record stands for", statement.unit),
         Question(
             "Definition",
@@ -52,43 +52,45 @@ def checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) ->
             f"two data sets are neighbours when they differ by {guarantee.neighbours} ({guarantee.relation})",
         ),
         Question("Accounting", "Method", f"{guarantee.accountant}, an upper bound"),
-        Question("Accounting", "Assumptions, and whether they hold", _assumptions(guarantee.event)),
+        Question("Accounting", "Assumptions, and whether they hold", _describe_assumptions(guarantee.event)),
         Question(
             "Accounting",
             "Formal statement",
-            f"({rounded_up(guarantee.epsilon)}, {guarantee.delta:g})-differential privacy of {describe(guarantee.event)}",
+            f"({round_up(guarantee.epsilon)}, {guarantee.delta:g})-differential privacy of {describe_event(guarantee.event)}",
         ),
         Question("Verifiability", "Recompute", "privacy.json holds the event; `sordino report` accounts for it anew"),
         Question("Verifiability", "Open code, audit", statement.verify),
     ]
 
 
-def _accesses(guarantee: Guarantee) -> str:
+def _describe_accesses(guarantee: Guarantee) -> str:
     """Returns which accesses to the data the guarantee covers."""
     parts = guarantee.event.events if isinstance(guarantee.event, events.Together) else (guarantee.event,)
     more = "" if len(parts) == 1 else f" and all else in the ledger ({len(parts)} parts)"
     return f"the training steps{more}; not: anything done to the data outside this run"
 
 
-def _tuned(evidence: Evidence) -> str | None:
+def _describe_tuning(evidence: Evidence) -> str | None:
     """Returns how the recipe's fields were found; if the run changed some of them, it says that this is not stated."""
-    found = evidence.get("recipe", "tuned")
-    if not isinstance(found, str) or not found:
+    tuning = evidence.get("recipe", "tuned")
+    if not isinstance(tuning, str) or not tuning:
         return None
-    ours = [_changed(recipe.table(), evidence.config["recipe"]) for recipe in RECIPES if recipe.tuned == found]
-    changed = min(ours, key=len, default=[])
+    differences = [
+        _find_changed_fields(recipe.table(), evidence.config["recipe"]) for recipe in RECIPES if recipe.tuned == tuning
+    ]
+    changed = min(differences, key=len, default=[])
     if not changed:
-        return found
-    return f"recipe: {found}; this run has another {', '.join(changed)}: how that was found is {NOT_STATED}"
+        return tuning
+    return f"recipe: {tuning}; this run has another {', '.join(changed)}: how that was found is {NOT_STATED}"
 
 
-def _changed(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+def _find_changed_fields(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
     """Returns the names of the fields in which a run differs from a recipe."""
     ignored = (*MEASURED, "name", "epsilon", "noise_multiplier")
     return [name for name in {**recipe, **run} if name not in ignored and recipe.get(name) != run.get(name)]
 
 
-def _assumptions(event: Event) -> str:
+def _describe_assumptions(event: Event) -> str:
     """Returns the assumptions of the accounting, and whether they hold."""
     drawn = dict.fromkeys(part.assumes for part in events.walk(event) if part.assumes)
     fixed = "each record's part of a sum is bounded, and noise comes from a cryptographic stream: held by construction"

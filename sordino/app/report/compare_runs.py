@@ -14,15 +14,15 @@ from typing import Any
 from markupsafe import Markup
 
 from sordino.app.report import svg_figures
-from sordino.app.report.difference import Amounts, Difference, difference
+from sordino.app.report.difference import Amounts, Difference, find_difference
 from sordino.app.report.evidence import Evidence, read
 from sordino.app.report.svg_figures import Line
-from sordino.app.report.templates import environment
+from sordino.app.report.templates import template_environment
 from sordino.app.runs import atomic_files
 from sordino.app.runs.directory import Row
-from sordino.app.runs.recipe import PLAIN, described
+from sordino.app.runs.recipe import PLAIN, describe_gradient
 from sordino.ledger import claims
-from sordino.ledger.claims import rounded_up
+from sordino.ledger.claims import round_up
 
 CHOOSING = (
     "The claim of a run covers that run. To choose among private runs by looking at them all is to release them all: "
@@ -41,13 +41,13 @@ class Comparison:
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns one table row for each run."""
-        return [_row(label, run) for label, run in zip(self.labels, self.runs, strict=True)]
+        return [_row_of(label, run) for label, run in zip(self.labels, self.runs, strict=True)]
 
     def table(self) -> dict[str, Any]:
         """Returns the comparison as JSON holds it."""
         return {
             "runs": [
-                {**row, "claim": claims.table(run.claim), "folder": str(run.folder)}
+                {**row, "claim": claims.claim_to_json(run.claim), "folder": str(run.folder)}
                 for row, run in zip(self.rows(), self.runs, strict=True)
             ],
             "reference": self.labels[0],
@@ -57,76 +57,82 @@ class Comparison:
         }
 
 
-def compare(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Comparison:
+def compare_runs(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Comparison:
     """Reads the runs and finds where they begin to differ."""
     if len(folders) < 2:
         raise ValueError(f"{len(folders)} run given: need two or more to compare")
     runs = tuple(read(folder) for folder in folders)
     used = Amounts() if amounts is None else amounts
-    return Comparison(runs, _labels(runs), tuple(difference(runs[0], other, used) for other in runs[1:]), used)
+    return Comparison(
+        runs, _unique_labels(runs), tuple(find_difference(runs[0], other, used) for other in runs[1:]), used
+    )
 
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
     """Writes the page, and its main figure as a PNG file beside it."""
     picture = page.with_suffix(".png")
-    lines, label, _, step = _curves(comparison)[0]
-    svg_figures.compared(lines, "steps", label, lambda made: svg_figures.png(made, picture), mark=step)
+    lines, label, _, step = _curves_of(comparison)[0]
+    svg_figures.draw_comparison(lines, "steps", label, lambda made: svg_figures.write_png(made, picture), mark=step)
     values = {
         "rows": comparison.rows(),
         "differences": comparison.differences,
         "labels": comparison.labels,
         "amounts": comparison.amounts,
         "choosing": CHOOSING,
-        "figures": [(Markup(svg), caption) for svg, caption in _figures(comparison)],
-        "sentences": [sentences(comparison, number + 1) for number in range(len(comparison.differences))],
+        "figures": [(Markup(svg), caption) for svg, caption in _draw_figures(comparison)],
+        "sentences": [describe_difference(comparison, number + 1) for number in range(len(comparison.differences))],
     }
-    atomic_files.write(page, environment().get_template("compare.html.jinja").render(values))
+    atomic_files.write_file(page, template_environment().get_template("compare.html.jinja").render(values))
     return [page, picture]
 
 
 Curves = tuple[list[Line], str, str, int | None]
 
 
-def _curves(comparison: Comparison) -> list[Curves]:
+def _curves_of(comparison: Comparison) -> list[Curves]:
     """Returns the curves of accuracy, if there is any, and of loss against steps.
 
     Each has the lines, the label of its axis, its name, and the first step at which the runs differ.
     """
 
-    def drawn(of: Callable[[Row], float | None]) -> list[Line]:
+    def lines_of(value_of: Callable[[Row], float | None]) -> list[Line]:
         return [
-            Line(label, [row.step for row in run.rows], [float(of(row) or 0.0) for row in run.rows], number)
+            Line(label, [row.step for row in run.rows], [float(value_of(row) or 0.0) for row in run.rows], number)
             for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
-            if run.rows and all(of(row) is not None for row in run.rows)
+            if run.rows and all(value_of(row) is not None for row in run.rows)
         ]
 
-    def first(steps: Iterable[int | None]) -> int | None:
+    def first_step(steps: Iterable[int | None]) -> int | None:
         return min((step for step in steps if step is not None), default=None)
 
-    accuracy = drawn(lambda row: None if row.test_accuracy is None else 100 * row.test_accuracy)
-    at = first(one.accuracy_step for one in comparison.differences)
-    there: list[Curves] = [(accuracy, "test accuracy, %", "Test accuracy", at)] if accuracy else []
-    at = first(one.loss_step for one in comparison.differences)
-    return [*there, (drawn(lambda row: row.test_loss), "test loss", "Test loss", at)]
+    accuracy = lines_of(lambda row: None if row.test_accuracy is None else 100 * row.test_accuracy)
+    first_difference = first_step(one.accuracy_step for one in comparison.differences)
+    accuracy_curves: list[Curves] = (
+        [(accuracy, "test accuracy, %", "Test accuracy", first_difference)] if accuracy else []
+    )
+    first_difference = first_step(one.loss_step for one in comparison.differences)
+    return [*accuracy_curves, (lines_of(lambda row: row.test_loss), "test loss", "Test loss", first_difference)]
 
 
-def _figures(comparison: Comparison) -> list[tuple[str, str]]:
+def _draw_figures(comparison: Comparison) -> list[tuple[str, str]]:
     """Returns the drawings of a comparison with their captions."""
 
-    def drawn(lines: list[Line], xlabel: str, ylabel: str, name: str, about: str, at: float | None = None) -> str:
+    def draw_lines(lines: list[Line], xlabel: str, ylabel: str, name: str, about: str, at: float | None = None) -> str:
         return str(
-            svg_figures.compared(lines, xlabel, ylabel, lambda made: svg_figures.svg(made, name, about), mark=at)
+            svg_figures.draw_comparison(
+                lines, xlabel, ylabel, lambda made: svg_figures.to_svg(made, name, about), mark=at
+            )
         )
 
     # Accuracy and loss against steps.
-    found = [
+    figures = [
         (
-            drawn(lines, "steps", label, f"steps{number}", f"{name} of each run against steps", at),
+            draw_lines(lines, "steps", label, f"steps{number}", f"{name} of each run against steps", at),
             f"{name} against steps",
         )
-        for number, (lines, label, name, at) in enumerate(_curves(comparison))
+        for number, (lines, label, name, at) in enumerate(_curves_of(comparison))
     ]
-    (lines, label, name, _), *_ = _curves(comparison)
+    (lines, label, name, _), *_ = _curves_of(comparison)
     # Against ε only runs with a guarantee are drawn, because the others have no ε.
     spent = [[row.epsilon for row in run.rows] if run.guarantee else [None] for run in comparison.runs]
     private = [
@@ -136,7 +142,7 @@ def _figures(comparison: Comparison) -> list[tuple[str, str]]:
     ]
     if private:
         about = f"{name} of each private run against the privacy spent"
-        found.append((drawn(private, "ε spent", label, "spent", about), f"{name} against ε spent"))
+        figures.append((draw_lines(private, "ε spent", label, "spent", about), f"{name} against ε spent"))
     # Distances and disagreements, if both runs kept their networks.
     for field, ylabel, caption in (
         ("distances", "relative distance", f"Distance of the networks from that of {comparison.labels[0]}"),
@@ -150,21 +156,21 @@ def _figures(comparison: Comparison) -> list[tuple[str, str]]:
             if (values := getattr(difference, field))
         ]
         if lines:
-            found.append((drawn(lines, "steps", ylabel, field, caption), caption))
-    return found
+            figures.append((draw_lines(lines, "steps", ylabel, field, caption), caption))
+    return figures
 
 
-def sentences(comparison: Comparison, number: int) -> list[str]:
+def describe_difference(comparison: Comparison, number: int) -> list[str]:
     """Returns, in words, how run `number`, counted from 1, differs from the reference."""
     difference, other = comparison.differences[number - 1], comparison.runs[number]
-    amounts, said = comparison.amounts, []
+    amounts, sentences = comparison.amounts, []
     # What the runs have in common.
     start = {True: "the same initial network", False: "another initial network", None: "an unknown initial network"}
-    said.append(f"from {start[difference.same_start]}")
+    sentences.append(f"from {start[difference.same_start]}")
     seed = comparison.runs[0].get("options", "seed")
     if seed is not None and seed == other.get("options", "seed"):
-        said.append(f"by the same seed {seed}: the same lots and noise, where both methods draw them alike")
-    said.append(
+        sentences.append(f"by the same seed {seed}: the same lots and noise, where both methods draw them alike")
+    sentences.append(
         # Where their curves part.
         f"accuracies differ by more than {100 * amounts.accuracy:g} percentage points "
         + (
@@ -174,43 +180,45 @@ def sentences(comparison: Comparison, number: int) -> list[str]:
         )
     )
     where = "at no evaluation that both made" if difference.loss_step is None else f"from step {difference.loss_step}"
-    said.append(f"losses differ by more than {100 * amounts.loss:g} % {where}")
+    sentences.append(f"losses differ by more than {100 * amounts.loss:g} % {where}")
     if difference.distances:
-        said.append(
-            _from_step("parameters", f"{100 * amounts.parameters:g} % of the way gone", difference.parameters_step)
+        sentences.append(
+            _word_first_step(
+                "parameters", f"{100 * amounts.parameters:g} % of the way gone", difference.parameters_step
+            )
         )
     if difference.disagreements:
-        said.append(
-            _from_step(
+        sentences.append(
+            _word_first_step(
                 "predictions", f"{100 * amounts.predictions:g} % of the test records", difference.predictions_step
             )
         )
     # How far apart they end.
     if difference.distance is not None:
         relative = "" if difference.relative is None else f", {100 * difference.relative:.3g} % of the reference's way"
-        said.append(f"final networks lie {difference.distance:.4g} apart{relative}")
+        sentences.append(f"final networks lie {difference.distance:.4g} apart{relative}")
     if difference.cosine is not None:
-        said.append(f"cosine of the total updates {difference.cosine:.4f}")
+        sentences.append(f"cosine of the total updates {difference.cosine:.4f}")
     if difference.agreement is not None:
-        said.append(
+        sentences.append(
             f"they agree on {100 * difference.agreement:.2f} % of the test records; only the reference is right on "
             f"{difference.only_reference_right}, only this one on {difference.only_this_right}"
         )
-    return said + difference.notes
+    return sentences + difference.notes
 
 
-def _from_step(what: str, amount: str, step: int | None) -> str:
+def _word_first_step(what: str, amount: str, step: int | None) -> str:
     where = f"from step {step}" if step is not None else "at no step that both kept"
     return f"{what} differ by more than {amount} {where}"
 
 
-def _row(label: str, run: Evidence) -> dict[str, Any]:
+def _row_of(label: str, run: Evidence) -> dict[str, Any]:
     """Returns the table row of a run; without a guarantee it has a reason and no ε."""
     guarantee, last = run.guarantee, run.last
     return {
         "name": label,
-        "method": _method(run),
-        "epsilon": rounded_up(guarantee.epsilon) if guarantee else None,
+        "method": _describe_method(run),
+        "epsilon": round_up(guarantee.epsilon) if guarantee else None,
         "delta": guarantee.delta if guarantee else None,
         "reason": None if guarantee else getattr(run.claim, "reason", ""),
         "test_accuracy": None if last is None else last.test_accuracy,
@@ -221,15 +229,15 @@ def _row(label: str, run: Evidence) -> dict[str, Any]:
     }
 
 
-def _method(run: Evidence) -> str:
+def _describe_method(run: Evidence) -> str:
     """Returns the private gradient of a run in words."""
-    said = described(table) if isinstance(table := run.config.get("recipe"), Mapping) else "unknown"
+    said = describe_gradient(table) if isinstance(table := run.config.get("recipe"), Mapping) else "unknown"
     if not run.get("options", "non_private"):
         return said
     return "non-private" if said == PLAIN else f"non-private, {said}"
 
 
-def _labels(runs: Sequence[Evidence]) -> tuple[str, ...]:
+def _unique_labels(runs: Sequence[Evidence]) -> tuple[str, ...]:
     """Returns the folder names, made unique where two are equal."""
     names = [run.name for run in runs]
     return tuple(

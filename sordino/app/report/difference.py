@@ -18,7 +18,7 @@ import torch
 from sordino import validate
 from sordino.app.report import networks
 from sordino.app.report.evidence import Evidence
-from sordino.app.report.networks import Network, Tested
+from sordino.app.report.networks import Network, TestedNetwork
 from sordino.app.runs.directory import Run
 
 
@@ -60,38 +60,40 @@ class Difference:
     notes: list[str] = field(default_factory=list)
 
 
-def difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Difference:
+def find_difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Difference:
     """Returns where `other` begins to differ from `reference`."""
     # Updates can only be compared if both runs started from the same network.
     notes: list[str] = []
-    start, start_too = networks.initial(reference), networks.initial(other)
-    known = start is not None and start_too is not None
-    same_start = networks.same(start, start_too) if start is not None and start_too is not None else None
+    start, other_start = networks.initial_network(reference), networks.initial_network(other)
+    known = start is not None and other_start is not None
+    same_start = networks.are_equal(start, other_start) if start is not None and other_start is not None else None
     if same_start is False:
         notes.append("they did not start from the same network, so their updates are not compared")
     if not known:
         notes.append("a run does not hold its initial network")
-    found: dict[str, object] = {}
+    compared_fields: dict[str, object] = {}
     # Compare the final networks, and those kept on the way.
-    ends = networks.final(reference), networks.final(other)
+    ends = networks.final_network(reference), networks.final_network(other)
     if ends[0] is None or ends[1] is None:
         notes.append("a run holds no final network: it has not finished")
-    elif not networks.alike(*ends):  # type: ignore[arg-type]
+    elif not networks.have_same_shapes(*ends):  # type: ignore[arg-type]
         notes.append("their networks have different tensors, so their parameters are not compared")
     elif same_start and start is not None:
-        found |= _end(start, ends[0], ends[1])
-        found |= _way(start, reference, other, amounts)
+        compared_fields |= _compare_networks(start, ends[0], ends[1])
+        compared_fields |= _compare_on_the_way(start, reference, other, amounts)
     # Compare the predictions on the test records.
     if ends[0] is not None and ends[1] is not None and all(_classifies(run) for run in (reference, other)):
-        found |= _said(reference, other, ends[0], ends[1], amounts, notes)
-    curves = _curves(reference, other, amounts)
-    return Difference(other.name, same_start, *curves, notes=notes, **found)  # type: ignore[arg-type]
+        compared_fields |= _compare_predictions(reference, other, ends[0], ends[1], amounts, notes)
+    curves = _first_differing_evaluations(reference, other, amounts)
+    return Difference(other.name, same_start, *curves, notes=notes, **compared_fields)  # type: ignore[arg-type]
 
 
-def _curves(reference: Evidence, other: Evidence, amounts: Amounts) -> tuple[int | None, int | None]:
+def _first_differing_evaluations(
+    reference: Evidence, other: Evidence, amounts: Amounts
+) -> tuple[int | None, int | None]:
     """Returns the first common evaluations at which accuracies and losses differ."""
-    theirs = {row.step: row for row in other.rows}
-    pairs = [(row, theirs[row.step]) for row in reference.rows if row.step in theirs]
+    other_rows = {row.step: row for row in other.rows}
+    pairs = [(row, other_rows[row.step]) for row in reference.rows if row.step in other_rows]
     accuracies = {
         one.step: abs(one.test_accuracy - two.test_accuracy)
         for one, two in pairs
@@ -99,69 +101,75 @@ def _curves(reference: Evidence, other: Evidence, amounts: Amounts) -> tuple[int
     }
     losses = {one.step: abs(one.test_loss - two.test_loss) / abs(one.test_loss or 1.0) for one, two in pairs}
     # A difference of the amount itself is not more than it, whatever rounding says.
-    return _first(accuracies, amounts.accuracy * (1 + 1e-9)), _first(losses, amounts.loss * (1 + 1e-9))
+    return _first_step_above(accuracies, amounts.accuracy * (1 + 1e-9)), _first_step_above(
+        losses, amounts.loss * (1 + 1e-9)
+    )
 
 
 def _classifies(run: Evidence) -> bool:
     return all(row.test_accuracy is not None for row in run.rows)
 
 
-def _end(start: Network, one: Network, other: Network) -> dict[str, object]:
+def _compare_networks(start: Network, one: Network, other: Network) -> dict[str, object]:
     """Returns distance, relative distance and cosine of two networks trained from the same start."""
-    origin = networks.vector(start)
-    a, b = networks.vector(one) - origin, networks.vector(other) - origin
-    apart, lengths = float((a - b).norm()), (float(a.norm()), float(b.norm()))
+    origin = networks.flatten(start)
+    a, b = networks.flatten(one) - origin, networks.flatten(other) - origin
+    distance, lengths = float((a - b).norm()), (float(a.norm()), float(b.norm()))
     return {
-        "distance": apart,
-        "relative": apart / lengths[0] if lengths[0] else None,
+        "distance": distance,
+        "relative": distance / lengths[0] if lengths[0] else None,
         "cosine": float(a @ b) / (lengths[0] * lengths[1]) if all(lengths) else None,
     }
 
 
-def _common(reference: Evidence, other: Evidence) -> list[tuple[int, Network, Network]]:
+def _common_networks(reference: Evidence, other: Evidence) -> list[tuple[int, Network, Network]]:
     """Returns the networks that both runs kept at the same step."""
-    ours, theirs = Run(reference.folder).trace(), Run(other.folder).trace()
-    pairs = ((step, networks.load(ours[step]), networks.load(theirs[step])) for step in sorted(ours) if step in theirs)
+    reference_trace, other_trace = Run(reference.folder).traced_networks(), Run(other.folder).traced_networks()
+    pairs = (
+        (step, networks.load_network(reference_trace[step]), networks.load_network(other_trace[step]))
+        for step in sorted(reference_trace)
+        if step in other_trace
+    )
     return [(step, one, two) for step, one, two in pairs if one is not None and two is not None]
 
 
-def _way(start: Network, reference: Evidence, other: Evidence, amounts: Amounts) -> dict[str, object]:
+def _compare_on_the_way(start: Network, reference: Evidence, other: Evidence, amounts: Amounts) -> dict[str, object]:
     """Returns the relative distances on the way, and the first step at which they exceed the amount."""
     distances = {}
-    for step, one, two in _common(reference, other):
-        relative = _end(start, one, two)["relative"]
+    for step, one, two in _common_networks(reference, other):
+        relative = _compare_networks(start, one, two)["relative"]
         if isinstance(relative, float):
             distances[step] = relative
-    return {"distances": distances, "parameters_step": _first(distances, amounts.parameters)}
+    return {"distances": distances, "parameters_step": _first_step_above(distances, amounts.parameters)}
 
 
-def _said(
+def _compare_predictions(
     reference: Evidence, other: Evidence, one: Network, two: Network, amounts: Amounts, notes: list[str]
 ) -> dict[str, object]:
     """Returns how the predictions of two runs differ on the test records; adds a note if they cannot be compared."""
     try:
         # Both must have been tested on the same records.
-        ours, theirs = Tested(reference), Tested(other)
+        reference_tests, other_tests = TestedNetwork(reference), TestedNetwork(other)
     except (ValueError, OSError) as error:
         notes.append(f"predictions are not compared: {error}")
         return {}
-    if not torch.equal(ours.labels, theirs.labels):
+    if not torch.equal(reference_tests.labels, other_tests.labels):
         notes.append("predictions are not compared: the runs were tested on different records")
         return {}
-    a, b, labels = ours.predictions(one), theirs.predictions(two), ours.labels
+    a, b, labels = reference_tests.predict(one), other_tests.predict(two), reference_tests.labels
     disagreements = {
-        step: float((ours.predictions(first) != theirs.predictions(second)).double().mean())
-        for step, first, second in _common(reference, other)
+        step: float((reference_tests.predict(first) != other_tests.predict(second)).double().mean())
+        for step, first, second in _common_networks(reference, other)
     }
     return {
         "agreement": float((a == b).double().mean()),
         "only_reference_right": int(((a == labels) & (b != labels)).sum()),
         "only_this_right": int(((a != labels) & (b == labels)).sum()),
         "disagreements": disagreements,
-        "predictions_step": _first(disagreements, amounts.predictions),
+        "predictions_step": _first_step_above(disagreements, amounts.predictions),
     }
 
 
-def _first(values: dict[int, float], amount: float) -> int | None:
+def _first_step_above(values: dict[int, float], amount: float) -> int | None:
     """Returns the first step at which a value exceeds the amount, or None."""
     return next((step for step, value in values.items() if value > amount), None)

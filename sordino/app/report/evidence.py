@@ -94,14 +94,14 @@ def read(folder: str | Path) -> Evidence:
     """
     # Every file is checked, because it may have been changed since the run wrote it.
     run = Run.open(Path(folder))
-    config = _parsed(run.folder / CONFIG, tomllib.loads)
-    said = _parsed(run.folder / PRIVACY, json.loads)
+    config = _parse_file(run.folder / CONFIG, tomllib.loads)
+    privacy_table = _parse_file(run.folder / PRIVACY, json.loads)
     try:
-        rows = tuple(run.rows())
+        rows = tuple(run.read_rows())
     except (ValueError, TypeError) as error:
         raise ValueError(f"{run.folder / 'metrics.jsonl'}: not as a run writes it ({error})") from error
-    claim = _claim(run.folder / PRIVACY, said)
-    status, steps = said.get("status"), said.get("steps")
+    claim = _rebuild_claim(run.folder / PRIVACY, privacy_table)
+    status, steps = privacy_table.get("status"), privacy_table.get("steps")
     return Evidence(
         run.folder,
         config,
@@ -112,51 +112,51 @@ def read(folder: str | Path) -> Evidence:
     )
 
 
-def _parsed(path: Path, parse: Any) -> Mapping[str, Any]:
+def _parse_file(path: Path, parse: Any) -> Mapping[str, Any]:
     """Returns the table in a file; raises ValueError with its name if it cannot be read."""
     try:
-        found = parse(path.read_text("utf-8"))
+        table = parse(path.read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not as a run writes it ({error})") from error
-    if not isinstance(found, Mapping):
+    if not isinstance(table, Mapping):
         raise ValueError(f"{path}: not as a run writes it (need a table)")
-    return found
+    return table
 
 
-def _claim(path: Path, said: Mapping[str, Any]) -> Claim:
+def _rebuild_claim(path: Path, privacy_table: Mapping[str, Any]) -> Claim:
     """Returns the claim of privacy.json; raises if its ε is below what its event certainly costs."""
-    table = said.get("claim")
+    table = privacy_table.get("claim")
     if not isinstance(table, Mapping):
         raise ValueError(f"{path}: has no claim")
     if "reason" in table:
         return NoGuarantee(str(table["reason"]))
     try:
         # The claim is rebuilt from its parts, and its event is accounted for again.
-        made = Guarantee(
+        guarantee = Guarantee(
             epsilon=float(table["epsilon"]),
             delta=float(table["delta"]),
             relation=Relation(table["relation"]),
             accountant=str(table["accountant"]),
             event=from_json(table["event"]),
-            not_covered=_words(table["not_covered"]),
-            rests_on=_words(table.get("rests_on", [])),
+            not_covered=_check_words(table["not_covered"]),
+            rests_on=_check_words(table.get("rests_on", [])),
             unit=str(table.get("unit", "record")),
         )
-        least, _ = PLD().bounds(made.event, made.delta, relation=made.relation)
+        certified_lower_bound, _ = PLD().bounds(guarantee.event, guarantee.delta, relation=guarantee.relation)
     except (KeyError, TypeError, ValueError, Unsupported) as error:
         raise ValueError(f"{path}: its claim is not one that a run makes ({error})") from error
     # An ε below the certified lower bound cannot be true, whoever wrote it.
-    if not math.isfinite(made.epsilon) or made.epsilon < least * (1 - 1e-9):
+    if not math.isfinite(guarantee.epsilon) or guarantee.epsilon < certified_lower_bound * (1 - 1e-9):
         raise ValueError(
-            f"{path}: says ε = {made.epsilon:g}, but what its event did costs at least {least:.6g}; "
+            f"{path}: says ε = {guarantee.epsilon:g}, but what its event did costs at least {certified_lower_bound:.6g}; "
             "the file was changed, or belongs to another run"
         )
-    return made
+    return guarantee
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _check_words(value: Any) -> tuple[str, ...]:
     """Returns a list of texts as a tuple; raises if it is anything else."""
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise TypeError(f"{value!r}: need a list of text")

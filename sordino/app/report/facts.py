@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.accounting import PLD, Tradeoff, meaning, tradeoff
-from sordino.app.report.audits import audits
-from sordino.app.report.checklist import Question, checklist
+from sordino.app.report.audits import describe_audits
+from sordino.app.report.checklist import Question, answer_checklist
 from sordino.app.report.evidence import Evidence
 from sordino.app.report.statement import Statement
 from sordino.app.runs import run_findings
 from sordino.app.runs.directory import FINISHED
-from sordino.ledger.claims import Guarantee, explain, rounded_up
+from sordino.ledger.claims import Guarantee, explain_not_covered, round_up
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)
 _POINTS = 40
@@ -76,46 +76,46 @@ class ReportFacts:
     audits: list[tuple[str, str]]
 
 
-def facts(evidence: Evidence, statement: Statement) -> ReportFacts:
+def collect_facts(evidence: Evidence, statement: Statement) -> ReportFacts:
     """Returns everything that a report says about a run."""
     guarantee = evidence.guarantee
     dataset = evidence.get("recipe", "dataset") or evidence.get("recipe", "name") or evidence.name
     return ReportFacts(
         evidence,
         f"{dataset}: " + ("a privately trained network" if guarantee else "a network trained without a guarantee"),
-        _headline(evidence),
-        _privacy(evidence, guarantee, statement) if guarantee else None,
+        _headline_figures(evidence),
+        _privacy_facts(evidence, guarantee, statement) if guarantee else None,
         "" if guarantee else getattr(evidence.claim, "reason", ""),
-        _unfinished(evidence),
-        _config(evidence.config, hide=() if guarantee else _TARGETS),
+        _unfinished_warning(evidence),
+        _list_configuration(evidence.config, hide=() if guarantee else _TARGETS),
         [*ALWAYS, *_SIZE_TOLD] if evidence.get("resolved", "dataset_size") else list(ALWAYS),
-        audits(run_findings.read(evidence.folder)),
+        describe_audits(run_findings.read_findings(evidence.folder)),
     )
 
 
-def _privacy(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> PrivacyFacts:
+def _privacy_facts(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> PrivacyFacts:
     """Returns what a guarantee means: trade-off curve, best attack, ε at other δ, and the checklist."""
     curve = tradeoff(guarantee.event, points=_POINTS)
     attack = meaning.attack(guarantee.event, curve)
     deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
-    at = [(f"{delta:g}", PLD().epsilon(guarantee.event, delta)) for delta in deltas]
+    epsilon_by_delta = [(f"{delta:g}", PLD().epsilon(guarantee.event, delta)) for delta in deltas]
     return PrivacyFacts(
         guarantee,
-        rounded_up(guarantee.epsilon),
-        _factor(guarantee.epsilon),
-        _chance(guarantee.delta),
+        round_up(guarantee.epsilon),
+        _format_factor(guarantee.epsilon),
+        _format_chance(guarantee.delta),
         meaning.tier(guarantee.epsilon),
         attack,
         curve,
-        [(delta, rounded_up(epsilon)) for delta, epsilon in at if math.isfinite(epsilon)],
-        rounded_up(attack.mu) if math.isfinite(attack.mu) else None,
+        [(delta, round_up(epsilon)) for delta, epsilon in epsilon_by_delta if math.isfinite(epsilon)],
+        round_up(attack.mu) if math.isfinite(attack.mu) else None,
         guarantee.neighbours,
-        [(name, explain(name) or "") for name in guarantee.not_covered],
-        checklist(evidence, guarantee, statement),
+        [(name, explain_not_covered(name) or "") for name in guarantee.not_covered],
+        answer_checklist(evidence, guarantee, statement),
     )
 
 
-def _factor(epsilon: float) -> str:
+def _format_factor(epsilon: float) -> str:
     """Returns e^ε, rounded up, as a readable factor."""
     if epsilon > 14:  # a million and more says nothing that "a million" does not
         return "more than a million"
@@ -123,7 +123,7 @@ def _factor(epsilon: float) -> str:
     return f"{math.ceil(value * 100) / 100:.2f}" if value < 10 else f"{math.ceil(value):,}"
 
 
-def _chance(delta: float) -> str:
+def _format_chance(delta: float) -> str:
     """Returns a small probability in words, if it is one in a whole number.
 
     >>> _chance(1e-5), _chance(3e-6)
@@ -133,7 +133,7 @@ def _chance(delta: float) -> str:
     return f"1 in {whole:,}" if whole and math.isclose(whole * delta, 1, rel_tol=1e-9) else f"{delta:g}"
 
 
-def _headline(evidence: Evidence) -> list[tuple[str, str]]:
+def _headline_figures(evidence: Evidence) -> list[tuple[str, str]]:
     """Returns the main figures of a run with their labels."""
     rows = []
     if evidence.last is not None:
@@ -142,7 +142,7 @@ def _headline(evidence: Evidence) -> list[tuple[str, str]]:
         rows.append(("test loss", f"{evidence.last.test_loss:.4g}"))
     rows.append(("steps", f"{evidence.steps:,}"))
     if evidence.last is not None:
-        rows.append(("training time", _time(evidence.last.seconds)))
+        rows.append(("training time", _format_time(evidence.last.seconds)))
     for name, label in (("noise_multiplier", "noise σ"), ("trainable", "parameters"), ("dataset_size", "records")):
         value = evidence.get("resolved", name)
         if isinstance(value, int | float):
@@ -150,11 +150,11 @@ def _headline(evidence: Evidence) -> list[tuple[str, str]]:
     return rows
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 
 
-def _unfinished(evidence: Evidence) -> str:
+def _unfinished_warning(evidence: Evidence) -> str:
     """Returns a warning for a run that has not finished, else an empty text."""
     if evidence.status == FINISHED:
         return ""
@@ -164,13 +164,13 @@ def _unfinished(evidence: Evidence) -> str:
     )
 
 
-def _config(config: Mapping[str, Any], hide: tuple[str, ...]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _list_configuration(config: Mapping[str, Any], hide: tuple[str, ...]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Returns the tables of config.toml with the important ones first and without the fields in `hide`."""
     tables = {name: table for name, table in config.items() if isinstance(table, Mapping)}
     order = sorted(tables, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    listed = ((name, [(f, _shown(v)) for f, v in tables[name].items() if f not in hide]) for name in order)
+    listed = ((name, [(f, _format_value(v)) for f, v in tables[name].items() if f not in hide]) for name in order)
     return [(name, rows) for name, rows in listed if rows]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)

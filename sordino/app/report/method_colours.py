@@ -22,7 +22,7 @@ _ORDER: tuple[tuple[str, ...], ...] = (
 COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_ORDER) for name in row}
 
 
-def colour(method: str) -> str:
+def colour_of(method: str) -> str:
     """Returns the colour of a method, or grey for a curve that belongs to none.
 
     >>> colour("dpsgd") == colour("decoupled"), colour("dpsgd") == colour("sorted")

@@ -18,7 +18,7 @@ Network = Mapping[str, Tensor]
 _CHUNK = 2000
 
 
-def load(path: Path) -> Network | None:
+def load_network(path: Path) -> Network | None:
     """Returns the tensors of a file by name, or None if there is no such file."""
     if not path.is_file():
         return None
@@ -28,46 +28,46 @@ def load(path: Path) -> Network | None:
         raise ValueError(f"{path}: not a network as a run writes it ({error})") from error
 
 
-def initial(evidence: Evidence) -> Network | None:
+def initial_network(evidence: Evidence) -> Network | None:
     """Returns the network before training."""
-    return load(evidence.folder / INITIAL)
+    return load_network(evidence.folder / INITIAL)
 
 
-def final(evidence: Evidence) -> Network | None:
+def final_network(evidence: Evidence) -> Network | None:
     """Returns the network after training, or None for a run that did not finish."""
-    return load(evidence.folder / MODEL)
+    return load_network(evidence.folder / MODEL)
 
 
-def alike(one: Network, other: Network) -> bool:
+def have_same_shapes(one: Network, other: Network) -> bool:
     """Returns whether two networks have tensors of the same names and shapes."""
     return {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in other.items()}
 
 
-def same(one: Network, other: Network) -> bool:
+def are_equal(one: Network, other: Network) -> bool:
     """Returns whether two networks are equal bit by bit."""
-    return alike(one, other) and all(torch.equal(one[name], other[name]) for name in one)
+    return have_same_shapes(one, other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def vector(network: Network) -> Tensor:
+def flatten(network: Network) -> Tensor:
     """Returns all floating-point tensors as one float64 vector, in the order of their names."""
     parts = [network[name].double().flatten() for name in sorted(network) if network[name].is_floating_point()]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
-class Tested:
+class TestedNetwork:
     """A run's model and its test records, to compute what a kept network predicts."""
 
     def __init__(self, evidence: Evidence) -> None:
         from sordino.app.runs import build
-        from sordino.app.runs.run_data import run_data
-        from sordino.app.runs.settings import read
+        from sordino.app.runs.run_data import load_run_data
+        from sordino.app.runs.settings import read_config
 
-        settings = read(evidence.folder / CONFIG).settings()
-        prepared = run_data(settings.recipe, settings.options.records, lambda text: None, settings.own).prepared
+        settings = read_config(evidence.folder / CONFIG).to_settings()
+        prepared = load_run_data(settings.recipe, settings.options.records, lambda text: None, settings.own).prepared
         self.model: nn.Module = build(settings.recipe, prepared, settings.options.init_seed).model.eval()
         self.inputs, self.labels = prepared.test.tensors
 
-    def predictions(self, network: Network) -> Tensor:
+    def predict(self, network: Network) -> Tensor:
         """Returns the predicted class of every test record."""
         self.model.load_state_dict(dict(network))
         self.model.eval()

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from sordino.app.report import svg_figures
-from sordino.app.report.method_colours import colour
+from sordino.app.report.method_colours import colour_of
 from sordino.app.report.panels import Boxes, Field, Panel, Series
 from sordino.app.report.svg_figures import CARD, DASHES, LINE, SOFT
 
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_MOST_MARKED = 40
+_MOST_MARKS = 40
 _WIDTH, _HEIGHT = 4.7, 3.5
 _LEGEND_ROW = 0.19
 _COLUMNS = 3
@@ -38,7 +38,7 @@ _TITLE = 450
 
 
 @contextmanager
-def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
+def draw_panels(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
     """Yields all panels as one figure, with `note` written under it."""
     import matplotlib as mpl
 
@@ -54,48 +54,48 @@ def drawn(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
     ]
     width = _WIDTH * columns
     lines = textwrap.wrap(note, int(_LETTERS * width))
-    foot = 0.1 + 0.2 * len(lines)
-    height = sum(heights) + foot
+    note_height = 0.1 + 0.2 * len(lines)
+    height = sum(heights) + note_height
     # Axes are placed by hand, so that all axes of a row are level.
-    with plt.rc_context(svg_figures.LOOK):
-        made = plt.figure(figsize=(width, height))
-        for number, one in enumerate(panels):
+    with plt.rc_context(svg_figures.STYLE):
+        figure = plt.figure(figsize=(width, height))
+        for number, panel in enumerate(panels):
             row, column = divmod(number, columns)
             bottom = height - sum(heights[: row + 1])
             legend = heights[row] - _HEIGHT  # of the longest in the row, so that axes of a row are level
-            solid = _is_solid(one)
+            solid = _is_solid(panel)
             box = (
                 (column * _WIDTH + (0.2 if solid else 0.78)) / width,
-                (bottom + (0.3 if solid else 0.6) + _slant(one) + legend) / height,
+                (bottom + (0.3 if solid else 0.6) + _slant_height(panel) + legend) / height,
                 (_WIDTH - (0.4 if solid else 0.95)) / width,
-                (heights[row] - legend - _slant(one) - (0.7 if solid else 1.0)) / height,
+                (heights[row] - legend - _slant_height(panel) - (0.7 if solid else 1.0)) / height,
             )
-            axes = made.add_axes(box, projection="3d" if solid else None)
-            _draw(axes, one)
-            _legend(made, axes, one, (column * _WIDTH + 0.2) / width, (bottom + legend + 0.02) / height)
-        made.text(0.2 / width, 0.1 / height, "\n".join(lines), color=SOFT, fontsize=8.5)
+            axes = figure.add_axes(box, projection="3d" if solid else None)
+            _draw_panel(axes, panel)
+            _draw_legend(figure, axes, panel, (column * _WIDTH + 0.2) / width, (bottom + legend + 0.02) / height)
+        figure.text(0.2 / width, 0.1 / height, "\n".join(lines), color=SOFT, fontsize=8.5)
         try:
-            yield made
+            yield figure
         finally:
-            plt.close(made)
+            plt.close(figure)
 
 
-def save(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str) -> list[Path]:
+def save_figure(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str) -> list[Path]:
     """Writes NAME.svg and NAME.png into a folder and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    with drawn(panels, note) as made:
-        svg_figures.png(made, folder / f"{name}.png")
+    with draw_panels(panels, note) as made:
+        svg_figures.write_png(made, folder / f"{name}.png")
         made.savefig(folder / f"{name}.svg", format="svg", facecolor=CARD, metadata={"Date": None, "Title": about})
     return [folder / f"{name}.png", folder / f"{name}.svg"]
 
 
-def inline(one: Panel, name: str, note: str = "") -> str:
+def inline_svg(panel: Panel, name: str, note: str = "") -> str:
     """Returns one panel as an inline SVG that follows the page's colours."""
-    with drawn([one], note) as made:
-        return svg_figures.svg(made, name, f"{one.title}: {one.ylabel} against {one.xlabel}")
+    with draw_panels([panel], note) as made:
+        return svg_figures.to_svg(made, name, f"{panel.title}: {panel.ylabel} against {panel.xlabel}")
 
 
-def _slant(one: Panel) -> float:
+def _slant_height(one: Panel) -> float:
     """Returns the extra height, in inches, for names under the axis that are too long to stand side by side."""
     if sum(map(len, one.xticks)) <= _NAMES:
         return 0.0
@@ -106,24 +106,24 @@ def _is_solid(one: Panel) -> bool:
     return bool(one.zlabel) or (one.field is not None and one.field.surface)
 
 
-def _entries(one: Panel) -> list[Series | Boxes]:
+def _legend_entries(one: Panel) -> list[Series | Boxes]:
     every: list[Series | Boxes] = [*one.series, *one.boxes]
     return [entry for entry in every if entry.label]
 
 
-def _named(entry: Series | Boxes) -> str:
+def _legend_text(entry: Series | Boxes) -> str:
     """Returns the legend text of an entry, with the reason if it has no guarantee."""
     return f"{entry.label}; no guarantee: {entry.hollow}" if entry.hollow else entry.label
 
 
 def _legend_rows(one: Panel) -> int:
     """Returns how many rows the legend of a panel takes."""
-    entries = _entries(one)
-    long = any(len(_named(entry)) > 26 for entry in entries)
+    entries = _legend_entries(one)
+    long = any(len(_legend_text(entry)) > 26 for entry in entries)
     return len(entries) if long else math.ceil(len(entries) / 2)
 
 
-def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
+def _draw_legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
     """Draws the legend of a panel under its axes."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
@@ -143,7 +143,7 @@ def _legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
         )
 
 
-def _draw(axes: Any, one: Panel) -> None:
+def _draw_panel(axes: Any, one: Panel) -> None:
     """Draws one panel: title, grid, content, labels, scales and ticks."""
     axes.set_title(one.title, fontsize=min(10.0, _TITLE / len(one.title)), loc="left", color=svg_figures.INK)
     solid = _is_solid(one)
@@ -152,11 +152,11 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_axisbelow(True)
     # A field lies under boxes and curves.
     if one.field is not None:
-        _field(axes, one.field)
+        _draw_field(axes, one.field)
     for boxes in one.boxes:
-        _boxes(axes, boxes)
+        _draw_boxes(axes, boxes)
     for series in one.series:
-        _solid_path(axes, series) if solid else _series(axes, series)
+        _draw_solid_path(axes, series) if solid else _draw_series(axes, series)
     axes.set_xlabel(one.xlabel)
     axes.set_ylabel(one.ylabel)
     if solid:
@@ -164,18 +164,18 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.view_init(elev=42, azim=-118)
         return
     # A logarithmic axis over a short range would show no number, so it stays linear.
-    across, up = ([v for series in one.series for v in getattr(series, name)] for name in ("x", "y"))
+    x_values, y_values = ([v for series in one.series for v in getattr(series, name)] for name in ("x", "y"))
     if one.ylim:
-        up = [v for v in up if one.ylim[0] <= v <= one.ylim[1]]
-    if one.xlog and _ratio(across) > _SHORTEST:
+        y_values = [v for v in y_values if one.ylim[0] <= v <= one.ylim[1]]
+    if one.xlog and _ratio_of_extremes(x_values) > _SHORTEST:
         axes.set_xscale("log")
-        _few_ticks(axes.xaxis, across)
-    if one.ylog and _ratio(up) > _SHORTEST:
+        _set_log_ticks(axes.xaxis, x_values)
+    if one.ylog and _ratio_of_extremes(y_values) > _SHORTEST:
         axes.set_yscale("log")
-        _few_ticks(axes.yaxis, up)
+        _set_log_ticks(axes.yaxis, y_values)
     if one.xticks:
         # Names that would touch each other are set aslant; the axes give up a little height for them.
-        slant = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if _slant(one) else {}
+        slant = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if _slant_height(one) else {}
         axes.set_xticks(range(len(one.xticks)), one.xticks, fontsize=8.0, **slant)
         axes.set_xlim(-0.5, len(one.xticks) - 0.5)
     if one.ylim:
@@ -184,63 +184,63 @@ def _draw(axes: Any, one: Panel) -> None:
         axes.set_aspect("equal", adjustable="datalim")
 
 
-def _positive(values: Sequence[float]) -> list[float]:
+def _positive_values(values: Sequence[float]) -> list[float]:
     return [value for value in values if value > 0 and math.isfinite(value)]
 
 
-def _ratio(values: Sequence[float]) -> float:
-    positive = _positive(values)
+def _ratio_of_extremes(values: Sequence[float]) -> float:
+    positive = _positive_values(values)
     return max(positive) / min(positive) if positive else math.inf
 
 
-def _few_ticks(axis: Any, values: Sequence[float]) -> None:
+def _set_log_ticks(axis: Any, values: Sequence[float]) -> None:
     """Sets the ticks of a logarithmic axis: plain numbers if it is short, powers of ten if it is long."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
     axis.set_minor_formatter(NullFormatter())
-    if _ratio(values) < _SHORT:
-        positive = _positive(values)
-        fine = (1, 1.5, 2, 3, 4, 5, 7) if _ratio(values) < 10 else (1, 2, 5)
+    if _ratio_of_extremes(values) < _SHORT:
+        positive = _positive_values(values)
+        fine = (1, 1.5, 2, 3, 4, 5, 7) if _ratio_of_extremes(values) < 10 else (1, 2, 5)
         steps = [m * 10.0**k for k in range(-12, 13) for m in fine]
         low, high = min(positive) / 1.3, max(positive) * 1.3
         axis.set_major_locator(FixedLocator([step for step in steps if low <= step <= high]))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _series(axes: Any, one: Series) -> None:
+def _draw_series(axes: Any, one: Series) -> None:
     """Draws a curve or a cloud of points with its spread, in the colour of its method."""
-    shade, number = colour(one.method), one.variant % len(_MARKS)
+    line_colour, number = colour_of(one.method), one.variant % len(_MARKS)
     if one.arrows:
-        _arrows(axes, one, shade)
+        _draw_arrows(axes, one, line_colour)
         return
     marked = (
-        one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKED) or len(one.x) == 1
+        one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKS) or len(one.x) == 1
     )
-    every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKED else 1
+    mark_every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKS else 1
     # Long curves are marked sparsely; results without a guarantee are hollow.
     axes.plot(
         one.x,
         one.y,
-        color=shade,
-        label=_named(one) if one.label else "_",
+        color=line_colour,
+        label=_legend_text(one) if one.label else "_",
         linestyle="none" if one.points else DASHES[number % len(DASHES)],
         marker=_MARKS[number] if marked else None,
-        markevery=every,
+        markevery=mark_every,
         markersize=(10.0 if _MARKS[number] == "*" else 5.5) if one.points else 4.2,
-        markerfacecolor=CARD if one.hollow else shade,
-        markeredgecolor=shade,
+        markerfacecolor=CARD if one.hollow else line_colour,
+        markeredgecolor=line_colour,
         linewidth=1.5 if one.hollow else 2.0,
     )
     # The spread over seeds: error bars for points, a band for curves.
     if one.low and one.high:
         if one.points or len(one.x) <= 1:
             spread = [np.maximum(0, np.subtract(one.y, one.low)), np.maximum(0, np.subtract(one.high, one.y))]
-            axes.errorbar(one.x, one.y, yerr=spread, fmt="none", ecolor=shade, elinewidth=1.2, capsize=2.5)
+            axes.errorbar(one.x, one.y, yerr=spread, fmt="none", ecolor=line_colour, elinewidth=1.2, capsize=2.5)
         else:
-            axes.fill_between(one.x, one.low, one.high, color=shade, alpha=0.16, linewidth=0)
+            axes.fill_between(one.x, one.low, one.high, color=line_colour, alpha=0.16, linewidth=0)
 
 
-def _arrows(axes: Any, one: Series, shade: str) -> None:
+def _draw_arrows(axes: Any, one: Series, shade: str) -> None:
     """Draws an arrow from each point to the next; without a guarantee the shafts are dashed."""
     style = {"arrowstyle": "-|>", "color": shade, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 11}
     points = list(zip(one.x, one.y, strict=True))
@@ -250,12 +250,12 @@ def _arrows(axes: Any, one: Series, shade: str) -> None:
     # Annotations neither widen the axes nor appear in the legend; an invisible line does both.
     axes.plot(one.x, one.y, color=shade, linewidth=0, marker=">", markersize=0.1)
     if one.label:
-        axes.plot([], [], color=shade, marker=">", linestyle="--" if one.hollow else "-", label=_named(one))
+        axes.plot([], [], color=shade, marker=">", linestyle="--" if one.hollow else "-", label=_legend_text(one))
 
 
-def _boxes(axes: Any, one: Boxes) -> None:
+def _draw_boxes(axes: Any, one: Boxes) -> None:
     """Draws box plots from five numbers each, and an entry for the legend."""
-    shade = colour(one.method)
+    shade = colour_of(one.method)
     step = min(np.diff(one.x), default=1.0) if len(one.x) > 1 else 1.0
     stats = [
         {"whislo": row[0], "q1": row[1], "med": row[2], "q3": row[3], "whishi": row[4], "fliers": []}
@@ -281,11 +281,11 @@ def _boxes(axes: Any, one: Boxes) -> None:
         marker="s",
         markerfacecolor=CARD if one.hollow else shade,
         linestyle="none",
-        label=_named(one) if one.label else "_",
+        label=_legend_text(one) if one.label else "_",
     )
 
 
-def _field(axes: Any, one: Field) -> None:
+def _draw_field(axes: Any, one: Field) -> None:
     """Draws a function of two variables as a surface, an image or contours."""
     x, y, z = np.asarray(one.x), np.asarray(one.y), np.asarray(one.z)
     if one.surface:
@@ -297,15 +297,15 @@ def _field(axes: Any, one: Field) -> None:
         axes.contour(x, y, z, levels=14, colors=SOFT, linewidths=0.6, alpha=0.6)
 
 
-def _solid_path(axes: Any, one: Series) -> None:
+def _draw_solid_path(axes: Any, one: Series) -> None:
     """Draws a path in three dimensions."""
-    shade = colour(one.method)
+    shade = colour_of(one.method)
     axes.plot(
         one.x,
         one.y,
         one.z,
         color=shade,
-        label=_named(one),
+        label=_legend_text(one),
         marker=_MARKS[one.variant % len(_MARKS)],
         markersize=3.2,
         markerfacecolor=CARD if one.hollow else shade,

@@ -48,7 +48,7 @@ class Series:
     def __post_init__(self) -> None:
         """Turns all rows into tuples of floats and checks that they have one length."""
         for name in ("x", "y", "z", "low", "high"):
-            object.__setattr__(self, name, _numbers(getattr(self, name)))
+            object.__setattr__(self, name, _to_floats(getattr(self, name)))
         if len(self.x) != len(self.y) or any(
             part and len(part) != len(self.y) for part in (self.z, self.low, self.high)
         ):
@@ -67,8 +67,8 @@ class Boxes:
 
     def __post_init__(self) -> None:
         """Turns all rows into tuples of floats and checks that each box has five numbers."""
-        object.__setattr__(self, "x", _numbers(self.x))
-        object.__setattr__(self, "five", tuple(_numbers(row) for row in self.five))
+        object.__setattr__(self, "x", _to_floats(self.x))
+        object.__setattr__(self, "five", tuple(_to_floats(row) for row in self.five))
         if len(self.x) != len(self.five) or any(len(row) != 5 for row in self.five):
             raise ValueError(f"boxes {self.label!r}: need five numbers for each x")
 
@@ -86,9 +86,9 @@ class Field:
     """A grey picture instead of contours."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", _numbers(self.x))
-        object.__setattr__(self, "y", _numbers(self.y))
-        object.__setattr__(self, "z", tuple(_numbers(row) for row in self.z))
+        object.__setattr__(self, "x", _to_floats(self.x))
+        object.__setattr__(self, "y", _to_floats(self.y))
+        object.__setattr__(self, "z", tuple(_to_floats(row) for row in self.z))
 
 
 @dataclass(frozen=True)
@@ -125,37 +125,39 @@ class Panel:
     def table(self) -> dict[str, Any]:
         """Returns the panel as JSON holds it; numbers that are not finite become null."""
         found = {name: value for name, value in asdict(self).items() if value not in ("", (), None, False, [])}
-        return dict(_plain(found))
+        return dict(_to_json(found))
 
 
-def panel(table: Mapping[str, Any]) -> Panel:
+def panel_from_table(table: Mapping[str, Any]) -> Panel:
     """Returns a panel from its table."""
     given = dict(table)
-    given["series"] = tuple(_made(Series, one) for one in given.get("series", ()))
-    given["boxes"] = tuple(_made(Boxes, one) for one in given.get("boxes", ()))
+    given["series"] = tuple(_build_known_fields(Series, one) for one in given.get("series", ()))
+    given["boxes"] = tuple(_build_known_fields(Boxes, one) for one in given.get("boxes", ()))
     if given.get("field") is not None:
-        given["field"] = _made(Field, given["field"])
+        given["field"] = _build_known_fields(Field, given["field"])
     given["xticks"] = tuple(given.get("xticks", ()))
     given["ylim"] = tuple(given.get("ylim", ()))
     return Panel(**given)
 
 
-def _made(kind: type[_Kind], table: Mapping[str, Any]) -> _Kind:
+def _build_known_fields(kind: type[_Kind], table: Mapping[str, Any]) -> _Kind:
     """Returns an object of a kind from its table, ignoring fields that it does not have."""
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # every kind here is a dataclass
     return kind(**{name: value for name, value in table.items() if name in known})
 
 
-def _numbers(values: Any) -> tuple[float, ...]:
+def _to_floats(values: Any) -> tuple[float, ...]:
     return tuple(math.nan if value is None else float(value) for value in values)
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Returns a value with numbers rounded for JSON and empty fields left out."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items() if name == "label" or one not in ("", (), None, False)}
+        return {
+            name: _to_json(one) for name, one in value.items() if name == "label" or one not in ("", (), None, False)
+        }
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_to_json(item) for item in value]
     return value

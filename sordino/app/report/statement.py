@@ -46,24 +46,24 @@ class Statement:
         return replace(self, **{name: text for name, text in asdict(newer).items() if text is not None})
 
 
-def load(folder: Path) -> Statement:
+def load_statement(folder: Path) -> Statement:
     """Returns what was stated before, or an empty statement."""
     path = folder / STATEMENT
     if not path.exists():
         return Statement()
     try:
         # The file may have been edited by hand, so its form is checked.
-        said = json.loads(path.read_text("utf-8"))
+        stated = json.loads(path.read_text("utf-8"))
         known = {field.name for field in fields(Statement)}
-        if not isinstance(said, dict) or not set(said) <= known:
+        if not isinstance(stated, dict) or not set(stated) <= known:
             raise ValueError(f"need an object with {', '.join(sorted(known))}")
-        if not all(text is None or isinstance(text, str) for text in said.values()):
+        if not all(text is None or isinstance(text, str) for text in stated.values()):
             raise ValueError("need text")
     except ValueError as error:
         raise ValueError(f"{path}: not a statement ({error})") from error
-    return Statement(**said)
+    return Statement(**stated)
 
 
-def save(folder: Path, statement: Statement) -> None:
+def save_statement(folder: Path, statement: Statement) -> None:
     """Saves the statement beside the run, for the next report."""
-    atomic_files.write(folder / STATEMENT, json.dumps(asdict(statement), indent=1, ensure_ascii=False) + "\n")
+    atomic_files.write_file(folder / STATEMENT, json.dumps(asdict(statement), indent=1, ensure_ascii=False) + "\n")

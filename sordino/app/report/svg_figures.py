@@ -26,7 +26,7 @@ DASHES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 _VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line", CARD: "--card"} | {
     colour: f"--series-{number}" for number, colour in enumerate(SERIES)
 }
-LOOK: Any = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sordino",
     "font.family": "DejaVu Sans",
@@ -63,33 +63,33 @@ class Line:
 
 
 @contextmanager
-def figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
     """Yields a figure in the style of the pages, with its axes one above the other."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(LOOK):
+    with plt.rc_context(STYLE):
         size = (_SIZE[0], _SIZE[1] if panels == 1 else 1.75 * panels + 0.3)
-        made, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
+        drawing, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
         inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: laying out by itself doubles the time to draw
-        made.subplots_adjust(0.66 * inch_x, 0.5 * inch_y, 1 - 0.1 * inch_x, 1 - 0.1 * inch_y, hspace=0.14)
-        listed = [row[0] for row in axes]
-        made.align_ylabels(listed)
-        for one in listed:
+        drawing.subplots_adjust(0.66 * inch_x, 0.5 * inch_y, 1 - 0.1 * inch_x, 1 - 0.1 * inch_y, hspace=0.14)
+        axes_list = [row[0] for row in axes]
+        drawing.align_ylabels(axes_list)
+        for one in axes_list:
             one.grid(axis="y")
             one.set_axisbelow(True)
         try:
-            yield made, listed
+            yield drawing, axes_list
         finally:
-            plt.close(made)
+            plt.close(drawing)
 
 
-def svg(made: Any, name: str, about: str) -> str:
+def to_svg(drawing: Any, name: str, about: str) -> str:
     """Returns the figure as an inline SVG; `about` says in words what it shows."""
     out = io.StringIO()
-    made.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    drawing.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
     # Remove what differs between runs of matplotlib, and make ids unique on the page.
@@ -109,66 +109,68 @@ def svg(made: Any, name: str, about: str) -> str:
     return re.sub(r"<svg", f'<svg role="img" aria-label="{escaped}"', text, count=1)
 
 
-def png(made: Any, path: Path) -> None:
+def write_png(drawing: Any, path: Path) -> None:
     """Writes the figure to a PNG file, on white."""
-    made.savefig(path, dpi=_DOTS_PER_INCH, facecolor=CARD)
+    drawing.savefig(path, dpi=_DOTS_PER_INCH, facecolor=CARD)
 
 
-def measure(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
+def accuracies_or_losses(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
     """Returns accuracies in percent, or losses if there are none, with axis label, name and unit."""
-    found = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
-    if len(found) == len(rows):
-        return found, "test accuracy, %", "Test accuracy", " %"
+    accuracies = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
+    if len(accuracies) == len(rows):
+        return accuracies, "test accuracy, %", "Test accuracy", " %"
     return [row.test_loss for row in rows], "test loss", "Test loss", ""
 
 
-def over_steps(rows: Sequence[Row]) -> str:
+def draw_over_steps(rows: Sequence[Row]) -> str:
     """Returns a figure of accuracy or loss, and of ε if there is one, against steps."""
-    values, label, name, unit = measure(rows)
+    values, label, name, unit = accuracies_or_losses(rows)
     private = all(row.epsilon is not None for row in rows)
-    with figure(2 if private else 1) as (made, axes):
-        _plot(axes[0], [Line("", [r.step for r in rows], values)], label)
-        about = f"{name} against steps, {_from_to(values, unit)}"
+    with open_figure(2 if private else 1) as (made, axes):
+        _plot_lines(axes[0], [Line("", [r.step for r in rows], values)], label)
+        about = f"{name} against steps, {_describe_range(values, unit)}"
         if private:
             spent = [float(r.epsilon or 0.0) for r in rows]
-            _plot(axes[1], [Line("", [0, *(r.step for r in rows)], [0.0, *spent])], "ε spent", colours=SERIES[1:])
+            _plot_lines(axes[1], [Line("", [0, *(r.step for r in rows)], [0.0, *spent])], "ε spent", colours=SERIES[1:])
             axes[1].set_ylim(bottom=0)
-            about += f"; privacy spent against steps, {_from_to(spent, '')}"
+            about += f"; privacy spent against steps, {_describe_range(spent, '')}"
         axes[-1].set_xlabel("steps")
         axes[-1].set_xlim(left=0)
-        return svg(made, "steps", about)
+        return to_svg(made, "steps", about)
 
 
-def accuracy_against_epsilon(rows: Sequence[Row]) -> str:
+def draw_accuracy_against_epsilon(rows: Sequence[Row]) -> str:
     """Returns a figure of accuracy or loss against the ε spent."""
-    with figure() as (made, (axes,)):
-        (values, label, name, unit), spent = measure(rows), [float(row.epsilon or 0.0) for row in rows]
-        _plot(axes, [Line("", spent, values)], label)
+    with open_figure() as (made, (axes,)):
+        (values, label, name, unit), spent = accuracies_or_losses(rows), [float(row.epsilon or 0.0) for row in rows]
+        _plot_lines(axes, [Line("", spent, values)], label)
         axes.set(xlabel="ε spent")
         axes.set_xlim(left=0)
-        return svg(made, "spent", f"{name} against privacy spent, {_from_to(values, unit)}")
+        return to_svg(made, "spent", f"{name} against privacy spent, {_describe_range(values, unit)}")
 
 
-def attack(curve: Tradeoff) -> str:
+def draw_attack(curve: Tradeoff) -> str:
     """Returns a figure of the trade-off curve: true positives against false positives."""
     grid = np.unique(np.concatenate([np.geomspace(1e-5, 1, 60), np.linspace(0, 1, 101)]))
     power = curve.power(grid)
-    with figure() as (made, (axes,)):
+    with open_figure() as (made, (axes,)):
         axes.fill_between(grid, grid, power, color=SERIES[0], alpha=0.12, linewidth=0)
         axes.plot(grid, power, color=SERIES[0], label="the best attack")
         axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1.3, linestyle=":", label="guessing")
         axes.set(xlabel="false-positive rate", ylabel="true-positive rate", xlim=(0, 1), ylim=(0, 1))
         axes.legend(loc="lower right")
         at = float(curve.power(0.1))
-        return svg(made, "attack", f"No attack is above the curve: at 0.1 false positives at most {at:.3f} true ones")
+        return to_svg(
+            made, "attack", f"No attack is above the curve: at 0.1 false positives at most {at:.3f} true ones"
+        )
 
 
-def compared(
+def draw_comparison(
     lines: Sequence[Line], xlabel: str, ylabel: str, use: Callable[[Any], Any], mark: float | None = None
 ) -> Any:
     """Draws several runs in one figure and returns what `use` makes of it."""
-    with figure() as (made, (axes,)):
-        _plot(axes, lines, ylabel)
+    with open_figure() as (made, (axes,)):
+        _plot_lines(axes, lines, ylabel)
         axes.set(xlabel=xlabel)
         axes.set_xlim(left=0)
         if mark is not None:
@@ -180,7 +182,7 @@ def compared(
         return use(made)
 
 
-def _plot(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] = SERIES) -> None:
+def _plot_lines(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] = SERIES) -> None:
     """Draws lines in the colours and dashes of their numbers."""
     for line in lines:
         look = {"color": colours[line.look % len(colours)], "linestyle": DASHES[line.look % len(DASHES)]}
@@ -188,5 +190,5 @@ def _plot(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] 
     axes.set_ylabel(ylabel)
 
 
-def _from_to(values: Sequence[float], unit: str) -> str:
+def _describe_range(values: Sequence[float], unit: str) -> str:
     return f"from {values[0]:.4g}{unit} to {values[-1]:.4g}{unit}" if values else "not measured"

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 @cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     """Returns the environment, in which undefined names are errors."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -20,11 +20,11 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    made.filters["md"] = markdown
+    made.filters["md"] = escape_markdown
     return made
 
 
-def markdown(text: object) -> str:
+def escape_markdown(text: object) -> str:
     """Returns text that stays on its line and in its table cell.
 
     >>> print(markdown("a < b  c"))

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from sordino.accounting import meaning
 from sordino.app.report import statement, svg_figures
 from sordino.app.report.evidence import read
-from sordino.app.report.facts import ReportFacts, facts
+from sordino.app.report.facts import ReportFacts, collect_facts
 from sordino.app.report.statement import Statement
-from sordino.app.report.templates import environment
+from sordino.app.report.templates import template_environment
 from sordino.app.runs import atomic_files
 from sordino.version import __version__
 
@@ -46,41 +46,41 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
     """
     # New statements are merged with what was stated before.
     evidence = read(run_dir)
-    said = statement.load(evidence.folder)
+    full_statement = statement.load_statement(evidence.folder)
     if stated is not None and stated != Statement():
-        said = said.with_more(stated)
-        statement.save(evidence.folder, said)
+        full_statement = full_statement.with_more(stated)
+        statement.save_statement(evidence.folder, full_statement)
     # The templates get plain values only.
-    known = facts(evidence, said)
+    report_facts = collect_facts(evidence, full_statement)
     values = {
-        **vars(known),
+        **vars(report_facts),
         "version": evidence.get("versions", "sordino") or __version__,
         "started": str(evidence.get("resolved", "started") or "")[:16].replace("T", " "),
-        "figures": _figures(known),
-        "hits": [(meaning.percent(a), meaning.percent(b)) for a, b in known.privacy.attack.hits]
-        if known.privacy
+        "figures": _draw_figures(report_facts),
+        "hits": [(meaning.percent(a), meaning.percent(b)) for a, b in report_facts.privacy.attack.hits]
+        if report_facts.privacy
         else [],
     }
-    templates = environment()
-    atomic_files.write(evidence.folder / REPORT, templates.get_template("report.html.jinja").render(values))
-    atomic_files.write(evidence.folder / STATEMENT, templates.get_template("privacy.md.jinja").render(values))
+    templates = template_environment()
+    atomic_files.write_file(evidence.folder / REPORT, templates.get_template("report.html.jinja").render(values))
+    atomic_files.write_file(evidence.folder / STATEMENT, templates.get_template("privacy.md.jinja").render(values))
     return evidence.folder / REPORT
 
 
-def _figures(known: ReportFacts) -> list[tuple[Markup, str]]:
+def _draw_figures(report_facts: ReportFacts) -> list[tuple[Markup, str]]:
     """Returns drawings and captions; they hold nothing of the user's but numbers."""
-    rows, drawn = known.evidence.rows, []
-    name = svg_figures.measure(rows)[2]
+    rows, drawn = report_facts.evidence.rows, []
+    name = svg_figures.accuracies_or_losses(rows)[2]
     # Without a guarantee no ε is drawn, even if the metrics hold one.
-    if known.privacy is None:
+    if report_facts.privacy is None:
         if rows:
             bare = [vars(row) | {"epsilon": None} for row in rows]
-            drawn.append((svg_figures.over_steps([type(rows[0])(**row) for row in bare]), f"{name} in training"))
+            drawn.append((svg_figures.draw_over_steps([type(rows[0])(**row) for row in bare]), f"{name} in training"))
         return [(Markup(svg), caption) for svg, caption in drawn]
     if rows:
-        drawn.append((svg_figures.over_steps(rows), f"{name}, and the privacy spent on the way"))
+        drawn.append((svg_figures.draw_over_steps(rows), f"{name}, and the privacy spent on the way"))
         if all(row.epsilon is not None for row in rows):
-            drawn.append((svg_figures.accuracy_against_epsilon(rows), "What the privacy spent has bought"))
+            drawn.append((svg_figures.draw_accuracy_against_epsilon(rows), "What the privacy spent has bought"))
     caption = "No attack can tell better whether a record was used"
-    drawn.append((svg_figures.attack(known.privacy.curve), caption))
+    drawn.append((svg_figures.draw_attack(report_facts.privacy.curve), caption))
     return [(Markup(svg), caption) for svg, caption in drawn]

@@ -15,14 +15,14 @@ from pathlib import Path
 _PART = ".part-"
 
 
-def write(path: Path, content: bytes | str) -> None:
+def write_file(path: Path, content: bytes | str) -> None:
     """Replaces a file in one move, so that a reader sees either the old content or the new one."""
-    part = path.with_name(f"{_PART}{path.name}")
+    temporary_path = path.with_name(f"{_PART}{path.name}")
     try:
-        _flushed(part, content.encode() if isinstance(content, str) else content)
-        os.replace(part, path)
+        _write_flushed(temporary_path, content.encode() if isinstance(content, str) else content)
+        os.replace(temporary_path, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
     flush_folder(path.parent)
 
@@ -30,19 +30,19 @@ def write(path: Path, content: bytes | str) -> None:
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """Creates a new folder with all of these files in one move; only its owner can read it."""
     # Everything is prepared under a temporary name. A crash leaves only that, and the next call removes it.
-    part = path.with_name(f"{_PART}{path.name}")
-    shutil.rmtree(part, ignore_errors=True)  # left by a crash
+    temporary_folder = path.with_name(f"{_PART}{path.name}")
+    shutil.rmtree(temporary_folder, ignore_errors=True)  # left by a crash
     try:
-        part.mkdir(mode=0o700)
+        temporary_folder.mkdir(mode=0o700)
         for name, content in files.items():
-            _flushed(part / name, content)
+            _write_flushed(temporary_folder / name, content)
         # The content is on the disk before the move makes it visible under its final name.
-        flush_folder(part)
+        flush_folder(temporary_folder)
         if path.exists():
             shutil.rmtree(path)
-        os.rename(part, path)
+        os.rename(temporary_folder, path)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
         raise
     flush_folder(path.parent)
 
@@ -60,12 +60,12 @@ def flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def is_part(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Returns whether a path is a temporary one whose writing was interrupted when the process died."""
     return path.name.startswith(_PART)
 
 
-def _flushed(path: Path, content: bytes) -> None:
+def _write_flushed(path: Path, content: bytes) -> None:
     """Writes a file and waits until its content is on the disk."""
     with open(path, "wb") as file:
         file.write(content)

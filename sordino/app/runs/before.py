@@ -6,7 +6,7 @@ from sordino.app.runs.recipe import Recipe
 from sordino.events import Event, Gaussian
 
 
-def before(recipe: Recipe) -> list[Event]:
+def preparation_events(recipe: Recipe) -> list[Event]:
     """Returns the events of private bounds, normalisation and PCA, each over all records, as far as the recipe asks
     for them.
     """

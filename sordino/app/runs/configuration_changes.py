@@ -1,7 +1,7 @@
 """Finds which fields of a run's configuration changed, and whether the run may go on.
 
 A field is one of three kinds:
-  - it cannot change a sum, a draw or the noise (`FREE`): the run goes on as if nothing had happened;
+  - it cannot change a sum, a draw or the noise (`HARMLESS`): the run goes on as if nothing had happened;
   - it changes the sums of the steps to come (`ADJUSTABLE`): the run may go on, but never by a replay;
   - anything else would make it another run, and is refused.
 
@@ -18,7 +18,7 @@ import torch
 
 from sordino.app.runs.recipe import MEASURED
 
-FREE = frozenset(
+HARMLESS = frozenset(
     (
         *MEASURED,
         "name",
@@ -50,25 +50,25 @@ ADJUSTABLE = frozenset(
 Table = Mapping[str, Mapping[str, Any]]
 
 
-def changed(before: Table, now: Table) -> tuple[str, str]:
+def find_changes(saved: Table, current: Table) -> tuple[str, str]:
     """Returns, in words, the changes that would make it another run and those that only forbid a replay.
 
     >>> changed({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
     ('', 'learning_rate was 1.0, is 0.5')
     """
-    another: list[str] = []
-    adjusted: list[str] = []
+    forbidden_changes: list[str] = []
+    replay_breaking_changes: list[str] = []
     # Fields missing on one side count as None, so that a field added or removed is a change as well.
-    for table in sorted({*before, *now}):
-        old, new = before.get(table, {}), now.get(table, {})
+    for table in sorted({*saved, *current}):
+        old, new = saved.get(table, {}), current.get(table, {})
         for field in sorted({*old, *new}):
-            if field not in FREE and old.get(field) != new.get(field):
+            if field not in HARMLESS and old.get(field) != new.get(field):
                 words = f"{field} was {old.get(field)}, is {new.get(field)}"
-                (adjusted if field in ADJUSTABLE else another).append(words)
-    return ", ".join(another), ", ".join(adjusted)
+                (replay_breaking_changes if field in ADJUSTABLE else forbidden_changes).append(words)
+    return ", ".join(forbidden_changes), ", ".join(replay_breaking_changes)
 
 
-def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Loads the saved moments of an optimizer but keeps its options as config.toml has them now."""
     options = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sordino.app.runs.before import before
-from sordino.app.runs.method_words import is_plain
+from sordino.app.runs.before import preparation_events
+from sordino.app.runs.method_words import is_plain_dpsgd
 from sordino.app.runs.prepared import Prepared
 from sordino.app.runs.problem import build
 from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.app.runs.run_parts import RunParts
 from sordino.events import Event, Gaussian, compose
 from sordino.events.training import training_event
-from sordino.queries.target_epsilon import noise_for
+from sordino.queries.target_epsilon import calibrate_noise
 from sordino.registry import PARTS
 
 
@@ -57,7 +57,7 @@ def event(
         'Together'
 
     """
-    return _event_of(recipe, prepared, parameters)(multiplier)
+    return _event_by_noise(recipe, prepared, parameters)(multiplier)
 
 
 def noise_multiplier(
@@ -75,10 +75,10 @@ def noise_multiplier(
     if recipe.noise_multiplier is not None:
         return recipe.noise_multiplier
     assert recipe.epsilon is not None  # a recipe has one of the two
-    return noise_for(_event_of(recipe, prepared, parameters), recipe.epsilon, recipe.delta)
+    return calibrate_noise(_event_by_noise(recipe, prepared, parameters), recipe.epsilon, recipe.delta)
 
 
-def _event_of(
+def _event_by_noise(
     recipe: Recipe, prepared: Prepared | None, parameters: Mapping[str, float] | None
 ) -> Callable[[float], Event]:
     """Returns the event of a run as a function of its noise multiplier."""
@@ -87,13 +87,15 @@ def _event_of(
         records = prepared.drawn
         return RunParts(recipe, build(recipe, prepared, seed=0), records, parameters or {}).event
     # Without data only plain DP-SGD has a known event; everything else is refused rather than guessed.
-    asked = [f"parameters={dict(parameters)!r}"] if parameters else []
-    if not is_plain(recipe):
-        said = {name: getattr(recipe, name) for name in ("method", *PARTS)}
-        asked += [f"{name}={word!r}" for name, word in said.items() if word not in (None, PLAIN)]
-    if asked:
+    unknown_without_data = [f"parameters={dict(parameters)!r}"] if parameters else []
+    if not is_plain_dpsgd(recipe):
+        given_words = {name: getattr(recipe, name) for name in ("method", *PARTS)}
+        unknown_without_data += [f"{name}={word!r}" for name, word in given_words.items() if word not in (None, PLAIN)]
+    if unknown_without_data:
         raise ValueError(
-            f"{', '.join(asked)}: what its steps cost depends on the number of records and on the model; give the data, "
+            f"{', '.join(unknown_without_data)}: what its steps cost depends on the number of records and on the model; give the data, "
             "as in noise_multiplier(recipe, prepare(recipe, data))"
         )
-    return lambda sigma: compose([*before(recipe), training_event(recipe.rate, Gaussian(sigma), recipe.steps)])
+    return lambda sigma: compose(
+        [*preparation_events(recipe), training_event(recipe.rate, Gaussian(sigma), recipe.steps)]
+    )

@@ -33,7 +33,7 @@ DISCLOSED: Mapping[str, str] = {"lengths": LENGTHS, "classes": CLASSES, "substep
 """What the claim does not cover when it was asked for."""
 
 
-def asked(text: str | None) -> tuple[str, ...]:
+def parse_names(text: str | None) -> tuple[str, ...]:
     """Returns the names in a comma-separated list, in the order of `NAMES`, and refuses unknown ones.
 
     >>> asked("lengths,cosines"), asked(None)
@@ -58,23 +58,23 @@ class Diagnosis:
         self._cosines = UpdateCosines(model)
         self._values: dict[str, list[Any]] = {name: [] for name in names}
 
-    def before(self, private: Private, lot: Lot) -> None:
+    def record_lot(self, private: Private, lot: Lot) -> None:
         """Records the diagnostics of a lot at the parameters it is computed with, before the step."""
         if "lengths" in self.names:
-            self._values["lengths"].append([_number(value) for value in length_quantiles(private, lot)])
+            self._values["lengths"].append([_finite_or_none(value) for value in length_quantiles(private, lot)])
         if "classes" in self.names:
-            found = dominant_class(private, lot)
-            self._values["classes"].append(None if found is None else [found.label, found.share])
+            dominant = dominant_class(private, lot)
+            self._values["classes"].append(None if dominant is None else [dominant.label, dominant.share])
 
-    def after(self, private: Private) -> None:
+    def record_release(self, private: Private) -> None:
         """Records the diagnostics of what was released on the lot."""
         if "cosines" in self.names:
-            found = self._cosines()
-            self._values["cosines"].append(None if found is None else _number(found))
+            cosine = self._cosines()
+            self._values["cosines"].append(None if cosine is None else _finite_or_none(cosine))
         if "substeps" in self.names:
-            self._values["substeps"].append(_number(substep_cosine(private)))
+            self._values["substeps"].append(_finite_or_none(substep_cosine(private)))
 
-    def taken(self) -> dict[str, list[Any]]:
+    def take_recorded(self) -> dict[str, list[Any]]:
         """Returns what was recorded since the last call, and forgets it."""
         values, self._values = self._values, {name: [] for name in self.names}
         return values
@@ -89,6 +89,6 @@ class Diagnosis:
         self._values, self._cosines.last = dict(state["values"]), state["last"]
 
 
-def _number(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     """Returns a finite value as it is and None otherwise, because JSON has no nan."""
     return value if math.isfinite(value) else None

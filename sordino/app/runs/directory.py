@@ -8,10 +8,10 @@
                          is one, test_by_class; where they were asked for, what the claim then lists as not covered:
                          train_accuracy, train_loss, and of every step since the line before, lengths, classes, substeps;
                          and cosines, which it covers
-    privacy.json         the claim as data, see `statement`
+    privacy.json         the claim as data, see `privacy_statement`
     initial.safetensors  the network before training, a function of a public seed
     model.safetensors    the trained network; where the recipe averages, the average
-    trace/               with the option `trace`: the network of each evaluation, STEP.safetensors
+    trace/               with the option `traced_networks`: the network of each evaluation, STEP.safetensors
     ledger.jsonl         steps entered before they were released, see write_ahead.py
     checkpoints/         the first and the last two, see checkpoint.py, and the end of the ledger
     SECRET-noise-key-do-not-share.json
@@ -44,8 +44,8 @@ from torch import nn
 
 from sordino.accounting import PLD, gaussian_mu
 from sordino.app.runs import atomic_files, toml_writer
-from sordino.app.runs.write_ahead import Busy
-from sordino.file_lock import Locked, lock
+from sordino.app.runs.write_ahead import RunIsBusy
+from sordino.file_lock import Locked, lock_file
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim, Guarantee
 
@@ -93,12 +93,12 @@ class Run:
     """The directory of one run, with methods that write and read its files."""
 
     folder: Path
-    written: bool = True
+    is_writer: bool = True
     """False: another rank writes it, and nothing is written here."""
 
     @staticmethod
-    def create(folder: Path, held: ExitStack) -> Run:
-        """Makes the folder of a new run, which is this process's alone until `held` is closed.
+    def create(folder: Path, open_locks: ExitStack) -> Run:
+        """Makes the folder of a new run, which is this process's alone until `open_locks` is closed.
 
         Raises:
             Busy: if another process has begun a run in the folder, even if it has written nothing yet.
@@ -110,7 +110,7 @@ class Run:
             # before may have written something since.
             _refuse_if_used(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            lock_folder(folder, held)
+            lock_folder(folder, open_locks)
             _refuse_if_used(folder)
             (folder / CHECKPOINTS).mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
@@ -138,56 +138,58 @@ class Run:
 
     def write_config(self, table: Mapping[str, Any]) -> None:
         """Writes config.toml, once, at the beginning of the run."""
-        if not self.written:
+        if not self.is_writer:
             return
-        atomic_files.write(self.folder / CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
+        atomic_files.write_file(self.folder / CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
 
     def write_model(self, name: str, model: nn.Module) -> None:
         """Writes parameters and buffers under the names of the model's own state dict."""
-        if not self.written:
+        if not self.is_writer:
             return
         state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
-        atomic_files.write(self.folder / name, safetensors.torch.save(state))
+        atomic_files.write_file(self.folder / name, safetensors.torch.save(state))
 
     def write_trace(self, step: int, model: nn.Module) -> None:
         """Writes the network as it is at an evaluation; it is released, like the final one."""
-        if not self.written:
+        if not self.is_writer:
             return
         (self.folder / TRACE).mkdir(exist_ok=True)
         self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
 
-    def trace(self) -> dict[int, Path]:
+    def traced_networks(self) -> dict[int, Path]:
         """Returns the paths of the networks kept at evaluations, by step; empty if none were kept."""
         return {int(path.stem): path for path in sorted((self.folder / TRACE).glob("[0-9]*.safetensors"))}
 
-    def append(self, row: Row) -> None:
+    def append_row(self, row: Row) -> None:
         """Appends one evaluation to metrics.jsonl."""
-        if not self.written:
+        if not self.is_writer:
             return
         with open(self.folder / METRICS, "a", encoding="utf-8") as file:
-            file.write(_line(row))
+            file.write(_format_row(row))
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Rewrites all evaluations; those after the checkpoint that a run resumes from will be made again."""
-        if not self.written:
+        if not self.is_writer:
             return
-        atomic_files.write(self.folder / METRICS, "".join(map(_line, rows)))
+        atomic_files.write_file(self.folder / METRICS, "".join(map(_format_row, rows)))
 
-    def rows(self) -> list[Row]:
+    def read_rows(self) -> list[Row]:
         """Returns the evaluations; a last line that was cut short is left out."""
         path = self.folder / METRICS
-        whole = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
-        return [Row(**json.loads(line)) for line in whole.splitlines()]
+        complete_lines = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
+        return [Row(**json.loads(line)) for line in complete_lines.splitlines()]
 
     def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
         """Writes the claim to privacy.json."""
-        if not self.written:
+        if not self.is_writer:
             return
-        atomic_files.write(self.folder / PRIVACY, json.dumps(statement(claim, status, steps, budget), indent=1) + "\n")
+        atomic_files.write_file(
+            self.folder / PRIVACY, json.dumps(privacy_statement(claim, status, steps, budget), indent=1) + "\n"
+        )
 
 
-def lock_folder(folder: Path, held: ExitStack) -> None:
-    """Locks a run directory for this process alone until `held` is closed.
+def lock_folder(folder: Path, open_locks: ExitStack) -> None:
+    """Locks a run directory for this process alone until `open_locks` is closed.
 
     Raises:
         Busy: if another process holds the lock.
@@ -196,11 +198,11 @@ def lock_folder(folder: Path, held: ExitStack) -> None:
     # The loop repeats only if the folder was removed between opening its lock file and locking it.
     while True:
         file = open(folder / LOCK, "ab")  # noqa: SIM115 (held for the life of the run)
-        held.callback(file.close)
+        open_locks.callback(file.close)
         try:
-            lock(file, wait=False)
+            lock_file(file, wait=False)
         except Locked:
-            raise Busy(
+            raise RunIsBusy(
                 f"{folder}: another process has begun a run here.\nWait for it or stop it, or give another folder."
             ) from None
         # Whoever gives a run up removes its folder. A lock on a file that is no longer there holds nobody off.
@@ -222,7 +224,7 @@ def _refuse_if_used(folder: Path) -> None:
         )
 
 
-def statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
+def privacy_statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
     """Returns the content of privacy.json: the claim as data, and what goes with it.
 
     The keys are `claim` (epsilon, delta, relation, unit, accountant, event, not_covered, rests_on, or reason);
@@ -236,7 +238,7 @@ def statement(claim: Claim, status: str, steps: int, budget: float | None) -> di
         "steps": steps,
         "budget": budget,
         "unit": f"one {claim.unit if isinstance(claim, Guarantee) else 'record'} of the training set",
-        "claim": claims.table(claim),
+        "claim": claims.claim_to_json(claim),
         "words": str(claim),
     }
     # Only a guarantee has figures at other δ, and a μ.
@@ -247,7 +249,7 @@ def statement(claim: Claim, status: str, steps: int, budget: float | None) -> di
     return table
 
 
-def _line(row: Row) -> str:
+def _format_row(row: Row) -> str:
     """Returns one line of metrics.jsonl; optional fields without a value are left out."""
-    said = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
-    return json.dumps(said, allow_nan=False) + "\n"
+    given_fields = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
+    return json.dumps(given_fields, allow_nan=False) + "\n"

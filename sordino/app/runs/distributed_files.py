@@ -25,21 +25,21 @@ _ON_A_GRID = "whole numbers"
 
 
 @dataclass(frozen=True)
-class Crew:
+class RunRanks:
     """The ranks of a run; `ranks` is None if the run is a single process, which adds up as one."""
 
     ranks: Ranks | None = None
 
     @staticmethod
-    def here() -> Crew:
+    def current() -> RunRanks:
         """Returns the ranks of torch's own process group, or a single process if there is none."""
-        return Crew(ranks_of(None))
+        return RunRanks(ranks_of(None))
 
-    def going_on(self, environment: dict[str, Any]) -> Crew:
+    def resuming(self, environment: dict[str, Any]) -> RunRanks:
         """Returns the ranks that resume a run; a single process that resumes a distributed run becomes a group of one,
         with the same bits.
         """
-        return Crew(Ranks()) if self.ranks is None and environment.get(SUMS) == _ON_A_GRID else self
+        return RunRanks(Ranks()) if self.ranks is None and environment.get(SUMS) == _ON_A_GRID else self
 
     @property
     def environment(self) -> dict[str, str]:
@@ -47,80 +47,80 @@ class Crew:
         return {} if self.ranks is None else {SUMS: _ON_A_GRID}
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this rank writes the files."""
         return self.ranks is None or self.ranks.rank == 0
 
-    def refuse(self, settings: Settings) -> None:
+    def refuse_private_looks(self, settings: Settings) -> None:
         """Refuses options that show private facts of a lot, because each rank holds only its own records of it."""
         if self.ranks is not None and self.ranks.size > 1:
             for name in ("show_private", "diagnose"):
                 if getattr(settings.options, name):
                     raise ValueError(f"{name}: each of several ranks has its own records of a lot; leave it out")
 
-    def told(self, work: Callable[[], T]) -> T:
+    def run_on_first(self, work: Callable[[], T]) -> T:
         """Runs `work` on the first rank and returns its result on all ranks; if it fails there, the others stop too."""
         if self.ranks is None or self.ranks.size == 1:
             return work()
         # The other ranks wait for the outcome, which says whether the first one succeeded.
-        if not self.first:
-            fine, made = self.ranks.of_first(None)
-            if not fine:
+        if not self.is_first:
+            succeeded, first_result = self.ranks.broadcast_from_first(None)
+            if not succeeded:
                 raise StoppedElsewhere("the first rank could not go on; its own message says why")
-            found: T = made
-            return found
+            received: T = first_result
+            return received
         # A failure is broadcast before it is raised, so that no rank waits for ever.
         try:
             result = work()
         except BaseException:
-            self.ranks.of_first((False, None))
+            self.ranks.broadcast_from_first((False, None))
             raise
-        self.ranks.of_first((True, result))
+        self.ranks.broadcast_from_first((True, result))
         return result
 
-    def after_first(self, work: Callable[[], T]) -> T:
+    def run_first_before_others(self, work: Callable[[], T]) -> T:
         """Runs `work` on every rank, on the first one before the others, so that they find what it fetched or built."""
-        mine: list[T] = []
-        self.told(lambda: mine.append(work()))
-        return mine[0] if mine else work()
+        own_result: list[T] = []
+        self.run_on_first(lambda: own_result.append(work()))
+        return own_result[0] if own_result else work()
 
-    def wait(self) -> None:
+    def wait_for_first(self) -> None:
         """Waits until the first rank has come to this point."""
-        self.told(lambda: None)
+        self.run_on_first(lambda: None)
 
-    def any(self, wish: bool) -> bool:
+    def any_rank(self, wish: bool) -> bool:
         """Returns whether `wish` is true on any rank."""
         if self.ranks is None:
             return wish
         return bool(self.ranks.sum_(torch.tensor([wish], dtype=torch.int64, device=self.ranks.device))[0] > 0)
 
 
-class Elsewhere:
+class FollowerLedger:
     """The write-ahead ledger as the other ranks see it: what the first rank wrote, with nothing on a disk."""
 
     def __init__(
         self, upto: int = 0, lineage: int = 0, environment: dict[str, Any] | None = None, is_complete: bool = True
     ) -> None:
-        self.upto, self.lineage, self.environment = upto, lineage, dict(environment or {})
+        self.released_below, self.lineage, self.environment = upto, lineage, dict(environment or {})
         self.is_complete, self.position = is_complete, dict[str, str]()
 
     def reserve(self, upto: int, environment: dict[str, Any] | None = None) -> None:
-        """Records that steps below `upto` may be released once the first rank has entered them."""
-        self.upto = max(upto, self.upto)
+        """Records that steps below `released_below` may be released once the first rank has entered them."""
+        self.released_below = max(upto, self.released_below)
 
     def close_at(self, step: int) -> None:
         """Records that the run stopped in good order at a step."""
-        self.upto = step
+        self.released_below = step
 
     def branch(self) -> None:
         """Begins a new lineage, because what follows does not replay what was released before."""
         self.lineage += 1
 
-    def note(self, step: int, parameters: str) -> bool:
+    def enter_parameters(self, step: int, parameters: str) -> bool:
         """Returns True: the first rank compares the parameters and broadcasts the result."""
         return True
 
-    def __enter__(self) -> Elsewhere:
+    def __enter__(self) -> FollowerLedger:
         return self
 
     def __exit__(

@@ -37,42 +37,44 @@ def evaluate(
     # Evaluation mode is left again afterwards, so that training continues as before.
     training = model.training
     model.eval()
-    counted = classes or 0
-    right, there, loss = torch.zeros(counted).double(), torch.zeros(counted).double(), 0.0
+    class_count = classes or 0
+    correct_by_class, records_by_class, loss = torch.zeros(class_count).double(), torch.zeros(class_count).double(), 0.0
     x, y = records.tensors
     # Records are processed in chunks to bound memory; the scores that the loss computed serve the accuracy too.
     with torch.no_grad():
         for inputs, targets in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
-            scores = _Kept(model)
+            scores = _OutputRecorder(model)
             loss += float(loss_fn(scores, inputs, targets).sum())
             if classes is not None:
-                there += torch.bincount(targets, minlength=counted)
-                right += torch.bincount(targets[scores.last.argmax(dim=1) == targets], minlength=counted)
+                records_by_class += torch.bincount(targets, minlength=class_count)
+                correct_by_class += torch.bincount(
+                    targets[scores.last_output.argmax(dim=1) == targets], minlength=class_count
+                )
     model.train(training)
     if classes is None:
         return Evaluation(loss / len(y))
-    by_class = [r / n if n else None for r, n in zip(right.tolist(), there.tolist(), strict=True)]
-    return Evaluation(loss / len(y), float(right.sum()) / len(y), by_class)
+    by_class = [r / n if n else None for r, n in zip(correct_by_class.tolist(), records_by_class.tolist(), strict=True)]
+    return Evaluation(loss / len(y), float(correct_by_class.sum()) / len(y), by_class)
 
 
-def correct(model: nn.Module, job: Job) -> Tensor:
+def mark_correct_records(model: nn.Module, job: Job) -> Tensor:
     """Returns which training records a run's model classifies correctly, (N,) of 0 and 1.
 
     Privacy: the result is private and must be released with noise.
     """
     x, y = job.data.prepared.train.tensors
-    found, training = [], model.training
+    correct_chunks, training = [], model.training
     model.eval()
     with torch.no_grad():
         for inputs, targets in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
-            scores = _Kept(model)
+            scores = _OutputRecorder(model)
             job.problem.loss_fn(scores, inputs, targets)
-            found.append(scores.last.argmax(dim=1) == targets)
+            correct_chunks.append(scores.last_output.argmax(dim=1) == targets)
     model.train(training)
-    return torch.cat(found).float()
+    return torch.cat(correct_chunks).float()
 
 
-def at_evaluation(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation, dict[str, Any]]:
+def evaluate_run(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation, dict[str, Any]]:
     """Evaluates a run's model on the test records; returns the result and further fields of its `Row`.
 
     Accuracy and loss on the training records are computed only if they were asked for, and are then disclosed in the
@@ -80,23 +82,23 @@ def at_evaluation(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluatio
     """
     prepared, problem = job.data.prepared, job.problem
     classes = prepared.classes if problem.classifies else None
-    found = evaluate(model, prepared.test, problem.loss_fn, classes)
-    more: dict[str, Any] = {"test_by_class": found.by_class}
+    test_result = evaluate(model, prepared.test, problem.loss_fn, classes)
+    further_fields: dict[str, Any] = {"test_by_class": test_result.by_class}
     if job.settings.options.show_private:
         train = Sealed(evaluate(model, prepared.train, problem.loss_fn, classes), ledger).disclose(TRAINING_EVALUATED)
-        more |= {"train_accuracy": train.accuracy, "train_loss": train.loss}
-    return found, more
+        further_fields |= {"train_accuracy": train.accuracy, "train_loss": train.loss}
+    return test_result, further_fields
 
 
-class _Kept(nn.Module):
+class _OutputRecorder(nn.Module):
     """Wraps a model and keeps its last output, which the loss computes and the accuracy needs as well."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = [model]  # not a part of this module
-        self.last = torch.empty(0)
+        self.last_output = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the model's output and keeps it."""
-        self.last = self.model[0](x)
-        return self.last
+        self.last_output = self.model[0](x)
+        return self.last_output

@@ -24,94 +24,96 @@ Map = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Features:
+class FeatureMap:
     """A frozen map from bytes (B, C, H, W) to features; it is built when it is needed."""
 
     name: str
     version: int
-    chunk: int  # images at once: few enough to stay in cache
-    typical: tuple[float, ...]
+    images_at_once: int  # images at once: few enough to stay in cache
+    typical_sizes: tuple[float, ...]
     """Public sizes of the channels, from no private record; repeated if there are more channels."""
-    make: Callable[[Say], Map]
+    build: Callable[[Say], Map]
 
 
-def _scattering(say: Say) -> Map:
+def _build_scattering(say: Say) -> Map:
     layer = scattering.Scattering()
     return lambda images: layer(images.to(torch.float32).div_(255))
 
 
-def _folded(say: Say) -> Map:
-    whole = _scattering(say)
-    return lambda images: scattering.folded(whole(images))
+def _build_folded_scattering(say: Say) -> Map:
+    scattering_map = _build_scattering(say)
+    return lambda images: scattering.fold_mirror(scattering_map(images))
 
 
-def _logged(say: Say) -> Map:
-    whole = _scattering(say)
-    return lambda images: scattering.logged(whole(images))
+def _build_log_scattering(say: Say) -> Map:
+    scattering_map = _build_scattering(say)
+    return lambda images: scattering.take_logarithm(scattering_map(images))
 
 
-def _efficientnet(say: Say) -> Map:
+def _build_efficientnet(say: Say) -> Map:
     network = efficientnet.EfficientNetLite0()
-    network.load_folded(pretrained_weights.load(pretrained_weights.EFFICIENTNET_LITE0, say))
+    network.load_folded(pretrained_weights.load_weights(pretrained_weights.EFFICIENTNET_LITE0, say))
     return network
 
 
 MAPS = {
     one.name: one
     for one in (
-        Features("scattering", scattering.VERSION, 50, scattering.TYPICAL, _scattering),
-        Features("scattering-folded", scattering.VERSION, 50, scattering.TYPICAL, _folded),
-        Features("scattering-log", scattering.VERSION, 50, (1.0,), _logged),
-        Features("efficientnet-lite0", efficientnet.VERSION, 8, (efficientnet.TYPICAL,), _efficientnet),
+        FeatureMap("scattering", scattering.VERSION, 50, scattering.TYPICAL, _build_scattering),
+        FeatureMap("scattering-folded", scattering.VERSION, 50, scattering.TYPICAL, _build_folded_scattering),
+        FeatureMap("scattering-log", scattering.VERSION, 50, (1.0,), _build_log_scattering),
+        FeatureMap("efficientnet-lite0", efficientnet.VERSION, 8, (efficientnet.TYPICAL,), _build_efficientnet),
     )
 }
 
 
-def features(chosen: Features, images: Tensor, say: Say) -> Tensor:
+def compute_features(feature_map: FeatureMap, images: Tensor, say: Say) -> Tensor:
     """Returns the features of all images in half precision, from the cache if they are there."""
     # Use the cached result if there is one.
-    path = _path(chosen, images)
-    found = _open(path, len(images))
-    if found is not None:
-        return torch.from_numpy(found)
-    say(f"{chosen.name} of {len(images):,} images, once")
+    path = _cache_path(feature_map, images)
+    cached = _open_cached(path, len(images))
+    if cached is not None:
+        return torch.from_numpy(cached)
+    say(f"{feature_map.name} of {len(images):,} images, once")
     # Fill a temporary memory map and move it into the cache in one step, so that no reader sees half a file.
     try:
         with cache.workspace() as folder:
-            whole = folder / path.name
-            shape = (len(images), *chosen.make(say)(images[:1]).shape[1:])
-            _fill(np.lib.format.open_memmap(whole, "w+", np.float16, shape), chosen, images, say)
+            temporary_path = folder / path.name
+            shape = (len(images), *feature_map.build(say)(images[:1]).shape[1:])
+            _fill_features(np.lib.format.open_memmap(temporary_path, "w+", np.float16, shape), feature_map, images, say)
             path.parent.mkdir(exist_ok=True)
-            os.replace(whole, path)
-        found = _open(path, len(images))
-        assert found is not None
-        return torch.from_numpy(found)
+            os.replace(temporary_path, path)
+        cached = _open_cached(path, len(images))
+        assert cached is not None
+        return torch.from_numpy(cached)
     # A full or read-only disk must not stop a run: the features are computed in memory instead.
     except OSError as error:
-        say(f"{chosen.name}: not kept on disk ({error})")
-        first = chosen.make(say)(images[:1])
+        say(f"{feature_map.name}: not kept on disk ({error})")
+        first = feature_map.build(say)(images[:1])
         result = np.empty((len(images), *first.shape[1:]), np.float16)
-        _fill(result, chosen, images, say)
+        _fill_features(result, feature_map, images, say)
         return torch.from_numpy(result)
 
 
-def _fill(result: NDArray[np.float16], chosen: Features, images: Tensor, say: Say) -> None:
+def _fill_features(result: NDArray[np.float16], feature_map: FeatureMap, images: Tensor, say: Say) -> None:
     """Computes the features chunk by chunk into `result`."""
-    compute = chosen.make(say)
-    for start in range(0, len(images), chosen.chunk):
-        result[start : start + chosen.chunk] = compute(images[start : start + chosen.chunk]).to(torch.float16).numpy()
+    compute = feature_map.build(say)
+    for start in range(0, len(images), feature_map.images_at_once):
+        result[start : start + feature_map.images_at_once] = (
+            compute(images[start : start + feature_map.images_at_once]).to(torch.float16).numpy()
+        )
 
 
-def _path(chosen: Features, images: Tensor) -> Path:
+def _cache_path(feature_map: FeatureMap, images: Tensor) -> Path:
     """Returns the cache file for these images and this version of the map."""
-    digest = cache.digest(images.numpy())
-    return cache.root() / "features" / f"{chosen.name}-{chosen.version}-{digest[:32]}.npy"
+    digest = cache.array_digest(images.numpy())
+    return cache.cache_folder() / "features" / f"{feature_map.name}-{feature_map.version}-{digest[:32]}.npy"
 
 
-def _open(path: Path, rows: int) -> NDArray[np.float16] | None:
+def _open_cached(path: Path, rows: int) -> NDArray[np.float16] | None:
     """Opens cached features as a copy-on-write memory map; returns None if they are missing or damaged."""
     try:
-        found: NDArray[np.float16] = np.load(path, mmap_mode="c")
+        mapped: NDArray[np.float16] = np.load(path, mmap_mode="c")
     except (OSError, ValueError):
         return None
-    return found if found.dtype == np.float16 and len(found) == rows else None
+    return mapped if mapped.dtype == np.float16 and len(mapped) == rows else None

@@ -31,21 +31,21 @@ from sordino.app.runs.directory import (
     Run,
     lock_folder,
 )
-from sordino.app.runs.distributed_files import Crew, Elsewhere
-from sordino.app.runs.job import Job, assemble
+from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
+from sordino.app.runs.job import Job, assemble_job
 from sordino.app.runs.own_data import GIVEN, GivenData
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.progress_view import Silent, View
 from sordino.app.runs.run_checkpoint import Checkpoint
-from sordino.app.runs.settings import Config, Settings, read, settle
-from sordino.app.runs.signals import signals
+from sordino.app.runs.settings import Config, Settings, make_settings, read_config
+from sordino.app.runs.signals import watch_signals
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
-from sordino.app.runs.write_ahead import Ahead, was_begun
-from sordino.environment import here
+from sordino.app.runs.write_ahead import WriteAheadLedger, was_begun
+from sordino.environment import current_environment
 from sordino.ledger.claims import Claim, Guarantee
 
 
-class Failed(RuntimeError):
+class RunFailed(RuntimeError):
     """Raised when a run cannot go on; the message says why and what is kept of it."""
 
 
@@ -119,11 +119,11 @@ def fit(
         (True, 1e-05)
 
     """
-    settings = _settled(recipe, data, test, given, parameters, budget_stop)
-    return carry_out(settings, out, view or Silent(), budget)
+    settings = _settings_of(recipe, data, test, given, parameters, budget_stop)
+    return carry_out_run(settings, out, view or Silent(), budget)
 
 
-def _settled(
+def _settings_of(
     recipe: str | Recipe | nn.Module,
     data: Any,
     test: Any,
@@ -136,48 +136,50 @@ def _settled(
     if isinstance(data, OwnFile):
         if test is not None or not isinstance(recipe, str):
             raise TypeError("an OwnFile: need the name of a model before it, and its test file as OwnFile(test=…)")
-        return settle(None, {**given, "model": recipe}, parameters, budget_stop=budget_stop, own=data)
+        return make_settings(None, {**given, "model": recipe}, parameters, budget_stop=budget_stop, own=data)
     # A model and records in memory.
     if isinstance(recipe, nn.Module):
         if data is None:
             raise TypeError("a model without data: give a dataset of pairs (x, y) after it")
-        own = GivenData.of(recipe, data, test)
-        return settle(None, given, parameters, budget_stop=budget_stop, own=own)
+        given_data = GivenData.from_datasets(recipe, data, test)
+        return make_settings(None, given, parameters, budget_stop=budget_stop, own=given_data)
     if data is not None or test is not None:
         raise TypeError(f"data beside the recipe {recipe!r}, which has its own: give a model in its place")
-    return settle(recipe, given, parameters, budget_stop=budget_stop)
+    return make_settings(recipe, given, parameters, budget_stop=budget_stop)
 
 
-def carry_out(settings: Settings, out: str | Path | None, view: View, budget: str | Path | None = None) -> History:
+def carry_out_run(settings: Settings, out: str | Path | None, view: View, budget: str | Path | None = None) -> History:
     """Carries out a new run; if there is a budget, the run is entered in it before it releases anything."""
     # All ranks agree on one folder, which the first rank names.
-    crew = Crew.here()
-    crew.refuse(settings)
-    folder = crew.told(lambda: Path(out) if out is not None else named(settings.recipe.name))
-    with ExitStack() as held:
+    run_ranks = RunRanks.current()
+    run_ranks.refuse_private_looks(settings)
+    folder = run_ranks.run_on_first(lambda: Path(out) if out is not None else folder_for(settings.recipe.name))
+    with ExitStack() as open_locks:
 
-        def begin() -> tuple[Run, Job]:
+        def begin_run() -> tuple[Run, Job]:
             """Creates the run directory, reads the data and enters the planned cost in the budget.
 
             On failure nothing was released yet, so the directory is removed again.
             """
-            run = Run.create(folder, held) if crew.first else Run(folder, written=False)  # before the data is read
+            run = (
+                Run.create(folder, open_locks) if run_ranks.is_first else Run(folder, is_writer=False)
+            )  # before the data is read
             try:
-                job = assemble(settings, view.say)
-                if budget is not None and crew.first:
-                    _enter(job.planned(), Budget(budget), folder.name)
+                job = assemble_job(settings, view.say)
+                if budget is not None and run_ranks.is_first:
+                    _enter_in_budget(job.planned_claim(), Budget(budget), folder.name)
                 return run, job
             except BaseException:
-                if crew.first:
+                if run_ranks.is_first:
                     run.discard()
                 raise
 
         # Data is fetched once: the first rank assembles the job before the others do.
-        run, job = crew.after_first(begin)
-        return _begun(job, run, view, crew)
+        run, job = run_ranks.run_first_before_others(begin_run)
+        return _begin_and_train(job, run, view, run_ranks)
 
 
-def _enter(planned: Claim, budget: Budget, name: str) -> None:
+def _enter_in_budget(planned: Claim, budget: Budget, name: str) -> None:
     """Enters the planned cost of a run in a budget before it begins; raises if it does not fit."""
     if not isinstance(planned, Guarantee):
         raise ValueError(f"a run without a guarantee cannot be entered in a budget: {planned.reason}")
@@ -191,122 +193,137 @@ def resume(
 
     Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
     """
-    seen, crew = view or Silent(), Crew.here()
-    run = Run(Path(folder), written=crew.first)
+    progress_view, run_ranks = view or Silent(), RunRanks.current()
+    run = Run(Path(folder), is_writer=run_ranks.is_first)
     # The directory stays locked, and the ledger open, until the run stops again.
-    with ExitStack() as held:
-        config, entered = crew.told(lambda: _config(run.folder, held))
-        settings = _with_memory(config.settings(), run, model, data, test)
-        if not entered:  # killed before anything was released
-            return _begun(crew.after_first(lambda: assemble(settings, seen.say)), run, seen, crew)
+    with ExitStack() as open_locks:
+        config, was_entered = run_ranks.run_on_first(lambda: _lock_and_read_config(run.folder, open_locks))
+        settings = _restore_given_data(config.to_settings(), run, model, data, test)
+        if not was_entered:  # killed before anything was released
+            return _begin_and_train(
+                run_ranks.run_first_before_others(lambda: assemble_job(settings, progress_view.say)),
+                run,
+                progress_view,
+                run_ranks,
+            )
         # The ledger says what may have been released; the newest complete checkpoint says where to continue.
-        ahead = _held(run, held, crew)
-        found, passed, secret = crew.told(lambda: _latest(run, ahead))
-        for why in passed:
-            seen.say(f"passed over {why}")
-        _same_threads(ahead)
+        ledger = _open_ledger(run, open_locks, run_ranks)
+        checkpoint, passed_over, secret = run_ranks.run_on_first(lambda: _read_latest_checkpoint(run, ledger))
+        for why in passed_over:
+            progress_view.say(f"passed over {why}")
+        _restore_threads(ledger)
         # Nothing is calibrated again: noise and steps are those that the first process resolved.
-        job = crew.after_first(lambda: assemble(settings, seen.say, config.resolved))
-        training = Training(job, run, ahead, seen, crew.going_on(ahead.environment))
+        job = run_ranks.run_first_before_others(lambda: assemble_job(settings, progress_view.say, config.resolved))
+        training = Training(job, run, ledger, progress_view, run_ranks.resuming(ledger.environment))
         try:
-            training.resume(found, secret)
+            training.resume(checkpoint, secret)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(
-                f"{run.folder}: the checkpoint of step {found.step} does not fit this version or this model ({error})"
+                f"{run.folder}: the checkpoint of step {checkpoint.step} does not fit this version or this model ({error})"
             ) from error
-        planned = job.planned(training.ledger, training.private.steps)
+        planned = job.planned_claim(training.ledger, training.private.steps)
         run.write_privacy(planned, RUNNING, job.steps, settings.budget)  # not that of where it stopped: it goes on
-        return _trained(training)
+        return _train_to_end(training)
 
 
-def _with_memory(settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any) -> Settings:
+def _restore_given_data(settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any) -> Settings:
     """Returns the settings with model and data that the run was given in memory, which the caller must give again."""
     needed = settings.recipe.dataset == GIVEN
     if needed != (model is not None and data is not None):
         wanted = f"sordino.app.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
         raise ValueError(f"{run.folder}: its model and data {f'are in no file; {wanted}' if needed else 'are its own'}")
-    return replace(settings, own=GivenData.of(model, data, test)) if model is not None else settings
+    return replace(settings, own=GivenData.from_datasets(model, data, test)) if model is not None else settings
 
 
-def _config(folder: Path, held: ExitStack) -> tuple[Config, bool]:
+def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, bool]:
     """Returns what a run was asked for, and whether anything of it may have been released, and locks its folder."""
     run = Run.open(folder)
-    lock_folder(folder, held)
-    traces = bool(run_checkpoint.found(run.checkpoints)) or (folder / METRICS).exists() or (folder / MODEL).exists()
-    return read(folder / CONFIG), traces or was_begun(folder)
+    lock_folder(folder, open_locks)
+    traces = (
+        bool(run_checkpoint.list_checkpoints(run.checkpoints))
+        or (folder / METRICS).exists()
+        or (folder / MODEL).exists()
+    )
+    return read_config(folder / CONFIG), traces or was_begun(folder)
 
 
-def _latest(run: Run, ahead: Ahead | Elsewhere) -> tuple[Checkpoint, list[str], dict[str, Any] | None]:
+def _read_latest_checkpoint(
+    run: Run, ledger: WriteAheadLedger | FollowerLedger
+) -> tuple[Checkpoint, list[str], dict[str, Any] | None]:
     """Returns the newest complete checkpoint, why others were passed over, and the noise key or None if it is gone.
 
     Raises:
         DamagedLedger: if the ledger is not the one that the checkpoint was saved beside.
 
     """
-    found, passed = run_checkpoint.latest(run.checkpoints)
-    assert isinstance(ahead, Ahead), "asked of the first rank alone"
-    ahead.check_position(found.state.get("entered"))
-    return found, passed, read_key(run.folder)
+    checkpoint, passed_over = run_checkpoint.read_latest(run.checkpoints)
+    assert isinstance(ledger, WriteAheadLedger), "asked of the first rank alone"
+    ledger.check_position(checkpoint.state.get("entered"))
+    return checkpoint, passed_over, read_key(run.folder)
 
 
-def _held(run: Run, held: ExitStack, crew: Crew) -> Ahead | Elsewhere:
+def _open_ledger(run: Run, open_locks: ExitStack, run_ranks: RunRanks) -> WriteAheadLedger | FollowerLedger:
     """Opens the write-ahead ledger on the first rank; the other ranks get a copy of what it says."""
-    mine: list[Ahead] = []
+    own_ledger: list[WriteAheadLedger] = []
 
-    def opened() -> tuple[int, int, dict[str, Any], bool]:
-        mine.append(held.enter_context(Ahead(run.folder)))
-        return mine[0].upto, mine[0].lineage, mine[0].environment, mine[0].is_complete
+    def open_and_describe() -> tuple[int, int, dict[str, Any], bool]:
+        own_ledger.append(open_locks.enter_context(WriteAheadLedger(run.folder)))
+        return own_ledger[0].released_below, own_ledger[0].lineage, own_ledger[0].environment, own_ledger[0].is_complete
 
-    found = crew.told(opened)
-    return mine[0] if mine else Elsewhere(*found)
+    ledger_state = run_ranks.run_on_first(open_and_describe)
+    return own_ledger[0] if own_ledger else FollowerLedger(*ledger_state)
 
 
-def _begun(job: Job, run: Run, view: View, crew: Crew) -> History:
+def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks) -> History:
     # The planned claim is on the disk before anything is released, so a killed run reports at least what it spent.
     """Writes the files that a run begins with, then trains."""
-    run.write_config(job.config())
+    run.write_config(job.config_table())
     run.write_model(INITIAL, job.problem.model)
-    run.write_privacy(job.planned(), RUNNING, job.steps, job.settings.budget)
-    now = here(crew.environment)
-    with Ahead(run.folder, new=True, environment=now) if crew.first else Elsewhere(environment=now) as ahead:
-        training = Training(job, run, ahead, view, crew)
+    run.write_privacy(job.planned_claim(), RUNNING, job.steps, job.settings.budget)
+    environment_now = current_environment(run_ranks.environment)
+    with (
+        WriteAheadLedger(run.folder, new=True, environment=environment_now)
+        if run_ranks.is_first
+        else FollowerLedger(environment=environment_now) as ledger
+    ):
+        training = Training(job, run, ledger, view, run_ranks)
         training.begin()
-        return _trained(training)
+        return _train_to_end(training)
 
 
-def _trained(training: Training) -> History:
+def _train_to_end(training: Training) -> History:
     """Trains, and leaves the run directory in order however the training ends."""
     job, run, view = training.job, training.run, training.view
     view.begin(job, training.private.steps)
     try:
-        with signals() as wish:
-            done = training.loop(wish)
-        if done:
-            with training.tested() as model:
+        with watch_signals() as stop_request:
+            is_finished = training.train(stop_request)
+        if is_finished:
+            with training.use_tested_model() as model:
                 run.write_model(MODEL, model)
     # Failures with a known cause keep the last checkpoint, and the message says how to continue.
     except (TrainingNotFinite, OSError, MemoryError) as error:
         view.end()
-        _leave(training, FAILED)
-        kept = f"the state after step {training.saved} is kept: `sordino resume {run.folder}`"
+        _write_final_claim(training, FAILED)
+        kept_state = f"the state after step {training.saved_step} is kept: `sordino resume {run.folder}`"
         if isinstance(error, TrainingNotFinite):  # the same noise must not meet other steps
-            kept = f"{kept} goes on from it with new noise, and the steps since are charged and left out"
-        raise Failed(f"{_said(error)}; {kept}") from error
+            kept_state = f"{kept_state} goes on from it with new noise, and the steps since are charged and left out"
+        raise RunFailed(f"{_one_line(error)}; {kept_state}") from error
     except BaseException:
         view.end()
         raise
     view.end()
     # The claim of what was really done replaces the plan's.
-    status, seconds = FINISHED if done else STOPPED, training.elapsed()
-    claim = _leave(training, status)
-    if done:
+    status, seconds = FINISHED if is_finished else STOPPED, training.elapsed_seconds()
+    claim = _write_final_claim(training, status)
+    if is_finished:
         training.erase_key()
     if training.average is not None:
         training.average.swap()
     return History(tuple(training.rows), claim, training.model, run.folder, seconds, status)
 
 
-def _leave(training: Training, status: str) -> Claim:
+def _write_final_claim(training: Training, status: str) -> Claim:
     """Replaces the planned claim in privacy.json by the claim of what was done, and returns it."""
     claim = training.claim()
     try:
@@ -317,19 +334,19 @@ def _leave(training: Training, status: str) -> Claim:
     return claim
 
 
-def named(name: str) -> Path:
+def folder_for(name: str) -> Path:
     """Returns a folder for a run that was given none, named by recipe and time."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _same_threads(ahead: Ahead | Elsewhere) -> None:
+def _restore_threads(ledger: WriteAheadLedger | FollowerLedger) -> None:
     """Sets the number of threads that the run began with, because sums are split by threads and a replay needs the
     same bits.
     """
-    threads = ahead.environment.get("threads")
+    threads = ledger.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)
 
 
-def _said(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -13,15 +13,15 @@ from typing import Any
 from sordino import validate
 from sordino.accounting import PLD
 from sordino.app.runs import own_model
-from sordino.app.runs.diagnosis import DISCLOSED, asked
+from sordino.app.runs.diagnosis import DISCLOSED, parse_names
 from sordino.app.runs.method_words import words_of
-from sordino.app.runs.problem import Problem, build, tell_noise
+from sordino.app.runs.problem import Problem, build, set_noise_scale
 from sordino.app.runs.recipe import Recipe
-from sordino.app.runs.run_data import RunData, Say, run_data
+from sordino.app.runs.run_data import RunData, Say, load_run_data
 from sordino.app.runs.run_parts import RunParts
 from sordino.app.runs.settings import Settings
 from sordino.distributed.process_group import Ranks, ranks_of
-from sordino.environment import here
+from sordino.environment import current_environment
 from sordino.events import Event, compose
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim
@@ -29,10 +29,10 @@ from sordino.ledger.ledger import Ledger
 from sordino.lots.privacy_units import RECORD, Unit
 from sordino.penalty import L2
 from sordino.per_sample import Backend
-from sordino.per_sample.physical_batch import for_ranks, physical_batch_by_shapes
+from sordino.per_sample.physical_batch import choose_by_shapes, choose_for_ranks
 from sordino.private import Private
 from sordino.queries.noisy_sum import Query
-from sordino.queries.target_epsilon import noise_for, steps_for
+from sordino.queries.target_epsilon import calibrate_noise, calibrate_steps
 from sordino.sampling.sampler import Sampler
 from sordino.sampling.size_disclosure import size_not_covered
 
@@ -40,7 +40,7 @@ TRAINING_LOSS = "training loss, shown while training"
 TRAINING_EVALUATED = "accuracy and loss on the training records, shown at evaluations"
 PLANNED = "the plan of the whole run: what was tested on the way is counted when it stops"
 
-_TIMES = 20
+_EVALUATIONS_IN_A_RUN = 20
 """Evaluations and checkpoints in a run, unless asked otherwise."""
 
 
@@ -60,32 +60,32 @@ class Job:
     @property
     def expected_batch(self) -> float:
         """The public number by which sums are divided."""
-        return self.sampler.expected(self.data.prepared.drawn)
+        return self.sampler.expected_size(self.data.prepared.drawn)
 
     @property
     def evaluate_every(self) -> int:
         """The number of steps between evaluations."""
-        return self.settings.options.evaluate_every or max(1, self.steps // _TIMES)
+        return self.settings.options.evaluate_every or max(1, self.steps // _EVALUATIONS_IN_A_RUN)
 
     @property
     def checkpoint_every(self) -> int:
         """The number of steps between checkpoints."""
-        return self.settings.options.checkpoint_every or max(1, self.steps // _TIMES)
+        return self.settings.options.checkpoint_every or max(1, self.steps // _EVALUATIONS_IN_A_RUN)
 
-    def query(self) -> Query:
+    def create_query(self) -> Query:
         """Returns the query that is asked of each lot."""
-        return self._parts.query(self.multiplier)
+        return self._parts.create_query(self.multiplier)
 
-    def backend(self) -> Backend:
+    def create_backend(self) -> Backend:
         """Returns the backend for per-sample gradients; it times nothing, so that a replay computes the same bits."""
-        return self._parts.backend()
+        return self._parts.create_backend()
 
-    def unit(self) -> Unit | None:
+    def create_unit(self) -> Unit | None:
         """Returns the privacy unit of which lots are drawn, or None if it is the record."""
         recipe, ids = self.settings.recipe, self.data.prepared.units
         return None if ids is None or recipe.unit is None else Unit(ids, recipe.unit_records, recipe.unit)
 
-    def penalty(self) -> L2 | None:
+    def create_penalty(self) -> L2 | None:
         """Returns the L2 penalty inside each record's gradient, or None."""
         strength = self.settings.recipe.penalty
         return L2(strength) if strength else None
@@ -94,35 +94,37 @@ class Job:
         """Returns the event of the whole run."""
         return self._parts.event(self.multiplier, self.steps)
 
-    def planned(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
+    def planned_claim(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
         """Returns the claim that will hold when the whole run is done; what it will not cover is known before the
         first step.
 
         For a run that goes on, `so_far` is its ledger after `steps` steps. If these did not cost what the plan says,
         the whole plan is added to them, which is more than will be spent.
         """
-        numbers = sum(p.numel() for p in self.problem.model.parameters())
-        whole, uncovered = self.event(), self.not_covered()
+        parameter_count = sum(p.numel() for p in self.problem.model.parameters())
+        planned_event, uncovered = self.event(), self.list_not_covered()
         # What was done already counts as it was done. The plan replaces it only if the two agree exactly.
         if so_far is not None:
             uncovered = so_far.disclosed
-            done = so_far.event()
-            on_plan = steps > 0 and done == self._parts.event(self.multiplier, steps)
-            whole = whole if on_plan else compose([done, whole])
+            event_so_far = so_far.event()
+            on_plan = steps > 0 and event_so_far == self._parts.event(self.multiplier, steps)
+            planned_event = planned_event if on_plan else compose([event_so_far, planned_event])
         recipe = self.settings.recipe
         unit = recipe.unit or RECORD
-        return claims.claim(whole, recipe.delta, PLD(), uncovered, (PLANNED,), coordinates=numbers, unit=unit)
+        return claims.make_claim(
+            planned_event, recipe.delta, PLD(), uncovered, (PLANNED,), coordinates=parameter_count, unit=unit
+        )
 
-    def not_covered(self) -> tuple[str, ...]:
+    def list_not_covered(self) -> tuple[str, ...]:
         """Returns what the claim will list as not covered, in the order in which it happens in the run."""
         options, drawn = self.settings.options, self.sampler
         seed = [claims.SEED] if options.seed is not None else []
         size = size_not_covered(drawn, self.data.prepared.drawn, None)
         shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
-        looked = [DISCLOSED[name] for name in asked(options.diagnose) if name in DISCLOSED]
-        return (*seed, *size, *self.data.not_covered, *shown, *looked)
+        diagnostics = [DISCLOSED[name] for name in parse_names(options.diagnose) if name in DISCLOSED]
+        return (*seed, *size, *self.data.not_covered, *shown, *diagnostics)
 
-    def resolved(self) -> dict[str, Any]:
+    def resolved_table(self) -> dict[str, Any]:
         """Returns what was calibrated and counted, for the table [resolved] of config.toml."""
         prepared = self.data.prepared
         return {
@@ -136,22 +138,22 @@ class Job:
             "sampler": str(self.sampler),
             "trainable": sum(p.numel() for p in self.problem.model.parameters() if p.requires_grad),
             "classes": prepared.classes if self.problem.classifies else None,
-            "query": repr(self.query()),
+            "query": repr(self.create_query()),
             "started": self.started,
             "columns": list(self.data.columns) or None,
             "class_names": list(self.data.classes) or None,
-            "model_file": own_model.digest(self.settings.recipe.model),
+            "model_file": own_model.file_digest(self.settings.recipe.model),
         }
 
-    def private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
+    def create_private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
         """Creates the `Private` that trains the model."""
         isolate = self.settings.options.isolate
         return Private(
             self.problem.model,
             self.problem.loss_fn,
-            self.query(),
-            penalty=self.penalty(),
-            backend=None if isolate else self.backend(),
+            self.create_query(),
+            penalty=self.create_penalty(),
+            backend=None if isolate else self.create_backend(),
             seed=seed,
             ledger=ledger,
             mesh=ranks,
@@ -160,78 +162,86 @@ class Job:
 
     @property
     def _parts(self) -> RunParts:
-        return _parts(self.settings, self.problem, self.data)
+        return _parts_of(self.settings, self.problem, self.data)
 
-    def config(self) -> dict[str, Any]:
+    def config_table(self) -> dict[str, Any]:
         """Returns the content of config.toml."""
-        versions = {name: value for name, value in here().items() if name in ("sordino", "python", "torch", "numpy")}
-        return {**self.settings.table(), "resolved": self.resolved(), "versions": versions}
+        versions = {
+            name: value
+            for name, value in current_environment().items()
+            if name in ("sordino", "python", "torch", "numpy")
+        }
+        return {**self.settings.table(), "resolved": self.resolved_table(), "versions": versions}
 
 
-def assemble(settings: Settings, say: Say, earlier: Mapping[str, Any] | None = None) -> Job:
-    """Assembles the job; `earlier` is what an earlier process resolved, which is then not calibrated again."""
-    job = _assembled(settings, say, earlier)
-    tell_noise(job.problem.optimizer, job.query(), job.expected_batch)
+def assemble_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any] | None = None) -> Job:
+    """Assembles the job; `earlier_resolved` is what an earlier process resolved, which is then not calibrated again."""
+    job = _build_job(settings, say, earlier_resolved)
+    set_noise_scale(job.problem.optimizer, job.create_query(), job.expected_batch)
     return job
 
 
-def _fits(settings: Settings, problem: Problem) -> None:
+def _refuse_unfit_diagnostics(settings: Settings, problem: Problem) -> None:
     """Refuses diagnostics that this run cannot have."""
-    looks = asked(settings.options.diagnose)
-    if "classes" in looks and not problem.classifies:
+    diagnostics = parse_names(settings.options.diagnose)
+    if "classes" in diagnostics and not problem.classifies:
         raise ValueError(f"diagnose={settings.options.diagnose!r}: these records have no classes; leave them out")
-    if "substeps" in looks and words_of(settings.recipe)["query"] != "projected":
+    if "substeps" in diagnostics and words_of(settings.recipe)["query"] != "projected":
         raise ValueError(
             f"diagnose={settings.options.diagnose!r}: substeps are those of --query projected; leave them out"
         )
 
 
-def _assembled(settings: Settings, say: Say, earlier: Mapping[str, Any] | None) -> Job:
+def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any] | None) -> Job:
     """Reads the data, builds model, sampler and query, and calibrates noise and number of steps."""
     recipe, options = settings.recipe, settings.options
-    loaded = run_data(recipe, options.records, say, settings.own)
-    if recipe.ranges is not None and not loaded.prepared.unbounded:  # no column is without bounds
+    data = load_run_data(recipe, options.records, say, settings.own)
+    if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
         recipe = replace(recipe, ranges=None)
         settings = replace(settings, recipe=recipe)
     # Model, query and sampler come from public settings and from the shape of the data alone.
-    problem = build(recipe, loaded.prepared, options.init_seed)
-    _fits(settings, problem)
-    n = loaded.prepared.drawn
-    parts = _parts(settings, problem, loaded)
-    drawn = parts.sampler()
-    drawn.expected(n)  # refuses what cannot be drawn
+    problem = build(recipe, data.prepared, options.init_seed)
+    _refuse_unfit_diagnostics(settings, problem)
+    record_count = data.prepared.drawn
+    parts = _parts_of(settings, problem, data)
+    drawn = parts.create_sampler()
+    drawn.expected_size(record_count)  # refuses what cannot be drawn
     # A run that goes on keeps the noise and the steps it began with.
-    if earlier is not None:
-        multiplier = validate.non_negative("noise_multiplier", earlier.get("noise_multiplier"))
-        steps = validate.count("steps", earlier.get("steps"))
-        physical = validate.count("physical_batch", earlier.get("physical_batch"))
-        return Job(settings, loaded, problem, drawn, multiplier, steps, physical, str(earlier.get("started")))
+    if earlier_resolved is not None:
+        multiplier = validate.non_negative("noise_multiplier", earlier_resolved.get("noise_multiplier"))
+        steps = validate.count("steps", earlier_resolved.get("steps"))
+        physical_batch = validate.count("physical_batch", earlier_resolved.get("physical_batch"))
+        return Job(
+            settings, data, problem, drawn, multiplier, steps, physical_batch, str(earlier_resolved.get("started"))
+        )
     # Calibrate the noise to the target ε, unless the recipe says it.
     if recipe.noise_multiplier is not None:
         multiplier = recipe.noise_multiplier
     else:
         assert recipe.epsilon is not None  # a recipe has one of the two
         say(f"calibrating the noise to ε = {recipe.epsilon:g}")
-        multiplier = noise_for(parts.event, recipe.epsilon, recipe.delta)
+        multiplier = calibrate_noise(parts.event, recipe.epsilon, recipe.delta)
     # A budget cuts the number of steps at that noise.
     steps = recipe.steps
     if options.budget is not None:
-        steps = steps_for(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
-    physical = options.physical_batch or _physical_batch(recipe, problem, loaded, drawn.expected(n))
+        steps = calibrate_steps(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
+    physical_batch = options.physical_batch or _choose_physical_batch(
+        recipe, problem, data, drawn.expected_size(record_count)
+    )
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return Job(settings, loaded, problem, drawn, multiplier, steps, physical, started)
+    return Job(settings, data, problem, drawn, multiplier, steps, physical_batch, started)
 
 
-def _physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
+def _choose_physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
     """Returns how many records are processed at once; for larger privacy units, how many units, each with its own
     rows.
     """
     rows = 1 if data.prepared.units is None else recipe.unit_records
-    found = max(1, physical_batch_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
-    return found if ranks_of(None) is None else min(found, for_ranks(0, lot))
+    batch = max(1, choose_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
+    return batch if ranks_of(None) is None else min(batch, choose_for_ranks(0, lot))
 
 
-def _parts(settings: Settings, problem: Problem, data: RunData) -> RunParts:
+def _parts_of(settings: Settings, problem: Problem, data: RunData) -> RunParts:
     """Returns the parts of the run by the words of its recipe."""
     records = data.prepared.drawn
     return RunParts(settings.recipe, problem, records, settings.parameters, settings.options.non_private)

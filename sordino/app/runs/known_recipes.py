@@ -10,7 +10,7 @@ import math
 
 from sordino import validate
 from sordino.app.runs.generated_recipes import GENERATED
-from sordino.app.runs.measured import measured
+from sordino.app.runs.measured import with_measured_figures
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.source_recipes import SOURCES
 from sordino.app.runs.table_recipes import TABLES
@@ -38,7 +38,7 @@ _FOLDED = (
 )
 
 
-def _linear(
+def _linear_recipe(
     name: str,
     dataset: str,
     features: str,
@@ -69,7 +69,7 @@ def _linear(
     )
 
 
-def _opacus(number: int, epochs: int, learning_rate: float, multiplier: float, bound: float) -> Recipe:
+def _opacus_recipe(number: int, epochs: int, learning_rate: float, multiplier: float, bound: float) -> Recipe:
     """Returns setting `number` of the MNIST example of Opacus; the last one has the most noise."""
     rate = 0.004
     return Recipe(
@@ -91,25 +91,30 @@ def _opacus(number: int, epochs: int, learning_rate: float, multiplier: float, b
 
 
 _TUNED: tuple[Recipe, ...] = (
-    *(_linear("mnist", "mnist", "scattering", epsilon, lr) for epsilon, lr in ((1.0, 2.5), (2.0, 5.0), (3.0, 8.0))),
     *(
-        _linear("fashion-mnist", "fashion-mnist", "scattering-log", epsilon, lr, normalise=25.0, tuned=_AGAIN)
+        _linear_recipe("mnist", "mnist", "scattering", epsilon, lr)
+        for epsilon, lr in ((1.0, 2.5), (2.0, 5.0), (3.0, 8.0))
+    ),
+    *(
+        _linear_recipe("fashion-mnist", "fashion-mnist", "scattering-log", epsilon, lr, normalise=25.0, tuned=_AGAIN)
         for epsilon, lr in ((1.0, 4.0), (2.0, 7.0), (3.0, 12.0))
     ),
-    _linear("cifar10", "cifar10", "scattering-folded", 3.0, 10.0, rate=1 / 8, steps=240, normalise=6.0, tuned=_FOLDED),
+    _linear_recipe(
+        "cifar10", "cifar10", "scattering-folded", 3.0, 10.0, rate=1 / 8, steps=240, normalise=6.0, tuned=_FOLDED
+    ),
     *(
-        _linear("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, lr, steps=240, normalise=None)
+        _linear_recipe("cifar10-imagenet", "cifar10", "efficientnet-lite0", epsilon, lr, steps=240, normalise=None)
         for epsilon, lr in ((1.0, 3.0), (2.0, 6.0), (3.0, 9.0))
     ),
-    _opacus(1, 45, 0.25, 0.7, 1.5),
-    _opacus(2, 60, 0.15, 1.1, 1.0),
-    _opacus(3, 15, 0.25, 1.3, 1.5),
+    _opacus_recipe(1, 45, 0.25, 0.7, 1.5),
+    _opacus_recipe(2, 60, 0.15, 1.1, 1.0),
+    _opacus_recipe(3, 15, 0.25, 1.3, 1.5),
     *SOURCES,
     *TABLES,
     *GENERATED,
 )
 
-RECIPES = tuple(measured(recipe) for recipe in _TUNED)
+RECIPES = tuple(with_measured_figures(recipe) for recipe in _TUNED)
 
 NAMES = tuple(dict.fromkeys(recipe.name for recipe in RECIPES))
 
@@ -128,7 +133,7 @@ def find(name: str, epsilon: float | None = None) -> Recipe:
         return max(named, key=lambda recipe: recipe.epsilon or 0.0)
     wanted = validate.positive("epsilon", epsilon)
 
-    def away(recipe: Recipe) -> float:
+    def distance_to_target(recipe: Recipe) -> float:
         return math.inf if recipe.epsilon is None else abs(math.log(recipe.epsilon / wanted))
 
-    return min(named, key=away).but(epsilon=wanted)
+    return min(named, key=distance_to_target).but(epsilon=wanted)

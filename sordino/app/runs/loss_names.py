@@ -23,8 +23,8 @@ from torch.nn import functional as F
 class NamedLoss:
     """A loss that recipes refer to by its name."""
 
-    of: Callable[[nn.Module, Tensor, Tensor], Tensor]
-    """`of(model, x, y)` gives one loss per record, shape (B,)."""
+    losses_of: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    """`losses_of(model, x, y)` gives one loss per record, shape (B,)."""
     classifies: bool
     """Whether y are classes: then there is an accuracy too."""
 
@@ -34,19 +34,19 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y, reduction="none")
 
 
-def squared(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Returns ½‖f(x) − y‖² of each record."""
-    apart: Tensor = model(x) - y
-    return 0.5 * apart.square().flatten(1).sum(1)
+    error: Tensor = model(x) - y
+    return 0.5 * error.square().flatten(1).sum(1)
 
 
-def absolute(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def absolute_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Returns Σ|f(x) − y| of each record."""
-    apart: Tensor = model(x) - y
-    return apart.abs().flatten(1).sum(1)
+    error: Tensor = model(x) - y
+    return error.abs().flatten(1).sum(1)
 
 
-def hill(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def hill_landscape(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Returns a shallow bowl around (4, 0) with a hill at (2, 0.2), evaluated at f(x).
 
     >>> import torch
@@ -59,7 +59,7 @@ def hill(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return bowl + 1.4 * (-((at[:, 0] - 2).square() + (at[:, 1] - 0.2).square()) / (2 * 0.8**2)).exp()
 
 
-def valley(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def valley_landscape(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Returns ½((u − 4)² + 20 (v − 1)²) at (u, v) = f(x)."""
     at: Tensor = model(x)
     return 0.5 * ((at[:, 0] - 4).square() + 20 * (at[:, 1] - 1).square())
@@ -67,20 +67,20 @@ def valley(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 LOSSES: Mapping[str, NamedLoss] = {
     "cross-entropy": NamedLoss(cross_entropy, classifies=True),
-    "squared": NamedLoss(squared, classifies=False),
-    "absolute": NamedLoss(absolute, classifies=False),
-    "hill": NamedLoss(hill, classifies=False),
-    "valley": NamedLoss(valley, classifies=False),
+    "squared": NamedLoss(squared_error, classifies=False),
+    "absolute": NamedLoss(absolute_error, classifies=False),
+    "hill": NamedLoss(hill_landscape, classifies=False),
+    "valley": NamedLoss(valley_landscape, classifies=False),
 }
 
 
-def loss_of(name: str, targets: Tensor) -> NamedLoss:
+def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
     """Returns the loss of this name and refuses one that does not fit the targets."""
     if name not in LOSSES:
         raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}")
-    found, classes = LOSSES[name], not targets.is_floating_point()
-    if found.classifies != classes:
+    loss, classes = LOSSES[name], not targets.is_floating_point()
+    if loss.classifies != classes:
         kind = "classes" if classes else "numbers"
         fit = ", ".join(other for other, one in LOSSES.items() if one.classifies == classes)
         raise ValueError(f"loss={name!r}: these records have {kind}; need one of {fit}")
-    return found
+    return loss

@@ -17,40 +17,40 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class _Mapped:
+class _MappedSum:
     """A sum over the results of a fixed map, which is applied to each record by itself."""
 
-    of: Sum
+    inner: Sum
     map: Callable[[Tensor], Tensor]
 
     @property
     def sensitivity(self) -> Sensitivity:
         """The sensitivity of the sum, which holds for any rows."""
-        return self.of.sensitivity
+        return self.inner.sensitivity
 
     @property
     def noise(self) -> Noise:
         """The noise of the sum."""
-        return self.of.noise
+        return self.inner.noise
 
     def total(self, rows: Tensor) -> Tensor:
         """Returns the sum over the mapped rows."""
         with torch.no_grad():
-            return self.of.total(self.map(rows))
+            return self.inner.total(self.map(rows))
 
 
 @dataclass(frozen=True)
-class Mapped(Generic[V]):
+class MappedStatistic(Generic[V]):
     """A statistic of records after a fixed map, which is applied to each record by itself."""
 
-    of: Statistic[V]
+    inner: Statistic[V]
     map: Callable[[Tensor], Tensor]
 
     @property
-    def sums(self) -> Sequence[_Mapped]:
+    def sums(self) -> Sequence[_MappedSum]:
         """The sums of the statistic, over the mapped rows."""
-        return [_Mapped(part, self.map) for part in self.of.sums]
+        return [_MappedSum(part, self.map) for part in self.inner.sums]
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> V:
         """Returns what the statistic computes from its noisy sums."""
-        return self.of.value(noisy, records)
+        return self.inner.value(noisy, records)

@@ -28,15 +28,15 @@ FIGURES: dict[str, tuple[float, float | None, int, float]] = {
 }
 
 
-def key(recipe: Recipe) -> str:
+def row_name(recipe: Recipe) -> str:
     """Returns the name of a row: the recipe's name and its target."""
     target = f"σ={recipe.noise_multiplier:g}" if recipe.epsilon is None else f"ε={recipe.epsilon:g}"
     return f"{recipe.name} {target}"
 
 
-def measured(recipe: Recipe) -> Recipe:
+def with_measured_figures(recipe: Recipe) -> Recipe:
     """Returns the recipe with its measured figures, if there are any."""
-    if key(recipe) not in FIGURES:
+    if row_name(recipe) not in FIGURES:
         return recipe
-    accuracy, spread, seeds, seconds = FIGURES[key(recipe)]
+    accuracy, spread, seeds, seconds = FIGURES[row_name(recipe)]
     return replace(recipe, accuracy=accuracy, spread=spread, seeds=seeds, seconds=seconds)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sordino.app.runs.methods import DECLARATIONS, method
+from sordino.app.runs.methods import DECLARATIONS, method_by_name
 from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.per_sample import Captured, Loop, PerformanceOptions, Vmap
 from sordino.queries.noisy_sum import NoisySum
@@ -45,7 +45,7 @@ PLAIN_WORDS: Mapping[str, str] = {
 }
 """DP-SGD's."""
 
-_OWN: Mapping[str, tuple[Word, ...]] = {
+_DPSGD_WORDS: Mapping[str, tuple[Word, ...]] = {
     "sampler": (),
     "weigher": (),
     "query": (
@@ -68,26 +68,26 @@ _OWN: Mapping[str, tuple[Word, ...]] = {
 }
 
 
-def _named(one: NamedSampler) -> Word:
+def _word_of_sampler(one: NamedSampler) -> Word:
     """Returns the word for a sampler that has a name."""
     return Word(one.name, one.about, lambda run, own: one.build(run.rate, run.records))
 
 
-def _words(part: str) -> dict[str, Word]:
+def _words_of_part(part: str) -> dict[str, Word]:
     """Returns all words of one part, from the declarations of the library, with the one of DP-SGD first."""
-    found = list(_OWN[part])
+    words = list(_DPSGD_WORDS[part])
     for declared in DECLARATIONS:
         if part == "sampler":
-            found += [_named(one) for one in declared.samplers]
-        found += [
+            words += [_word_of_sampler(one) for one in declared.samplers]
+        words += [
             Word(one.word or one.name, one.about, build, one.parameters)
             for one in declared.methods
             if (build := getattr(one, part)) is not None
         ]
-    return {one.name: one for one in sorted(found, key=lambda one: (one.name != PLAIN_WORDS[part], one.name))}
+    return {one.name: one for one in sorted(words, key=lambda one: (one.name != PLAIN_WORDS[part], one.name))}
 
 
-WORDS: Mapping[str, Mapping[str, Word]] = {part: _words(part) for part in PARTS}
+WORDS: Mapping[str, Mapping[str, Word]] = {part: _words_of_part(part) for part in PARTS}
 """By part, DP-SGD's own first."""
 
 
@@ -98,42 +98,48 @@ def words_of(recipe: Recipe) -> dict[str, str]:
     >>> words_of(find("mnist").but(method="sorted-top-k", weigher="psac"))
     {'sampler': 'sorted-top-k', 'weigher': 'psac', 'query': 'noisy-sum', 'noise': 'gaussian', 'backend': 'captured'}
     """
-    meant = {} if recipe.method == PLAIN else method(recipe.method).parts()
+    method_words = {} if recipe.method == PLAIN else method_by_name(recipe.method).words_by_part()
     result = {}
     # A word beside a method may repeat what the method means, but never contradict it.
     for part in PARTS:
-        said = getattr(recipe, part)
-        if said is not None and said not in WORDS[part]:
-            raise ValueError(f"{part}={said!r}: there is {', '.join(WORDS[part])}")
-        if said is not None and meant.get(part, said) != said:
+        given_word = getattr(recipe, part)
+        if given_word is not None and given_word not in WORDS[part]:
+            raise ValueError(f"{part}={given_word!r}: there is {', '.join(WORDS[part])}")
+        if given_word is not None and method_words.get(part, given_word) != given_word:
             raise ValueError(
-                f"{part}={said!r}: the method {recipe.method} means {part}={meant[part]!r}; leave it out, or leave out the "
+                f"{part}={given_word!r}: the method {recipe.method} means {part}={method_words[part]!r}; leave it out, or leave out the "
                 "method and say its parts"
             )
-        result[part] = said or meant.get(part) or PLAIN_WORDS[part]
+        result[part] = given_word or method_words.get(part) or PLAIN_WORDS[part]
     return result
 
 
-def is_plain(recipe: Recipe) -> bool:
+def is_plain_dpsgd(recipe: Recipe) -> bool:
     """Returns whether a recipe is DP-SGD with Poisson sampling and exact gradients, so that its cost needs no data."""
-    same = {"captured", "vmap", "loop"}
-    return all(word == PLAIN_WORDS[part] or word in same for part, word in words_of(recipe).items())
+    exact_backends = {"captured", "vmap", "loop"}
+    return all(word == PLAIN_WORDS[part] or word in exact_backends for part, word in words_of(recipe).items())
 
 
-def distributed(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
+def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
     """Returns the parameters of each part: the defaults, replaced by those that were given."""
-    found = {part: WORDS[part][word].parameters(run) for part, word in words.items()}
-    known = {part: frozenset(own) for part, own in found.items()}
+    parameters_by_part = {part: WORDS[part][word].parameters(run) for part, word in words.items()}
+    known_names = {part: frozenset(own) for part, own in parameters_by_part.items()}
     # A name is looked up in all parts; where two have it, the user must say which one is meant.
     for name, value in given.items():
-        part, dot, rest = name.partition(".")
-        owners = [part] if dot and rest in known.get(part, ()) else [part for part in PARTS if name in known[part]]
+        part, dot, name_in_part = name.partition(".")
+        owners = (
+            [part]
+            if dot and name_in_part in known_names.get(part, ())
+            else [part for part in PARTS if name in known_names[part]]
+        )
         if len(owners) > 1:
             raise ValueError(
                 f"parameter {name!r}: {' and '.join(owners)} both have it; say {' or '.join(f'{p}.{name}' for p in owners)}"
             )
         if not owners:
-            there = ", ".join(f"{name} ({words[part]})" for part in PARTS for name in sorted(known[part])) or "none"
+            there = (
+                ", ".join(f"{name} ({words[part]})" for part in PARTS for name in sorted(known_names[part])) or "none"
+            )
             raise ValueError(f"parameter {name!r}: not one of this method's; there is {there}")
-        found[owners[0]][rest if dot else name] = value
-    return found
+        parameters_by_part[owners[0]][name_in_part if dot else name] = value
+    return parameters_by_part

@@ -59,7 +59,7 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-def method(name: str) -> Method:
+def method_by_name(name: str) -> Method:
     """Returns the method of this name.
 
     >>> method("automatic").about

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from sordino.app.runs.mapped import Mapped
+from sordino.app.runs.mapped import MappedStatistic
 from sordino.ledger.ledger import Ledger
 from sordino.refusal import Refusal
 from sordino.release.noise import Gaussian
@@ -32,5 +32,7 @@ def standardise(
     typical = tuple(layer.typical.tolist())
     statistic = Normaliser(usual_bound(len(typical)) if bound is None else bound, Gaussian(multiplier), typical)
     # The statistic sees each record as it reaches the layer, through the fixed layers in front of it.
-    first = model[: list(model).index(layer)] if isinstance(model, nn.Sequential) and layer in model else nn.Identity()
-    layer.load_state_dict(ask(Mapped(statistic, first), train, ledger=ledger, rng=rng).state_dict())
+    earlier_layers = (
+        model[: list(model).index(layer)] if isinstance(model, nn.Sequential) and layer in model else nn.Identity()
+    )
+    layer.load_state_dict(ask(MappedStatistic(statistic, earlier_layers), train, ledger=ledger, rng=rng).state_dict())

@@ -21,18 +21,18 @@ from sordino.accounting.privacy_loss.stopping import expected_runs
 from sordino.events import Event, TuneNegativeBinomial, TunePoisson
 from sordino.rng.streams import Rng
 
-_MOST = 1_000_000
+_MOST_TRIALS = 1_000_000
 """Runs; beyond it the law has no mass that a double can hold."""
 
 
-class Number(Protocol):
+class TrialCount(Protocol):
     """The distribution of the number of runs."""
 
-    def event(self, run: Event) -> Event:
+    def best_run_event(self, run: Event) -> Event:
         """Returns the event of releasing the best of a random number of runs."""
         ...
 
-    def drawn(self, rng: Rng) -> int:
+    def draw(self, rng: Rng) -> int:
         """Draws the number from a random stream."""
         ...
 
@@ -55,23 +55,23 @@ class NegativeBinomial:
             raise ValueError(f"shape={self.shape:g}: must be > -1 and finite")
 
     @property
-    def stop(self) -> float:
+    def stopping_probability(self) -> float:
         """γ, the parameter that gives the mean."""
         if self.shape == 1:
             return 1 / self.mean
         return float(brentq(lambda gamma: expected_runs(self.shape, gamma) - self.mean, 1e-12, 1 - 1e-12, xtol=1e-15))
 
-    def event(self, run: Event) -> Event:
+    def best_run_event(self, run: Event) -> Event:
         """Returns the event of releasing the best run."""
-        return TuneNegativeBinomial(run, self.shape, self.stop)
+        return TuneNegativeBinomial(run, self.shape, self.stopping_probability)
 
-    def drawn(self, rng: Rng) -> int:
+    def draw(self, rng: Rng) -> int:
         """Draws the number by inverting the distribution function."""
-        gamma, eta = self.stop, self.shape
+        gamma, eta = self.stopping_probability, self.shape
         first = (
             (1 - gamma) / math.log(1 / gamma) if eta == 0 else (1 - gamma) * eta / math.expm1(-eta * math.log(gamma))
         )
-        return _drawn(1, first, lambda k: (1 - gamma) * (k + eta) / (k + 1), rng)
+        return _invert_distribution(1, first, lambda k: (1 - gamma) * (k + eta) / (k + 1), rng)
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,19 @@ class PoissonNumber:
     def __post_init__(self) -> None:
         validate.positive("runs", self.mean)
 
-    def event(self, run: Event) -> Event:
+    def best_run_event(self, run: Event) -> Event:
         """Returns the event of releasing the best run."""
         return TunePoisson(run, self.mean)
 
-    def drawn(self, rng: Rng) -> int:
+    def draw(self, rng: Rng) -> int:
         """Draws the number by inverting the distribution function."""
-        return _drawn(0, math.exp(-self.mean), lambda k: self.mean / (k + 1), rng)
+        return _invert_distribution(0, math.exp(-self.mean), lambda k: self.mean / (k + 1), rng)
 
 
-def _drawn(k: int, mass: float, ratio: Callable[[int], float], rng: Rng) -> int:
+def _invert_distribution(k: int, mass: float, ratio: Callable[[int], float], rng: Rng) -> int:
     """Returns the first k whose distribution function exceeds a uniform value, where mass(k + 1) = mass(k) · ratio(k)."""
     u, total = float(rng.uniform(1)[0]), mass
-    while total < u and k < _MOST and mass > 0:
+    while total < u and k < _MOST_TRIALS and mass > 0:
         mass *= ratio(k)
         k += 1
         total += mass

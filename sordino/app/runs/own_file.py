@@ -18,9 +18,15 @@ from typing import Any
 
 from sordino import validate
 from sordino.app.data.own.bad_file import BadFile
-from sordino.app.data.own.declared_columns import Bounds, Declared, from_file, parse_bounds, parse_categories
+from sordino.app.data.own.declared_columns import (
+    Bounds,
+    DeclaredColumns,
+    parse_bounds,
+    parse_categories,
+    read_declarations,
+)
 
-SHARE = 0.1
+HELD_OUT_SHARE = 0.1
 _CHANNELS = (1, 3)
 
 
@@ -68,14 +74,14 @@ class OwnFile:
     classes: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     test: str | None = None
-    held_out: float = SHARE
+    held_out: float = HELD_OUT_SHARE
     delimiter: str | None = None
     size: tuple[int, int] | None = None
     channels: int | None = None
 
     def __post_init__(self) -> None:
         """Checks and normalises the fields; raises if a path does not exist."""
-        declared = Declared(self.bounds, self.categories)
+        declared = DeclaredColumns(self.bounds, self.categories)
         object.__setattr__(self, "bounds", declared.bounds)
         object.__setattr__(self, "categories", declared.categories)
         for name in ("classes", "drop", "size"):
@@ -93,30 +99,30 @@ class OwnFile:
                 raise BadFile(Path(place), "is not there", "give the path of a file or a folder")
 
     @property
-    def declared(self) -> Declared:
+    def declared(self) -> DeclaredColumns:
         """The bounds and categories that were declared for its columns."""
-        return Declared(self.bounds, self.categories)
+        return DeclaredColumns(self.bounds, self.categories)
 
     @property
-    def of_images(self) -> bool:
+    def is_image_folder(self) -> bool:
         """Whether it is a folder of images."""
         return Path(self.path).is_dir()
 
     @property
-    def of_arrays(self) -> bool:
+    def is_array_file(self) -> bool:
         """Whether it is an .npz file."""
         return Path(self.path).suffix.lower() == ".npz"
 
     def table(self) -> dict[str, Any]:
         """Returns the fields that are set, as TOML and JSON can hold them, with absolute paths."""
-        said = {
+        given_fields = {
             one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, (), {})
         }
-        listed = {name: _listed(value) for name, value in said.items()}
+        listed = {name: _tuples_to_lists(value) for name, value in given_fields.items()}
         return listed | {name: str(Path(listed[name]).absolute()) for name in ("path", "test") if name in listed}
 
 
-def from_table(table: Mapping[str, Any]) -> OwnFile:
+def own_file_from_table(table: Mapping[str, Any]) -> OwnFile:
     """Creates an `OwnFile` from the table [data] of a run's config.toml."""
     known = [one.name for one in fields(OwnFile)]
     unknown = [name for name in table if name not in known]
@@ -127,32 +133,36 @@ def from_table(table: Mapping[str, Any]) -> OwnFile:
     return OwnFile(**dict(table))
 
 
-def from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
+def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
     """Creates an `OwnFile` from the flags of the command line; returns None without --data."""
-    said = {name: value for name, value in flags.items() if value is not None}
-    if "data" not in said:
-        if said:
-            raise ValueError(f"--{next(iter(said)).replace('_', '-')} without --data: which file is it about?")
+    given_flags = {name: value for name, value in flags.items() if value is not None}
+    if "data" not in given_flags:
+        if given_flags:
+            raise ValueError(f"--{next(iter(given_flags)).replace('_', '-')} without --data: which file is it about?")
         return None
     # Flags win over the schema file.
-    declared = Declared() if "schema" not in said else from_file(Path(said["schema"]))
-    declared = declared.and_(
-        Declared(parse_bounds(said.get("bounds", "")), parse_categories(said.get("categories", "")))
+    declared = DeclaredColumns() if "schema" not in given_flags else read_declarations(Path(given_flags["schema"]))
+    declared = declared.merged_with(
+        DeclaredColumns(
+            parse_bounds(given_flags.get("bounds", "")), parse_categories(given_flags.get("categories", ""))
+        )
     )
     # The remaining flags are taken as they are, or split at their separators.
-    rest: dict[str, Any] = {
-        name: said[name] for name in ("target", "text", "test", "held_out", "delimiter", "channels") if name in said
+    other_fields: dict[str, Any] = {
+        name: given_flags[name]
+        for name in ("target", "text", "test", "held_out", "delimiter", "channels")
+        if name in given_flags
     }
-    if "classes" in said:
-        rest["classes"] = tuple(one.strip() for one in said["classes"].split("|"))
-    if "drop" in said:
-        rest["drop"] = tuple(one.strip() for one in said["drop"].split(","))
-    if "size" in said:
-        rest["size"] = _size(said["size"])
-    return OwnFile(path=said["data"], bounds=declared.bounds, categories=declared.categories, **rest)
+    if "classes" in given_flags:
+        other_fields["classes"] = tuple(one.strip() for one in given_flags["classes"].split("|"))
+    if "drop" in given_flags:
+        other_fields["drop"] = tuple(one.strip() for one in given_flags["drop"].split(","))
+    if "size" in given_flags:
+        other_fields["size"] = _parse_size(given_flags["size"])
+    return OwnFile(path=given_flags["data"], bounds=declared.bounds, categories=declared.categories, **other_fields)
 
 
-def _size(given: str) -> tuple[int, int]:
+def _parse_size(given: str) -> tuple[int, int]:
     """Returns width and height from a text such as 32x32."""
     wide, _, tall = given.partition("x")
     if not (wide.isdigit() and tall.isdigit()):
@@ -160,8 +170,8 @@ def _size(given: str) -> tuple[int, int]:
     return int(wide), int(tall)
 
 
-def _listed(value: Any) -> Any:
+def _tuples_to_lists(value: Any) -> Any:
     """Returns a value with tuples turned into lists, as TOML gives them back."""
     if isinstance(value, Mapping):
-        return {key: _listed(one) for key, one in value.items()}
-    return [_listed(one) for one in value] if isinstance(value, tuple) else value
+        return {key: _tuples_to_lists(one) for key, one in value.items()}
+    return [_tuples_to_lists(one) for one in value] if isinstance(value, tuple) else value

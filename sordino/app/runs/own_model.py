@@ -15,13 +15,13 @@ from pathlib import Path
 
 from torch import nn
 
-MARK = ".py:"
+FILE_MARK = ".py:"
 
 
-def from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
+def build_from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
     """Runs the file and returns the model that its function builds."""
     # The file is the user's own code and may raise anything, so every error becomes a message that names the file.
-    path, name = _parts(model)
+    path, name = _split_name(model)
     try:
         build = runpy.run_path(str(path)).get(name)
     except Exception as error:  # a stranger's code may raise anything
@@ -31,29 +31,29 @@ def from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
             f"model={model!r}: {path.name} has no function {name!r}; need one of the shape and the classes"
         )
     try:
-        made = build(tuple(shape), classes)
+        model_built = build(tuple(shape), classes)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise ValueError(f"model={model!r}: {name}({tuple(shape)}, {classes}) failed ({said})") from error
-    if not isinstance(made, nn.Module):
-        raise ValueError(f"model={model!r}: {name} gave a {type(made).__name__}; need a torch.nn.Module")
-    return made
+    if not isinstance(model_built, nn.Module):
+        raise ValueError(f"model={model!r}: {name} gave a {type(model_built).__name__}; need a torch.nn.Module")
+    return model_built
 
 
-def digest(model: str) -> str | None:
+def file_digest(model: str) -> str | None:
     """Returns the SHA-256 of the file that a model comes from, or None if it comes from none."""
-    return hashlib.sha256(_parts(model)[0].read_bytes()).hexdigest() if MARK in model else None
+    return hashlib.sha256(_split_name(model)[0].read_bytes()).hexdigest() if FILE_MARK in model else None
 
 
-def absolute(model: str) -> str:
+def with_absolute_path(model: str) -> str:
     """Returns the name of the model with an absolute path, so that a run finds the file from any folder."""
-    if MARK not in model:
+    if FILE_MARK not in model:
         return model
-    path, name = _parts(model)
+    path, name = _split_name(model)
     return f"{path.absolute()}:{name}"
 
 
-def _parts(model: str) -> tuple[Path, str]:
+def _split_name(model: str) -> tuple[Path, str]:
     """Returns the path and the function name; raises if the file does not exist."""
     file, _, name = model.rpartition(":")
     path = Path(file)

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 
-def digest(model: nn.Module) -> str:
+def parameter_digest(model: nn.Module) -> str:
     """Returns the digest of a model's parameters and buffers."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, tensor in model.state_dict().items():
-        found.update(name.encode())
-        found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()[:32]
+        hasher.update(name.encode())
+        hasher.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()[:32]

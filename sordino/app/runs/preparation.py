@@ -18,7 +18,7 @@ from sordino.rng.streams import Rng
 from sordino.statistics import Ranged, Ranges, ask
 
 
-def carry_out(job: Job, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
+def carry_out_preparation(job: Job, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
     """Carries out every preparation that the recipe asks for, in the order in which the layers apply."""
     recipe, train = job.settings.recipe, job.data.prepared.train
     if recipe.ranges is not None:
@@ -33,7 +33,7 @@ def carry_out(job: Job, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
 def find_ranges(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
     """Fits the model's `Ranged` layer, which is its first, on the private records and charges the ledger."""
     layer = next(module for module in model.modules() if isinstance(module, Ranged))
-    found = ask(Ranges(len(layer.low), Gaussian(multiplier)), train, ledger=ledger, rng=rng)
+    bounds = ask(Ranges(len(layer.low), Gaussian(multiplier)), train, ledger=ledger, rng=rng)
     with torch.no_grad():
-        layer.low.copy_(found[0])
-        layer.high.copy_(found[1])
+        layer.low.copy_(bounds[0])
+        layer.high.copy_(bounds[1])

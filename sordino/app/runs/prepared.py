@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.app.data import Data, Images
-from sordino.app.runs.features import MAPS, features
+from sordino.app.runs.features import MAPS, compute_features
 from sordino.app.runs.recipe import Recipe
 
 
@@ -46,31 +46,31 @@ class Prepared:
 
 def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: None) -> Prepared:
     """Returns the data after the recipe's feature map."""
-    chosen = _chosen(recipe)
+    chosen = _encoder_of(recipe)
     return Prepared(chosen(data.train, say), chosen(data.test, say), len(data.classes))
 
 
-def _chosen(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
+def _encoder_of(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
     """Returns the function that turns images into features or, without a feature map, into scaled pixels."""
     if recipe.features == "none":
         mean, deviation = recipe.pixel_mean, recipe.pixel_deviation
-        return lambda images, say: TensorDataset(pixels(images.images, mean, deviation), images.labels)
+        return lambda images, say: TensorDataset(scale_pixels(images.images, mean, deviation), images.labels)
     chosen = MAPS[recipe.features]
-    return lambda images, say: TensorDataset(features(chosen, images.images, say), images.labels)
+    return lambda images, say: TensorDataset(compute_features(chosen, images.images, say), images.labels)
 
 
-def pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Tensor:
+def scale_pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Tensor:
     """Returns bytes as numbers in [0, 1], centred and scaled by public numbers; mean ½ and deviation ½ give [−1, 1].
 
     Mean and deviation are one number for all channels, or one for each.
     """
     if isinstance(mean, float) and isinstance(deviation, float):
         return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)
-    centre, scale = _by_channel("pixel_mean", mean, images), _by_channel("pixel_deviation", deviation, images)
+    centre, scale = _per_channel("pixel_mean", mean, images), _per_channel("pixel_deviation", deviation, images)
     return images.to(torch.float32).div_(255).sub_(centre).div_(scale)
 
 
-def _by_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
+def _per_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
     """Returns a number for each channel, in a shape that broadcasts over images."""
     numbers, channels = given if isinstance(given, tuple) else (given,), images.shape[1]
     if len(numbers) not in (1, channels):

@@ -16,14 +16,14 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from sordino.app.runs.mapped import Mapped
+from sordino.app.runs.mapped import MappedStatistic
 from sordino.ledger.ledger import Ledger
 from sordino.release.noise import Gaussian
 from sordino.rng.streams import Rng
 from sordino.statistics import PCA, Projection, ask
 
 
-def unfitted(numbers: int, components: int) -> Projection:
+def unfitted_projection(numbers: int, components: int) -> Projection:
     """Returns a projection that is not fitted yet, for records of so many numbers."""
     if components > numbers:
         raise ValueError(f"components={components}: the records have only {numbers} numbers each; ask for fewer")
@@ -32,10 +32,10 @@ def unfitted(numbers: int, components: int) -> Projection:
 
 def project(model: nn.Sequential, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
     """Fits the model's projection on the private records and charges the ledger."""
-    where = next(i for i, layer in enumerate(model) if isinstance(layer, Projection))
-    layer, first = model[where], model[:where]
+    position = next(i for i, layer in enumerate(model) if isinstance(layer, Projection))
+    layer, earlier_layers = model[position], model[:position]
     assert isinstance(layer, Projection)  # as was asked just now
-    asked = PCA(layer.basis.shape[1], Gaussian(multiplier))
-    found = ask(Mapped(asked, first), train, ledger=ledger, rng=rng)
-    layer.basis.copy_(found.basis)
-    layer.eigenvalues.copy_(found.eigenvalues)
+    statistic = PCA(layer.basis.shape[1], Gaussian(multiplier))
+    components = ask(MappedStatistic(statistic, earlier_layers), train, ledger=ledger, rng=rng)
+    layer.basis.copy_(components.basis)
+    layer.eigenvalues.copy_(components.eigenvalues)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from sordino import nn as networks
 from sordino import schedules, validate
-from sordino.app.data.minilm import lora
+from sordino.app.data.minilm import build_lora_classifier
 from sordino.app.runs import own_model
 from sordino.app.runs.features import MAPS
-from sordino.app.runs.loss_names import loss_of
+from sordino.app.runs.loss_names import loss_by_name
 from sordino.app.runs.prepared import Prepared
-from sordino.app.runs.principal import unfitted
+from sordino.app.runs.principal import unfitted_projection
 from sordino.app.runs.recipe import Recipe
 from sordino.clipping.clipping_rule import Stateless
 from sordino.nn import OF_WIDTHS
@@ -31,7 +31,7 @@ from sordino.statistics import Normalise, Ranged
 
 _ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
 
-MODELS = {**networks.MODELS, "minilm-lora": lora}
+MODELS = {**networks.MODELS, "minilm-lora": build_lora_classifier}
 """Models by name: those of the library, and MiniLM, whose files are fetched."""
 
 
@@ -52,25 +52,27 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
     """Builds model, loss, optimizer and schedule; torch's global generator is left as it was."""
     # Layers that a private preparation fits later stand in front of the model, empty until then.
     shape = prepared.shape if recipe.pca is None else torch.Size([recipe.components])
-    first: list[nn.Module] = [Ranged(prepared.unbounded)] if prepared.unbounded else []
+    preparation_layers: list[nn.Module] = [Ranged(prepared.unbounded)] if prepared.unbounded else []
     if recipe.features in MAPS or recipe.normalise is not None:
-        typical = MAPS[recipe.features].typical if recipe.features in MAPS else (1.0,)
-        first.append(Normalise(prepared.shape[0], typical))
+        typical = MAPS[recipe.features].typical_sizes if recipe.features in MAPS else (1.0,)
+        preparation_layers.append(Normalise(prepared.shape[0], typical))
     if recipe.pca is not None:
-        first.append(unfitted(prepared.shape.numel(), recipe.components))
+        preparation_layers.append(unfitted_projection(prepared.shape.numel(), recipe.components))
     # The initial weights are a function of a public seed.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(validate.count("seed", seed, least=0))
-        model = _model(recipe, shape, prepared.classes) if prepared.network is None else prepared.network
-    model = nn.Sequential(*first, model) if first else model
-    loss = loss_of(recipe.loss, prepared.train.tensors[1])
-    return Problem(model, loss.of, _optimizer(recipe, model), learning_rate(recipe), loss.classifies)
+        model = _build_model(recipe, shape, prepared.classes) if prepared.network is None else prepared.network
+    model = nn.Sequential(*preparation_layers, model) if preparation_layers else model
+    loss = loss_by_name(recipe.loss, prepared.train.tensors[1])
+    return Problem(
+        model, loss.losses_of, _build_optimizer(recipe, model), learning_rate_schedule(recipe), loss.classifies
+    )
 
 
-def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
+def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     """Builds the network by name, or by a function in the user's own file."""
-    if own_model.MARK in recipe.model:
-        return own_model.from_file(recipe.model, shape, classes)
+    if own_model.FILE_MARK in recipe.model:
+        return own_model.build_from_file(recipe.model, shape, classes)
     if recipe.model not in MODELS:
         raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION")
     if recipe.widths is None:
@@ -80,7 +82,7 @@ def _model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     return OF_WIDTHS[recipe.model](shape, classes, recipe.widths)
 
 
-def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimizer by name; each handles weight decay in the way of its authors."""
     parameters, lr, decay = model.parameters(), recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
@@ -95,10 +97,10 @@ def _optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay)
     assert recipe.optimizer == "adam-corrected"  # a recipe has one of the five
-    return AdamCorrected(parameters, lr, noise=_untold, betas=betas, weight_decay=decay)
+    return AdamCorrected(parameters, lr, noise=_raise_unknown_noise, betas=betas, weight_decay=decay)
 
 
-def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: float) -> None:
+def set_noise_scale(optimizer: torch.optim.Optimizer, query: object, expected_batch: float) -> None:
     """Gives an optimizer that corrects for the noise its scale, which is public; does nothing for other optimizers."""
     if not isinstance(optimizer, AdamCorrected):
         return
@@ -113,12 +115,12 @@ def tell_noise(optimizer: torch.optim.Optimizer, query: object, expected_batch: 
         raise ValueError(f"optimizer='adam-corrected': {error}") from error
 
 
-def _untold(step: int) -> float:
+def _raise_unknown_noise(step: int) -> float:
     """Raises, because the noise scale was never given."""
     raise RuntimeError("AdamCorrected was not told the noise: call tell_noise(optimizer, query, expected_batch) first")
 
 
-def learning_rate(recipe: Recipe) -> Schedule:
+def learning_rate_schedule(recipe: Recipe) -> Schedule:
     """Returns the learning rate as a public function of the step.
 
     >>> from sordino.app.runs import find
@@ -126,11 +128,11 @@ def learning_rate(recipe: Recipe) -> Schedule:
     >>> [rate(step) for step in range(6)]
     [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]
     """
-    made = _by_step(recipe)
+    made = _step_schedule(recipe)
     return made if recipe.schedule_per == "step" else schedules.Held(made, max(1, round(1 / recipe.rate)))
 
 
-def _by_step(recipe: Recipe) -> Schedule:
+def _step_schedule(recipe: Recipe) -> Schedule:
     """Returns the schedule of the learning rate, step by step."""
     top, end = recipe.learning_rate, recipe.final_rate
     steps = recipe.schedule_steps or recipe.steps

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sordino.app.runs.directory import Row
-from sordino.ledger.claims import rounded_up
+from sordino.ledger.claims import round_up
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Spent = Callable[[], float | None]
 
-_TICK = 0.3
+_SECONDS_BETWEEN_UPDATES = 0.3
 """Seconds between two looks at ε, which costs some ten milliseconds."""
 
 
-_WIDE = 100
+_WIDE_COLUMNS = 100
 """Columns from which on a line of everything fits."""
 
 
@@ -39,15 +39,15 @@ class View(Protocol):
         """Begins to show training from this step on."""
         ...
 
-    def step(self, step: int, spent: Spent) -> None:
+    def show_step(self, step: int, spent: Spent) -> None:
         """Shows that so many steps are done; `spent` computes ε when it is called."""
         ...
 
-    def evaluated(self, row: Row) -> None:
+    def show_evaluation(self, row: Row) -> None:
         """Shows an evaluation on the test set."""
         ...
 
-    def private(self, name: str, value: float) -> None:
+    def show_private(self, name: str, value: float) -> None:
         """Shows a quantity that is neither released nor public."""
         ...
 
@@ -65,20 +65,20 @@ class Silent:
     def begin(self, job: Job, step: int) -> None:
         """Shows nothing."""
 
-    def step(self, step: int, spent: Spent) -> None:
+    def show_step(self, step: int, spent: Spent) -> None:
         """Shows nothing."""
 
-    def evaluated(self, row: Row) -> None:
+    def show_evaluation(self, row: Row) -> None:
         """Shows nothing."""
 
-    def private(self, name: str, value: float) -> None:
+    def show_private(self, name: str, value: float) -> None:
         """Shows nothing."""
 
     def end(self) -> None:
         """Does nothing."""
 
 
-def spent_of(epsilon: float | None, budget: float | None) -> str:
+def format_spent(epsilon: float | None, budget: float | None) -> str:
     """Returns ε spent and its budget as words.
 
     >>> spent_of(1.2341, 3.0), spent_of(None, 3.0)
@@ -86,17 +86,17 @@ def spent_of(epsilon: float | None, budget: float | None) -> str:
     """
     if epsilon is None:
         return "no guarantee"
-    return f"ε {rounded_up(epsilon)}" + ("" if budget is None else f" of {budget:g}")
+    return f"ε {round_up(epsilon)}" + ("" if budget is None else f" of {budget:g}")
 
 
-def summary(job: Job) -> list[str]:
+def summarise_job(job: Job) -> list[str]:
     """Returns three lines that say what is going to be run."""
-    recipe, options, found = job.settings.recipe, job.settings.options, job.resolved()
+    recipe, options, resolved = job.settings.recipe, job.settings.options, job.resolved_table()
     # The first line: data and model.
-    first = f"{recipe.name}: {found['dataset_size']:,} records"
+    first = f"{recipe.name}: {resolved['dataset_size']:,} records"
     if job.data.generated:
         first += " (generated)"
-    network = f"{recipe.model} with {found['trainable']:,} parameters"
+    network = f"{recipe.model} with {resolved['trainable']:,} parameters"
     if recipe.features != "none":
         network = f"{recipe.features}, then {network}"
     # The second line: how the gradients are made private.
@@ -132,19 +132,19 @@ class PlainLines:
     def begin(self, job: Job, step: int) -> None:
         """Prints the summary and, if the run goes on from a checkpoint, from where."""
         self._steps, self._budget = job.steps, job.settings.budget
-        for line in summary(job):
+        for line in summarise_job(job):
             self._write(line)
         if step:
             self._write(f"going on after step {step}")
 
-    def step(self, step: int, spent: Spent) -> None:
+    def show_step(self, step: int, spent: Spent) -> None:
         """Prints nothing: a step is not worth a line."""
 
-    def evaluated(self, row: Row) -> None:
+    def show_evaluation(self, row: Row) -> None:
         """Prints the evaluation as a line."""
-        self._write(line_of(row, self._steps, self._budget, self._hidden))
+        self._write(format_evaluation(row, self._steps, self._budget, self._hidden))
 
-    def private(self, name: str, value: float) -> None:
+    def show_private(self, name: str, value: float) -> None:
         """Keeps the value, to be shown with the next evaluation."""
         self._hidden[name] = value
 
@@ -152,12 +152,14 @@ class PlainLines:
         """Does nothing, because no display is open."""
 
 
-def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False) -> str:
+def format_evaluation(
+    row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False
+) -> str:
     """Returns an evaluation as one line; private quantities are marked."""
     marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
-    place, spent = f"{row.step:>{len(str(steps))}}/{steps}", spent_of(row.epsilon, budget)
+    place, spent = f"{row.step:>{len(str(steps))}}/{steps}", format_spent(row.epsilon, budget)
     if short:
-        return f"{place}  {spent:<14}  test {_worth(row)}  {row.seconds:.0f} s{marked}"
+        return f"{place}  {spent:<14}  test {_format_score(row)}  {row.seconds:.0f} s{marked}"
     accuracy = "" if row.test_accuracy is None else f"accuracy {row.test_accuracy:6.2%}  "
     return (
         f"step {place}  epoch {row.epoch:5.1f}  {spent:<14}  "
@@ -165,7 +167,7 @@ def line_of(row: Row, steps: int, budget: float | None, hidden: dict[str, float]
     )
 
 
-def _worth(row: Row) -> str:
+def _format_score(row: Row) -> str:
     """Returns the accuracy or, where there is none, the loss."""
     return f"loss {row.test_loss:.4g}" if row.test_accuracy is None else f"{row.test_accuracy:6.2%}"
 
@@ -180,11 +182,11 @@ class Bar:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            *([TextColumn("epoch {task.fields[epoch]}")] if console.width >= _WIDE else []),
+            *([TextColumn("epoch {task.fields[epoch]}")] if console.width >= _WIDE_COLUMNS else []),
             TextColumn("[bold cyan]{task.fields[spent]}"),
             TextColumn("[green]{task.fields[accuracy]}"),
             TextColumn("[magenta]{task.fields[hidden]}"),
-            *([TimeElapsedColumn(), TextColumn("left")] if console.width >= _WIDE else []),
+            *([TimeElapsedColumn(), TextColumn("left")] if console.width >= _WIDE_COLUMNS else []),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -192,9 +194,9 @@ class Bar:
         )
         self._task = self._progress.add_task("", start=False, epoch="", spent="", accuracy="", hidden="")
         self._budget: float | None = None
-        self._steps, self._pass = 0, 1.0
+        self._steps, self._steps_per_epoch = 0, 1.0
         self._hidden: dict[str, float] = {}
-        self._ticked = 0.0
+        self._last_update = 0.0
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
@@ -203,37 +205,39 @@ class Bar:
     def begin(self, job: Job, step: int) -> None:
         """Prints the summary and starts the bar."""
         self._budget, self._steps = job.settings.budget, job.steps
-        self._pass = job.data.prepared.drawn / job.expected_batch
-        first, *rest = summary(job)
+        self._steps_per_epoch = job.data.prepared.drawn / job.expected_batch
+        first, *other_lines = summarise_job(job)
         self._console.print(first, markup=False, highlight=False, style="bold")
-        for line in rest:
+        for line in other_lines:
             self._console.print(line, markup=False, highlight=False)
         self._progress.reset(self._task, total=job.steps, completed=step, description=f"step {step}/{job.steps}")
         self._progress.start()
 
-    def step(self, step: int, spent: Spent) -> None:
+    def show_step(self, step: int, spent: Spent) -> None:
         """Moves the bar; ε is computed only a few times a second, because it takes some milliseconds."""
         now = time.perf_counter()
-        if now - self._ticked < _TICK and step < self._steps:
+        if now - self._last_update < _SECONDS_BETWEEN_UPDATES and step < self._steps:
             self._progress.update(self._task, completed=step)
             return
         self._progress.update(
             self._task,
             completed=step,
             description=f"step {step}/{self._steps}",
-            epoch=f"{step / self._pass:.1f}",
-            spent=spent_of(spent(), self._budget),
+            epoch=f"{step / self._steps_per_epoch:.1f}",
+            spent=format_spent(spent(), self._budget),
             hidden="".join(f"[private] {name} {value:.3f}" for name, value in self._hidden.items()).replace("[", "\\["),
         )
-        self._ticked = time.perf_counter()
+        self._last_update = time.perf_counter()
 
-    def evaluated(self, row: Row) -> None:
+    def show_evaluation(self, row: Row) -> None:
         """Prints the evaluation as a line above the bar."""
-        line = line_of(row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE)
+        line = format_evaluation(
+            row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE_COLUMNS
+        )
         self._console.print(line, markup=False, highlight=False)
-        self._progress.update(self._task, accuracy=f"test {_worth(row).strip()}")
+        self._progress.update(self._task, accuracy=f"test {_format_score(row).strip()}")
 
-    def private(self, name: str, value: float) -> None:
+    def show_private(self, name: str, value: float) -> None:
         """Keeps the value, to be shown with its mark."""
         self._hidden[name] = value
 
@@ -242,7 +246,7 @@ class Bar:
         self._progress.stop()
 
 
-def watching(*, quiet: bool) -> View:
+def choose_view(*, quiet: bool) -> View:
     """Returns a bar or plain lines, depending on whether the output is a terminal.
 
     If standard output is meant for a program (`quiet`), the bar goes to standard error.

@@ -149,8 +149,8 @@ class Recipe:
     def __post_init__(self) -> None:
         # Types first: a file may hold 1 for 1.0, but no boolean for a number.
         """Checks every field by its type and range, and refuses combinations that have no meaning."""
-        for name, kind in _KINDS.items():
-            object.__setattr__(self, name, _typed(name, getattr(self, name), kind))
+        for name, kind in _TYPES.items():
+            object.__setattr__(self, name, _convert_to_kind(name, getattr(self, name), kind))
         for name in ("name", "dataset", "model", "method"):
             if not getattr(self, name).strip():
                 raise ValueError(f"{name}='': must not be empty")
@@ -163,7 +163,7 @@ class Recipe:
         validate.fraction("delta", self.delta)
         for name in ("bound", "learning_rate"):
             validate.positive(name, getattr(self, name))
-        for each in _each(self.pixel_deviation):
+        for each in _as_tuple(self.pixel_deviation):
             validate.positive("pixel_deviation", each)
         for name in ("weight_decay", "penalty", "final_rate"):
             validate.non_negative(name, getattr(self, name))
@@ -204,7 +204,7 @@ class Recipe:
         >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").described()
         'sorted-top-k × batch-median'
         """
-        return described(asdict(self))
+        return describe_gradient(asdict(self))
 
     def but(self, **changes: Any) -> Recipe:
         """Returns another recipe with some fields changed; unless nothing changes, its measured figures are dropped.
@@ -226,11 +226,11 @@ class Recipe:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
 
 
-def described(table: Mapping[str, Any]) -> str:
+def describe_gradient(table: Mapping[str, Any]) -> str:
     """Returns the private gradient of a recipe's table in words."""
-    said = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
+    given_words = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
     method = str(table.get("method") or "unknown")
-    return " × ".join(said if said and method == PLAIN else [method, *said])
+    return " × ".join(given_words if given_words and method == PLAIN else [method, *given_words])
 
 
 def from_table(table: Mapping[str, Any]) -> Recipe:
@@ -251,12 +251,12 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
 
 def _refuse_unknown(table: Mapping[str, Any]) -> None:
     """Raises if the table holds a field that recipes do not have."""
-    unknown = [str(name) for name in table if name not in _KINDS]
+    unknown = [str(name) for name in table if name not in _TYPES]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(_KINDS)}")
+        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(_TYPES)}")
 
 
-def _typed(name: str, value: object, kind: Any) -> Any:
+def _convert_to_kind(name: str, value: object, kind: Any) -> Any:
     """Returns the value as the field's type; a whole number is accepted as a float, a boolean is not."""
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if value is None and NoneType in allowed:
@@ -269,20 +269,20 @@ def _typed(name: str, value: object, kind: Any) -> Any:
     if rows and isinstance(value, list | tuple):
         if not value:
             raise ValueError(f"{name}={value!r}: must not be empty")
-        return tuple(_typed(name, one, get_args(rows[0])[0]) for one in value)
+        return tuple(_convert_to_kind(name, one, get_args(rows[0])[0]) for one in value)
     if int in allowed:
         return validate.count(name, value, least=0)
     if rows and float not in allowed:
-        return (_typed(name, value, get_args(rows[0])[0]),)
+        return (_convert_to_kind(name, value, get_args(rows[0])[0]),)
     return validate.number(name, value)
 
 
-def _each(value: float | tuple[float, ...]) -> tuple[float, ...]:
+def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
 _CHOICES = {"features": FEATURES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "schedule_per": PER}
-_KINDS: dict[str, Any] = get_type_hints(Recipe)
+_TYPES: dict[str, Any] = get_type_hints(Recipe)
 _NEEDED = tuple(
     field.name
     for field in fields(Recipe)

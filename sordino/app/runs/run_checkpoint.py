@@ -30,13 +30,13 @@ from sordino.app.runs import atomic_files
 from sordino.state_packing import pack, unpack
 
 FORMAT = 1
-KEPT = 2
+CHECKPOINTS_KEPT = 2
 START = "start"
-_STATE, _TENSORS, _SUMS = "state.json", "tensors.safetensors", "SHA256SUMS"
+_STATE, _TENSORS, _CHECKSUMS = "state.json", "tensors.safetensors", "SHA256SUMS"
 _NAME = re.compile(r"step-(\d{8,})")
 
 
-class Damaged(ValueError):
+class DamagedCheckpoint(ValueError):
     """Raised for a checkpoint that cannot be trusted; the message says why."""
 
 
@@ -52,68 +52,72 @@ class Checkpoint:
     state: Mapping[str, Any]  # JSON-like, with tensors anywhere
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> Path:
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Writes a checkpoint, then removes all but the last two; if writing fails, earlier ones are untouched."""
     tensors: dict[str, Tensor] = {}
     tree = pack(checkpoint.state, "", tensors)
     state = json.dumps({"format": FORMAT, "step": checkpoint.step, "state": tree}, allow_nan=False)
-    content = {_STATE: state.encode(), _TENSORS: safetensors.torch.save(_own(tensors))}
+    content = {_STATE: state.encode(), _TENSORS: safetensors.torch.save(_unshare_memory(tensors))}
     sums = "".join(f"{hashlib.sha256(value).hexdigest()}  {name}\n" for name, value in content.items())
     # The folder appears in one move, after all its bytes are on the disk.
     path = folder / f"step-{checkpoint.step:08d}"
-    atomic_files.write_folder(path, {**content, _SUMS: sums.encode()})
+    atomic_files.write_folder(path, {**content, _CHECKSUMS: sums.encode()})
     if checkpoint.step == 0 and not (folder / START).exists():
-        atomic_files.write_folder(folder / START, {**content, _SUMS: sums.encode()})
+        atomic_files.write_folder(folder / START, {**content, _CHECKSUMS: sums.encode()})
     # Only now that the new one is safe are older ones removed.
-    for old in (*found(folder)[KEPT:], *filter(atomic_files.is_part, _entries(folder))):
+    for old in (*list_checkpoints(folder)[CHECKPOINTS_KEPT:], *filter(atomic_files.is_temporary, _entries(folder))):
         shutil.rmtree(old, ignore_errors=True)
     return path
 
 
-def read(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> Checkpoint:
     """Returns a checkpoint whose every byte is what was written; raises Damaged otherwise."""
     try:
         content = {name: (path / name).read_bytes() for name in (_STATE, _TENSORS)}
-        sums = (path / _SUMS).read_text("ascii")
+        sums = (path / _CHECKSUMS).read_text("ascii")
     except (OSError, UnicodeError) as error:
-        raise Damaged(f"{path.name}: cannot be read ({_said(error)})") from error
+        raise DamagedCheckpoint(f"{path.name}: cannot be read ({_one_line(error)})") from error
     for name, value in content.items():
         if f"{hashlib.sha256(value).hexdigest()}  {name}\n" not in sums:
-            raise Damaged(f"{path.name}: {name} is not what was written (wrong checksum); it was cut short or changed")
-    return parse(content[_STATE], content[_TENSORS], path.name)
+            raise DamagedCheckpoint(
+                f"{path.name}: {name} is not what was written (wrong checksum); it was cut short or changed"
+            )
+    return parse_checkpoint(content[_STATE], content[_TENSORS], path.name)
 
 
-def parse(state: bytes, tensors: bytes, name: str) -> Checkpoint:
+def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
     """Returns a checkpoint from the bytes of its files, which are not trusted."""
     try:
         outer = json.loads(state)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{name}: {_STATE} is not JSON ({_said(error)})") from error
+        raise DamagedCheckpoint(f"{name}: {_STATE} is not JSON ({_one_line(error)})") from error
     if not isinstance(outer, dict) or outer.get("format") != FORMAT:
         given = outer.get("format") if isinstance(outer, dict) else None
-        raise Damaged(f"{name}: format {given!r}, and this version reads {FORMAT}; use the version that wrote it")
+        raise DamagedCheckpoint(
+            f"{name}: format {given!r}, and this version reads {FORMAT}; use the version that wrote it"
+        )
     step = outer.get("step")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(outer.get("state"), dict):
-        raise Damaged(f"{name}: {_STATE} has no step and state")
+        raise DamagedCheckpoint(f"{name}: {_STATE} has no step and state")
     try:
         return Checkpoint(step, unpack(outer["state"], safetensors.torch.load(tensors)))
     except Exception as error:  # the safetensors reader raises what it likes on foreign bytes
-        raise Damaged(f"{name}: {_TENSORS} or {_STATE} cannot be read ({_said(error)})") from error
+        raise DamagedCheckpoint(f"{name}: {_TENSORS} or {_STATE} cannot be read ({_one_line(error)})") from error
 
 
-def latest(folder: Path) -> tuple[Checkpoint, list[str]]:
+def read_latest(folder: Path) -> tuple[Checkpoint, list[str]]:
     """Returns the newest complete checkpoint, and why newer ones were passed over."""
-    passed: list[str] = []
-    for path in found(folder):
+    passed_over: list[str] = []
+    for path in list_checkpoints(folder):
         try:
-            return read(path), passed
-        except Damaged as error:
-            passed.append(str(error))
-    why = f": {'; '.join(passed)}" if passed else ""
+            return read_checkpoint(path), passed_over
+        except DamagedCheckpoint as error:
+            passed_over.append(str(error))
+    why = f": {'; '.join(passed_over)}" if passed_over else ""
     raise NoCheckpoint(f"{folder}: no checkpoint that can be used{why}; start the run anew")
 
 
-def found(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Returns the paths of the checkpoints in a folder, newest first, damaged or not."""
     named = [(int(match[1]), path) for path in _entries(folder) if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(named, reverse=True)]
@@ -123,7 +127,7 @@ def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
-def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns tensors that share no memory, as safetensors requires."""
     seen: set[int] = set()
     result = {}
@@ -134,5 +138,5 @@ def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def _said(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

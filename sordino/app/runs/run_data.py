@@ -23,13 +23,13 @@ from torch.utils.data import TensorDataset
 
 from sordino.app import data as known
 from sordino.app.data import Data, NotFetched
-from sordino.app.data.adult import adult
+from sordino.app.data.adult import load_adult
 from sordino.app.data.risk_tables import COMPAS, GERMAN
-from sordino.app.data.risk_tables import encoded as risks
+from sordino.app.data.risk_tables import load_risk_table as risks
 from sordino.app.runs import Prepared, Recipe, prepare
-from sordino.app.runs.own_data import GivenData, of_file, of_memory
+from sordino.app.runs.own_data import GivenData, load_given_data, load_own_file
 from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.text_data import OF_TEXTS, encoded, encoded_by_speaker
+from sordino.app.runs.text_data import OF_TEXTS, encode_by_speaker, encode_texts
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -61,37 +61,37 @@ class RunData:
         computed once.
         """
         if key not in self._digests:
-            self._digests[key] = self._digest(bytes.fromhex(key))
+            self._digests[key] = self._compute_digest(bytes.fromhex(key))
         return self._digests[key]
 
-    def _digest(self, key: bytes) -> str:
-        found = hashlib.blake2b(key=key, digest_size=16)
+    def _compute_digest(self, key: bytes) -> str:
+        hasher = hashlib.blake2b(key=key, digest_size=16)
         for tensor in self.private:
-            found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            found.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
-        return found.hexdigest()
+            hasher.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            hasher.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+        return hasher.hexdigest()
 
 
-def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
+def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
     """Returns the recipe's data, or the user's own, with at most `limit` training records."""
     if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
         known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
         raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
     # The user's own data brings what the claim must name.
     if own is not None:
-        found = of_memory(own) if isinstance(own, GivenData) else of_file(own, recipe, say)
-        units = found.prepared.units
-        private = (*found.prepared.train.tensors, *(() if units is None else (units,)))
-        made = _limited(found.prepared, private, False, limit)
-        return replace(made, not_covered=found.not_covered, columns=found.columns, classes=found.classes)
+        own_data = load_given_data(own) if isinstance(own, GivenData) else load_own_file(own, recipe, say)
+        units = own_data.prepared.units
+        private = (*own_data.prepared.train.tensors, *(() if units is None else (units,)))
+        limited = _limit_records(own_data.prepared, private, False, limit)
+        return replace(limited, not_covered=own_data.not_covered, columns=own_data.columns, classes=own_data.classes)
     if recipe.dataset == "friends":
-        return _by_speaker(recipe, limit, say)
+        return _load_friends_by_speaker(recipe, limit, say)
     # Vectors are used as they are.
     if recipe.dataset in _VECTORS:
         if recipe.features != "none":
             raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
-        train, test, outputs = _had(recipe.dataset, _VECTORS[recipe.dataset])
-        return _limited(Prepared(train, test, outputs), train.tensors, recipe.dataset in _GENERATED, limit)
+        train, test, outputs = _load_or_explain(recipe.dataset, _VECTORS[recipe.dataset])
+        return _limit_records(Prepared(train, test, outputs), train.tensors, recipe.dataset in _GENERATED, limit)
     # Texts need an encoder, and an encoder needs texts.
     if recipe.dataset in _TEXTS or recipe.features in OF_TEXTS:
         if recipe.dataset not in _TEXTS or recipe.features not in OF_TEXTS:
@@ -99,19 +99,21 @@ def run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenDa
                 f"dataset={recipe.dataset!r} with features={recipe.features!r}: texts ({', '.join(_TEXTS)}) need "
                 f"{' or '.join(OF_TEXTS)}, and nothing else has it"
             )
-        train, test, outputs = _had(recipe.dataset, lambda: encoded(recipe.dataset, recipe.features, say))
-        return _limited(Prepared(train, test, outputs), train.tensors, False, limit)
+        train, test, outputs = _load_or_explain(
+            recipe.dataset, lambda: encode_texts(recipe.dataset, recipe.features, say)
+        )
+        return _limit_records(Prepared(train, test, outputs), train.tensors, False, limit)
     # Images go through the recipe's feature map.
-    whole = _data(recipe.dataset, say)
-    private = (whole.train.images, whole.train.labels)
-    return _limited(prepare(recipe, whole, say), private, whole.generated, limit)
+    images = _load_images(recipe.dataset, say)
+    private = (images.train.images, images.train.labels)
+    return _limit_records(prepare(recipe, images, say), private, images.generated, limit)
 
 
-def _data(name: str, say: Say) -> Data:
-    return known.digits() if name == "digits" else _had(name, lambda: known.load(name))
+def _load_images(name: str, say: Say) -> Data:
+    return known.digits() if name == "digits" else _load_or_explain(name, lambda: known.load(name))
 
 
-def _had(name: str, get: Callable[[], T]) -> T:
+def _load_or_explain(name: str, get: Callable[[], T]) -> T:
     """Returns the data, or explains to a user who cannot download it what to do."""
     try:
         return get()
@@ -123,25 +125,25 @@ def _had(name: str, get: Callable[[], T]) -> T:
         ) from error
 
 
-def _limited(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, limit: int | None) -> RunData:
+def _limit_records(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, limit: int | None) -> RunData:
     """Returns the first `limit` training records as the data of a run."""
     n = len(prepared.train)
     if limit is None:
         return RunData(prepared, private, generated)
     if limit > n:
         raise ValueError(f"records={limit}: the training set has {n}")
-    some = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
+    train = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
     units = None if prepared.units is None else prepared.units[:limit]
-    fewer = replace(prepared, train=some, units=units)
-    return RunData(fewer, tuple(t[:limit] for t in private), generated)
+    limited_data = replace(prepared, train=train, units=units)
+    return RunData(limited_data, tuple(t[:limit] for t in private), generated)
 
 
-def _by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
+def _load_friends_by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
     """Returns the lines of Friends, with each line's speaker as its privacy unit if the recipe asks for units."""
     if recipe.features != "minilm":
         raise ValueError(f"features={recipe.features!r}: the lines of friends are texts; need 'minilm'")
-    train, test, outputs, speakers = _had("friends", lambda: encoded_by_speaker(say))
-    return _limited(
+    train, test, outputs, speakers = _load_or_explain("friends", lambda: encode_by_speaker(say))
+    return _limit_records(
         Prepared(train, test, outputs, None if recipe.unit is None else speakers),
         (*train.tensors, speakers),
         False,
@@ -149,15 +151,15 @@ def _by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
     )
 
 
-def _spirals() -> tuple[TensorDataset, TensorDataset, int]:
+def _load_spirals() -> tuple[TensorDataset, TensorDataset, int]:
     return spiral(_SPIRAL_TRAIN), spiral(_SPIRAL_TEST, seed=1), _SPIRAL_ARMS
 
 
 _VECTORS: Mapping[str, Callable[[], tuple[TensorDataset, TensorDataset, int]]] = {
-    "spiral": _spirals,
+    "spiral": _load_spirals,
     "line": lambda: (known.linear([10.0]), known.linear([10.0], seed=1), 1),
     "plane": lambda: (known.linear([10.0, 5.0]), known.linear([10.0, 5.0], seed=1), 1),
-    "adult": adult,
+    "adult": load_adult,
     "compas": lambda: risks(COMPAS),
     "german": lambda: risks(GERMAN),
     "cloud": lambda: (known.cloud(), known.cloud(seed=1), 2),

@@ -17,16 +17,18 @@ from sordino.app.runs import atomic_files
 NAME = "findings.json"
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_findings(folder: Path) -> dict[str, Any]:
     """Returns all findings that were kept; empty if there are none or the file cannot be read."""
     try:
-        found = json.loads((folder / NAME).read_text("utf-8"))
+        findings = json.loads((folder / NAME).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return findings if isinstance(findings, dict) else {}
 
 
-def keep(folder: Path, kind: str, table: Mapping[str, Any]) -> None:
+def keep_finding(folder: Path, kind: str, table: Mapping[str, Any]) -> None:
     """Replaces the finding of the same kind of audit or attack by a new one."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    atomic_files.write(folder / NAME, json.dumps({**read(folder), kind: {**table, "when": now}}, indent=1) + "\n")
+    atomic_files.write_file(
+        folder / NAME, json.dumps({**read_findings(folder), kind: {**table, "when": now}}, indent=1) + "\n"
+    )

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from sordino.app.runs.before import before
-from sordino.app.runs.method_words import PLAIN_WORDS, WORDS, distributed, words_of
+from sordino.app.runs.before import preparation_events
+from sordino.app.runs.method_words import PLAIN_WORDS, WORDS, assign_parameters, words_of
 from sordino.app.runs.problem import Problem
 from sordino.app.runs.recipe import Recipe
 from sordino.clipping.flat import Flat
@@ -35,42 +35,42 @@ class RunParts:
     """Of the words."""
     non_private: bool = False
 
-    def query(self, multiplier: float) -> Query:
+    def create_query(self, multiplier: float) -> Query:
         """Returns the query for each lot; a non-private run has neither bound nor noise."""
-        run, own = self._numbers(multiplier)
+        run, parameters = self._run_numbers_and_parameters(multiplier)
         if self.non_private:
             weigher, noise = Flat(math.inf), Gaussian(0.0)
         else:
-            weigher = WORDS["weigher"][self._words["weigher"]].build(run, own["weigher"])
+            weigher = WORDS["weigher"][self._words["weigher"]].build(run, parameters["weigher"])
             noise = WORDS["noise"][self._words["noise"]].build(multiplier)
-        query: Query = WORDS["query"][self._words["query"]].build(run, own["query"], weigher, noise)
+        query: Query = WORDS["query"][self._words["query"]].build(run, parameters["query"], weigher, noise)
         return query
 
-    def sampler(self) -> Sampler:
+    def create_sampler(self) -> Sampler:
         """Returns the sampler, which draws the lots."""
-        run, own = self._numbers(1.0)
-        sampler: Sampler = WORDS["sampler"][self._words["sampler"]].build(run, own["sampler"])
+        run, parameters = self._run_numbers_and_parameters(1.0)
+        sampler: Sampler = WORDS["sampler"][self._words["sampler"]].build(run, parameters["sampler"])
         return sampler
 
-    def backend(self) -> Backend:
+    def create_backend(self) -> Backend:
         """Returns the backend, which computes per-sample gradients."""
-        run, own = self._numbers(1.0)
+        run, parameters = self._run_numbers_and_parameters(1.0)
         word = PLAIN_WORDS["backend"] if self.non_private else self._words["backend"]
-        backend: Backend = WORDS["backend"][word].build(run, own["backend"])
+        backend: Backend = WORDS["backend"][word].build(run, parameters["backend"])
         return backend
 
     def event(self, multiplier: float, steps: int | None = None) -> Event:
         """Returns the event of everything the run releases in `steps` steps; None means the recipe's number."""
-        draws, steps = self.sampler(), self.recipe.steps if steps is None else steps
-        expected = draws.expected(self.records)
-        trained = dry_run(self.query(multiplier), draws, self.records, steps, expected, self.backend())
-        return compose([*before(self.recipe), trained])
+        draws, steps = self.create_sampler(), self.recipe.steps if steps is None else steps
+        expected = draws.expected_size(self.records)
+        trained = dry_run(self.create_query(multiplier), draws, self.records, steps, expected, self.create_backend())
+        return compose([*preparation_events(self.recipe), trained])
 
     @cached_property
     def _words(self) -> dict[str, str]:
         return words_of(self.recipe)
 
-    def _numbers(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
+    def _run_numbers_and_parameters(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
         """Returns the public numbers of the run, and the parameters of each of its words."""
         recipe = self.recipe
         sizes = {name: p.numel() for name, p in self.problem.model.named_parameters() if p.requires_grad}
@@ -81,8 +81,8 @@ class RunParts:
             steps=recipe.steps,
             records=self.records,
             tensors=len(sizes),
-            numbers=sum(sizes.values()),
+            trainable_numbers=sum(sizes.values()),
             learning_rate=self.problem.learning_rate,
             names=tuple(sizes),
         )
-        return run, distributed(self._words, run, self.parameters)
+        return run, assign_parameters(self._words, run, self.parameters)

@@ -28,13 +28,13 @@ from typing import Any
 from sordino.accounting import Budget
 from sordino.app.runs import atomic_files
 from sordino.app.runs.directory import CONFIG, FINISHED, Row, Run
-from sordino.app.runs.evaluate import correct
-from sordino.app.runs.fit import Failed, History, carry_out, resume
-from sordino.app.runs.job import assemble
+from sordino.app.runs.evaluate import mark_correct_records
+from sordino.app.runs.fit import History, RunFailed, carry_out_run, resume
+from sordino.app.runs.job import assemble_job
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.run_data import Say
-from sordino.app.runs.search import Search, score_of
-from sordino.app.runs.settings import read
+from sordino.app.runs.search import Search, score_statistic
+from sordino.app.runs.settings import read_config
 from sordino.app.runs.training_loop import TrainingNotFinite
 from sordino.events import canonical
 from sordino.ledger.claims import OTHERS, Claim, Guarantee, NoGuarantee
@@ -49,7 +49,7 @@ _MORE = "a trial released more than the search was priced for: it was interrupte
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """The result of a search."""
 
     folder: Path
@@ -57,148 +57,159 @@ class Found:
     finished: bool
     chosen: Mapping[str, Any]
     """The values of the grid that won; empty where it was stopped, or where chance made no trial."""
-    last: Row | None
+    last_row: Row | None
     """The winner's last evaluation."""
 
 
-def search(what: Search, folder: Path, budget: Path | None = None, say: Say = lambda _: None) -> Found:
+def carry_out_search(
+    planned_search: Search, folder: Path, budget: Path | None = None, say: Say = lambda _: None
+) -> SearchResult:
     """Carries out a search, or continues one if the folder holds the same; enters its cost in a budget when it begins."""
     # Without a stream the search is over and only its result is read.
-    rng = _begun(what, folder, budget)
+    rng = _begin_or_continue(planned_search, folder, budget)
     if rng is not None:
         say("searching: how many trials there are and how they score stays secret; the best is released at the end")
-        if not (folder / WINNER).exists() and not _won(what, folder, rng):
-            return Found(folder, what.claim(), False, {}, None)
-        _finish(what, folder)
+        if not (folder / WINNER).exists() and not _run_trials(planned_search, folder, rng):
+            return SearchResult(folder, planned_search.claim(), False, {}, None)
+        _release_winner(planned_search, folder)
     # Only the winner is known from here on.
-    held = _held(folder)["outcome"]
-    if held is None:
-        return Found(folder, what.claim(), True, {}, None)
-    recipe = read(folder / WINNER / CONFIG).settings().recipe
-    chosen = {name: getattr(recipe, name) for name in what.grid}
-    return Found(folder, what.claim(**held), True, chosen, Run(folder / WINNER).rows()[-1])
+    outcome = _read_search_file(folder)["outcome"]
+    if outcome is None:
+        return SearchResult(folder, planned_search.claim(), True, {}, None)
+    recipe = read_config(folder / WINNER / CONFIG).to_settings().recipe
+    chosen = {name: getattr(recipe, name) for name in planned_search.grid}
+    return SearchResult(folder, planned_search.claim(**outcome), True, chosen, Run(folder / WINNER).read_rows()[-1])
 
 
-def _held(folder: Path) -> dict[str, Any]:
+def _read_search_file(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / SEARCH).read_text("utf-8")))
 
 
-def _begun(what: Search, folder: Path, budget: Path | None) -> Rng | None:
+def _begin_or_continue(planned_search: Search, folder: Path, budget: Path | None) -> Rng | None:
     """Returns the random stream of the search, saved before anything is drawn from it; None if the search is over."""
     # An earlier process began this search: continue with its key, so that number and trials are the same.
     if (folder / SEARCH).exists():
-        held = _held(folder)
-        if held["search"] != what.table():
+        search_file = _read_search_file(folder)
+        if search_file["search"] != planned_search.table():
             raise ValueError(
                 f"{folder}: holds another search; give the same fields to go on with it, or another folder"
             )
-        if "key" in held:  # of version 0.2, which kept the key here
-            return None if held["key"] is None else Rng.replay(held["key"])
-        if held["going_on"]:
+        if "key" in search_file:  # of version 0.2, which kept the key here
+            return None if search_file["key"] is None else Rng.replay(search_file["key"])
+        if search_file["going_on"]:
             return Rng.replay(read_secret(folder)["search"])
         erase_secret(folder)  # a crash came before it was erased
         return None
-    begun = (TRIALS, NAME, ".gitignore")  # what a crash leaves before anything is drawn
-    if folder.exists() and any(path.name not in begun for path in folder.iterdir()):
+    leftovers = (TRIALS, NAME, ".gitignore")  # what a crash leaves before anything is drawn
+    if folder.exists() and any(path.name not in leftovers for path in folder.iterdir()):
         raise ValueError(f"{folder}: holds something already; need a new or empty folder")
     # A new search: the budget is charged and the key is on the disk before the first draw.
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / TRIALS).mkdir(exist_ok=True, mode=0o700)
-    seed = what.settings.options.seed
+    seed = planned_search.settings.options.seed
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     if budget is not None:
-        Budget(budget).spend(what.event, f"search {folder.name}")
+        Budget(budget).spend(planned_search.event, f"search {folder.name}")
     write_secret(folder, {"search": rng.state_dict()})
-    _write(what, folder, {"going_on": True})
+    _write_search_file(planned_search, folder, {"going_on": True})
     return rng
 
 
-def _write(what: Search, folder: Path, more: Mapping[str, Any]) -> None:
-    atomic_files.write(folder / SEARCH, json.dumps({"search": what.table(), "outcome": None, **more}, indent=1) + "\n")
+def _write_search_file(planned_search: Search, folder: Path, further_fields: Mapping[str, Any]) -> None:
+    atomic_files.write_file(
+        folder / SEARCH,
+        json.dumps({"search": planned_search.table(), "outcome": None, **further_fields}, indent=1) + "\n",
+    )
 
 
-def _won(what: Search, folder: Path, rng: Rng) -> bool:
+def _run_trials(planned_search: Search, folder: Path, rng: Rng) -> bool:
     """Runs all trials and moves the best one to its place; returns False if a trial was asked to stop."""
     # Every outcome is on the disk before the next trial begins, so no trial is made twice.
     outcomes = []
-    for number in range(what.number.drawn(rng.child("number"))):
-        place = folder / TRIALS / f"{number:06d}"
-        if not (place / OUTCOME).exists():
-            outcome = _trial(what, rng, number, place)
+    for number in range(planned_search.number.draw(rng.child("number"))):
+        trial_folder = folder / TRIALS / f"{number:06d}"
+        if not (trial_folder / OUTCOME).exists():
+            outcome = _run_trial(planned_search, rng, number, trial_folder)
             if outcome is None:
                 return False
-            atomic_files.write(place / OUTCOME, json.dumps(outcome) + "\n")
-        outcomes.append(json.loads((place / OUTCOME).read_text("utf-8")))
+            atomic_files.write_file(trial_folder / OUTCOME, json.dumps(outcome) + "\n")
+        outcomes.append(json.loads((trial_folder / OUTCOME).read_text("utf-8")))
     # Equal scores go to the first trial. A void claim of any trial voids that of the search.
     if outcomes:
-        best = max(range(len(outcomes)), key=lambda number: (_rank(outcomes[number]["score"]), -number))
+        best = max(range(len(outcomes)), key=lambda number: (_score_or_lowest(outcomes[number]["score"]), -number))
         reasons = sorted({reason for outcome in outcomes for reason in outcome["reasons"]})
-        place = folder / TRIALS / f"{best:06d}"
-        atomic_files.write(place / OUTCOME, json.dumps({**outcomes[best], "reasons": reasons}) + "\n")
-        os.replace(place, folder / WINNER)
+        trial_folder = folder / TRIALS / f"{best:06d}"
+        atomic_files.write_file(trial_folder / OUTCOME, json.dumps({**outcomes[best], "reasons": reasons}) + "\n")
+        os.replace(trial_folder, folder / WINNER)
     return True
 
 
-def _rank(score: float | None) -> float:
+def _score_or_lowest(score: float | None) -> float:
     return -math.inf if score is None else score
 
 
-def _trial(what: Search, rng: Rng, number: int, place: Path) -> dict[str, Any] | None:
+def _run_trial(planned_search: Search, rng: Rng, number: int, trial_folder: Path) -> dict[str, Any] | None:
     """Trains and scores one trial, or continues it; returns None if it was asked to stop."""
     # A trial whose numbers are no longer finite is an outcome like others, worse than all.
     try:
-        begun = (place / CONFIG).is_file()
-        history = resume(place, Silent()) if begun else carry_out(what.drawn(rng, number), place, Silent())
-    except Failed as error:
+        begun = (trial_folder / CONFIG).is_file()
+        history = (
+            resume(trial_folder, Silent())
+            if begun
+            else carry_out_run(planned_search.draw_settings(rng, number), trial_folder, Silent())
+        )
+    except RunFailed as error:
         if not isinstance(error.__cause__, TrainingNotFinite):
             raise
         return {"score": None, "not_covered": [], "rests_on": [], "reasons": []}
     if history.status != FINISHED:
         return None
     # A trial that released more than it was priced for voids the claim of the search.
-    said, reasons = history.claim, []
-    if isinstance(said, NoGuarantee):
-        reasons = [said.reason]
-    elif canonical(said.event) != what.run:
+    claim, reasons = history.claim, []
+    if isinstance(claim, NoGuarantee):
+        reasons = [claim.reason]
+    elif canonical(claim.event) != planned_search.run:
         reasons = [_MORE]
     kept: tuple[list[str], list[str]] = ([], [])
-    if isinstance(said, Guarantee):  # that other ledgers used these records would tell how many trials there were
-        kept = [name for name in said.not_covered if not name.startswith(OTHERS)], list(said.rests_on)
-    score = _score(what, history, rng.child("score", number))
+    if isinstance(claim, Guarantee):  # that other ledgers used these records would tell how many trials there were
+        kept = [name for name in claim.not_covered if not name.startswith(OTHERS)], list(claim.rests_on)
+    score = _score_trial(planned_search, history, rng.child("score", number))
     return {"score": score, "not_covered": kept[0], "rests_on": kept[1], "reasons": reasons}
 
 
-def _score(what: Search, history: History, rng: Rng) -> float | None:
+def _score_trial(planned_search: Search, history: History, rng: Rng) -> float | None:
     """Returns the score of a trial, larger being better; None is worse than all."""
-    if what.score_noise is not None:
-        job = assemble(read(history.run / CONFIG).settings(), lambda _: None)
-        rows = correct(history.model, job)[:, None]
-        return float(ask(score_of(what.score_noise), rows, ledger=Ledger(), expected_batch=1.0, rng=rng))
-    found = history.test_accuracy
-    if found is None:
-        found = None if history.test_loss is None else -history.test_loss
-    return found if found is not None and math.isfinite(found) else None
+    if planned_search.score_noise is not None:
+        job = assemble_job(read_config(history.run / CONFIG).to_settings(), lambda _: None)
+        rows = mark_correct_records(history.model, job)[:, None]
+        return float(
+            ask(score_statistic(planned_search.score_noise), rows, ledger=Ledger(), expected_batch=1.0, rng=rng)
+        )
+    test_score = history.test_accuracy
+    if test_score is None:
+        test_score = None if history.test_loss is None else -history.test_loss
+    return test_score if test_score is not None and math.isfinite(test_score) else None
 
 
-def _finish(what: Search, folder: Path) -> None:
+def _release_winner(planned_search: Search, folder: Path) -> None:
     """Gives the winner the claim of the search and deletes everything else; it can safely be repeated."""
     # The winner's checkpoints would let the trial be continued, so they are deleted.
-    place, outcome = folder / WINNER, None
-    if place.exists():
+    winner_folder, outcome = folder / WINNER, None
+    if winner_folder.exists():
         shutil.rmtree(
-            Run(place).checkpoints, ignore_errors=True
+            Run(winner_folder).checkpoints, ignore_errors=True
         )  # they hold the noise's key, and could be gone on with
-        if (place / OUTCOME).exists():
-            held = json.loads((place / OUTCOME).read_text("utf-8"))
-            outcome = {name: held[name] for name in ("not_covered", "rests_on", "reasons")}
-            said, run = what.claim(**outcome), Run(place)
-            epsilon = said.epsilon if isinstance(said, Guarantee) else None
-            rows = [replace(row, epsilon=epsilon) for row in run.rows()]
+        if (winner_folder / OUTCOME).exists():
+            winner_outcome = json.loads((winner_folder / OUTCOME).read_text("utf-8"))
+            outcome = {name: winner_outcome[name] for name in ("not_covered", "rests_on", "reasons")}
+            claim, run = planned_search.claim(**outcome), Run(winner_folder)
+            epsilon = claim.epsilon if isinstance(claim, Guarantee) else None
+            rows = [replace(row, epsilon=epsilon) for row in run.read_rows()]
             run.write_rows(rows)
-            run.write_privacy(said, FINISHED, rows[-1].step if rows else 0, what.settings.recipe.epsilon)
+            run.write_privacy(claim, FINISHED, rows[-1].step if rows else 0, planned_search.settings.recipe.epsilon)
     # The other trials are secret. The key goes last, because a crash before that repeats this function.
     shutil.rmtree(folder / TRIALS, ignore_errors=True)
-    _write(what, folder, {"going_on": False, "outcome": outcome})
+    _write_search_file(planned_search, folder, {"going_on": False, "outcome": outcome})
     erase_secret(folder)
-    if place.exists():
-        (place / OUTCOME).unlink(missing_ok=True)
+    if winner_folder.exists():
+        (winner_folder / OUTCOME).unlink(missing_ok=True)

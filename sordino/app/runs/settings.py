@@ -16,11 +16,11 @@ from sordino.app.runs import Recipe, diagnosis, find, from_table, own_file
 from sordino.app.runs.method_words import words_of
 from sordino.app.runs.own_data import GivenData
 from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.own_recipes import own_recipe
+from sordino.app.runs.own_recipes import recipe_for_own_data
 from sordino.app.runs.recipe import MEASURED
 
 _TABLES = ("recipe", "options", "parameters", "data")
-_WRITTEN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
+_TABLES_OF_A_RUN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
 _REPORT = "report"  # of the command that reads the file, not of the run
 _MOST_BYTES = 1 << 20
 _RECIPE = tuple(f.name for f in fields(Recipe))
@@ -66,7 +66,7 @@ class Options:
         for name in ("evaluate_every", "checkpoint_every"):
             if getattr(self, name) is not None:
                 validate.count(name, getattr(self, name))
-        diagnosis.asked(self.diagnose)
+        diagnosis.parse_names(self.diagnose)
         if self.budget is not None:
             validate.positive("budget", self.budget)
         for name in ("non_private", "show_private", "trace", "isolate", "keep_key"):
@@ -99,7 +99,7 @@ class Settings:
 _OPTIONS = tuple(f.name for f in fields(Options))
 
 
-def settle(
+def make_settings(
     recipe: str | Recipe | None,
     given: Mapping[str, Any],
     parameters: Mapping[str, Any] | None = None,
@@ -114,12 +114,12 @@ def settle(
     100
     """
     # Sort the fields into those of the recipe and those of the options; unknown names are refused.
-    asked = {name: value for name, value in given.items() if value is not None}
-    unknown = [name for name in asked if name not in _RECIPE and name not in _OPTIONS]
+    given_fields = {name: value for name, value in given.items() if value is not None}
+    unknown = [name for name in given_fields if name not in _RECIPE and name not in _OPTIONS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: not a field; there is {', '.join((*_RECIPE, *_OPTIONS))}")
-    changes = {name: value for name, value in asked.items() if name in _RECIPE and name not in MEASURED}
-    options = {name: value for name, value in asked.items() if name in _OPTIONS}
+    changes = {name: value for name, value in given_fields.items() if name in _RECIPE and name not in MEASURED}
+    options = {name: value for name, value in given_fields.items() if name in _OPTIONS}
     # With `budget_stop`, ε is a limit and no calibration target.
     if budget_stop and "budget" not in options:
         if "epsilon" not in changes:
@@ -129,8 +129,8 @@ def settle(
     if options.get("non_private"):
         changes.pop("epsilon", None)
         changes["noise_multiplier"] = 0.0
-    chosen = _recipe(recipe, changes) if own is None else _of_own(recipe, own, changes)
-    settings = Settings(chosen, Options(**options), _numbers(parameters or {}), own)
+    chosen = _choose_recipe(recipe, changes) if own is None else _choose_own_recipe(recipe, own, changes)
+    settings = Settings(chosen, Options(**options), _check_numbers(parameters or {}), own)
     words_of(settings.recipe)  # refuses a name that is not there
     return settings
 
@@ -160,19 +160,19 @@ class Config:
             raise TypeError(f"report={wanted!r}: must be true or false")
         return wanted
 
-    def settings(self) -> Settings:
+    def to_settings(self) -> Settings:
         """Returns the settings of a run that wrote down every field."""
         options = {name: value for name, value in self.options.items() if name != _REPORT}
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
-        own = own_file.from_table(self.data) if self.data else None
-        settings = Settings(from_table(self.recipe), Options(**options), _numbers(self.parameters), own)
+        own = own_file.own_file_from_table(self.data) if self.data else None
+        settings = Settings(from_table(self.recipe), Options(**options), _check_numbers(self.parameters), own)
         words_of(settings.recipe)
         return settings
 
 
-def read(path: str | Path) -> Config:
+def read_config(path: str | Path) -> Config:
     """Reads a TOML file that is flat or has the tables of a run's config.toml."""
     name = str(path)
     # The file may be anything: its size is limited, and every error becomes a message that names it.
@@ -190,19 +190,19 @@ def read(path: str | Path) -> Config:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{name}: not TOML ({error})") from error
     # Fields outside a table belong to the options or to the recipe, by their name.
-    found: dict[str, dict[str, Any]] = {key: {} for key in (*_TABLES, *_WRITTEN)}
+    tables: dict[str, dict[str, Any]] = {key: {} for key in (*_TABLES, *_TABLES_OF_A_RUN)}
     for key, value in table.items():
-        if isinstance(value, dict) != (key in _TABLES or key in _WRITTEN):
-            what = "no" if key in found else "not a"
+        if isinstance(value, dict) != (key in _TABLES or key in _TABLES_OF_A_RUN):
+            what = "no" if key in tables else "not a"
             raise ValueError(f"{name}: {key} is {what} table; there is {', '.join(_TABLES)}")
         if isinstance(value, dict):
-            found[key] = value
+            tables[key] = value
         elif key != "format":
-            found["options" if key in (*_OPTIONS, _REPORT) else "recipe"][key] = value
-    return Config(found["recipe"], found["options"], found["parameters"], found["data"], found["resolved"])
+            tables["options" if key in (*_OPTIONS, _REPORT) else "recipe"][key] = value
+    return Config(tables["recipe"], tables["options"], tables["parameters"], tables["data"], tables["resolved"])
 
 
-def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
+def _choose_recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
     """Returns the recipe by object or by name, or built from the given fields alone, with the changes."""
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
@@ -213,32 +213,32 @@ def _recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
             raise TypeError(f"name={changes['name']!r}: must be text")
         try:
             recipe = changes["name"]
-            found = find(recipe)
+            known_recipe = find(recipe)
         except ValueError:
             return from_table(changes)  # a recipe of the user's own
-        return _tuned(found, recipe, changes)
+        return _tuned_nearest(known_recipe, recipe, changes)
     if not isinstance(recipe, str):
         raise TypeError(f"recipe={recipe!r}: must be a name or a Recipe")
-    return _tuned(find(recipe), recipe, changes)
+    return _tuned_nearest(find(recipe), recipe, changes)
 
 
-def _of_own(recipe: str | Recipe | None, own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
+def _choose_own_recipe(recipe: str | Recipe | None, own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
     """Returns the recipe for a run on the user's own data, with the changes."""
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
     if recipe is not None:
         raise ValueError(f"recipe {recipe!r} and own data: a recipe has data of its own; leave one of them out")
-    return own_recipe(own, changes)
+    return recipe_for_own_data(own, changes)
 
 
-def _tuned(found: Recipe, name: str, changes: Mapping[str, Any]) -> Recipe:
+def _tuned_nearest(default_recipe: Recipe, name: str, changes: Mapping[str, Any]) -> Recipe:
     """Returns the recipe that was tuned nearest to the ε asked for, with the changes."""
     epsilon = changes.get("epsilon")
-    if epsilon is not None and found.epsilon is not None:
-        found = find(name, validate.positive("epsilon", epsilon))
-    rest = {key: value for key, value in changes.items() if (key, value) != ("name", name)}
-    return found.but(**rest)
+    if epsilon is not None and default_recipe.epsilon is not None:
+        default_recipe = find(name, validate.positive("epsilon", epsilon))
+    other_changes = {key: value for key, value in changes.items() if (key, value) != ("name", name)}
+    return default_recipe.but(**other_changes)
 
 
-def _numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
+def _check_numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
     return {str(name): validate.number(f"parameter {name}", value) for name, value in parameters.items()}

@@ -6,7 +6,7 @@ Run k has initial weights of `init_seed` + k. Its lots and noise are its own: fr
 `seed` + k, where a seed was given.
 
 **Privacy:** each run's claim covers that run. Who sees all of them, or the mean of them, or the best of them, sees all
-that they released: `together` is the claim of that.
+that they released: `joint_claim` is the claim of that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sordino import validate
 from sordino.accounting import PLD
 from sordino.app.runs import atomic_files
 from sordino.app.runs.directory import FINISHED
-from sordino.app.runs.fit import History, carry_out, named
+from sordino.app.runs.fit import History, carry_out_run, folder_for
 from sordino.app.runs.progress_view import View
 from sordino.app.runs.settings import Settings
 from sordino.events import compose
@@ -42,16 +42,20 @@ class Spread:
     values: tuple[float, ...]
 
     @staticmethod
-    def of(values: Sequence[float | None]) -> Spread | None:
+    def of_values(values: Sequence[float | None]) -> Spread | None:
         """Returns the spread of some values, or None if a run has no such number.
 
         >>> Spread.of([1.0, 3.0])
         Spread(mean=2.0, deviation=1.4142135623730951, values=(1.0, 3.0))
         """
-        found = tuple(value for value in values if value is not None and math.isfinite(value))
-        if not found or len(found) < len(values):
+        finite_values = tuple(value for value in values if value is not None and math.isfinite(value))
+        if not finite_values or len(finite_values) < len(values):
             return None
-        return Spread(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, found)
+        return Spread(
+            statistics.fmean(finite_values),
+            statistics.stdev(finite_values) if len(finite_values) > 1 else None,
+            finite_values,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +64,18 @@ class SeveralSeeds:
 
     folder: Path
     runs: tuple[History, ...]
-    together: Claim
+    joint_claim: Claim
     """Of all that was released, by all runs."""
 
     @property
     def test_accuracy(self) -> Spread | None:
         """The test accuracy at the end of each run."""
-        return Spread.of([run.test_accuracy for run in self.runs])
+        return Spread.of_values([run.test_accuracy for run in self.runs])
 
     @property
     def test_loss(self) -> Spread | None:
         """The test loss at the end of each run."""
-        return Spread.of([run.test_loss for run in self.runs])
+        return Spread.of_values([run.test_loss for run in self.runs])
 
     @property
     def finished(self) -> bool:
@@ -86,37 +90,37 @@ class SeveralSeeds:
             "test_accuracy": None if self.test_accuracy is None else vars(self.test_accuracy),
             "test_loss": None if self.test_loss is None else vars(self.test_loss),
             "seconds": sum(run.seconds for run in self.runs),
-            "each": [{"run": str(run.run), "claim": claims.table(run.claim)} for run in self.runs],
-            "together": claims.table(self.together),
+            "each": [{"run": str(run.run), "claim": claims.claim_to_json(run.claim)} for run in self.runs],
+            "together": claims.claim_to_json(self.joint_claim),
         }
 
 
 def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, view: View) -> SeveralSeeds:
     """Carries out new runs with so many seeds, one after the other; a run that is asked to stop is the last."""
-    folder = Path(out) if out is not None else named(settings.recipe.name)
+    folder = Path(out) if out is not None else folder_for(settings.recipe.name)
     runs: list[History] = []
     for number in range(validate.count("seeds", seeds)):
         view.say(f"seed {number}, {number + 1} of {seeds}")
-        runs.append(carry_out(_numbered(settings, number), folder / f"seed-{number}", view))
-        found = SeveralSeeds(folder, tuple(runs), together([run.claim for run in runs], settings.recipe.delta))
-        atomic_files.write(folder / SUMMARY, json.dumps(found.table(), indent=1) + "\n")
+        runs.append(carry_out_run(_settings_of_run(settings, number), folder / f"seed-{number}", view))
+        result = SeveralSeeds(folder, tuple(runs), claim_together([run.claim for run in runs], settings.recipe.delta))
+        atomic_files.write_file(folder / SUMMARY, json.dumps(result.table(), indent=1) + "\n")
         if runs[-1].status != FINISHED:
             break
-    return found
+    return result
 
 
-def together(each: Sequence[Claim], delta: float) -> Claim:
+def claim_together(each: Sequence[Claim], delta: float) -> Claim:
     """Returns the claim about several runs on the same records; there is no guarantee if one of them has none."""
-    proved = [claim for claim in each if isinstance(claim, Guarantee)]
-    if len(proved) < len(each):
+    guarantees = [claim for claim in each if isinstance(claim, Guarantee)]
+    if len(guarantees) < len(each):
         return next(claim for claim in each if not isinstance(claim, Guarantee))
-    uncovered = tuple(dict.fromkeys(name for claim in proved for name in claim.not_covered))
-    rests = tuple(f"run {number}: {name}" for number, claim in enumerate(proved) for name in claim.rests_on)
-    unit = proved[0].unit  # of all: they are runs of one recipe
-    return claims.claim(compose([claim.event for claim in proved]), delta, PLD(), uncovered, rests, unit=unit)
+    uncovered = tuple(dict.fromkeys(name for claim in guarantees for name in claim.not_covered))
+    rests = tuple(f"run {number}: {name}" for number, claim in enumerate(guarantees) for name in claim.rests_on)
+    unit = guarantees[0].unit  # of all: they are runs of one recipe
+    return claims.make_claim(compose([claim.event for claim in guarantees]), delta, PLD(), uncovered, rests, unit=unit)
 
 
-def _numbered(settings: Settings, number: int) -> Settings:
+def _settings_of_run(settings: Settings, number: int) -> Settings:
     """Returns the settings of run `number`, with seeds of its own."""
     options = settings.options
     seed = None if options.seed is None else options.seed + number

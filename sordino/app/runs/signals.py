@@ -14,33 +14,33 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Wish:
+class StopRequest:
     """Remembers whether somebody asked to stop."""
 
     def __init__(self) -> None:
-        self.asked: str | None = None
+        self.signal_name: str | None = None
 
     def __call__(self) -> bool:
         """Returns True once a signal has come."""
-        return self.asked is not None
+        return self.signal_name is not None
 
 
 @contextmanager
-def signals() -> Iterator[Wish]:
-    """Yields a `Wish` that signals set; outside the main thread, where Python receives none, it is never set."""
-    wish = Wish()
+def watch_signals() -> Iterator[StopRequest]:
+    """Yields a `StopRequest` that signals set; outside the main thread, where Python receives none, it is never set."""
+    stop_request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield wish
+        yield stop_request
         return
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        if wish.asked is not None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop_request.signal_name is not None:
             raise KeyboardInterrupt
-        wish.asked = signal.Signals(number).name
+        stop_request.signal_name = signal.Signals(number).name
 
-    before = {each: signal.signal(each, heard) for each in _SIGNALS}
+    former_handlers = {each: signal.signal(each, on_signal) for each in _SIGNALS}
     try:
-        yield wish
+        yield stop_request
     finally:
-        for each, handler in before.items():
+        for each, handler in former_handlers.items():
             signal.signal(each, handler)

@@ -48,7 +48,7 @@ _FASHION = (
 )
 
 
-def _thesis(
+def _thesis_recipe(
     name: str, dataset: str, model: str, batches: int, bound: float, printed: str, centre: float, pixels: str
 ) -> Recipe:
     """Returns a recipe with the settings of Pflaeging 2023."""
@@ -71,7 +71,7 @@ def _thesis(
     )
 
 
-def _abadi_mnist(name: str, multiplier: float, pca: float, epochs: int) -> Recipe:
+def _abadi_mnist_recipe(name: str, multiplier: float, pca: float, epochs: int) -> Recipe:
     """Returns a recipe with the MNIST settings of Abadi et al. 2016 (arXiv:1607.00133), with a private PCA."""
     return Recipe(
         name=name,
@@ -95,7 +95,7 @@ def _abadi_mnist(name: str, multiplier: float, pca: float, epochs: int) -> Recip
     )
 
 
-def _abadi_cifar(name: str, rate: float, steps: int) -> Recipe:
+def _abadi_cifar_recipe(name: str, rate: float, steps: int) -> Recipe:
     """Returns a recipe with the CIFAR-10 settings of Abadi et al. 2016 (arXiv:1607.00133), on frozen features."""
     return Recipe(
         name=name,
@@ -114,13 +114,13 @@ def _abadi_cifar(name: str, rate: float, steps: int) -> Recipe:
 
 
 SOURCES: tuple[Recipe, ...] = (
-    _thesis("thesis-mnist", "mnist", "mnist-net", 240, 1.0, "1.769", 0.0, _THESIS_MNIST),
-    _thesis("thesis-cifar", "cifar10", "cifar-net", 250, 5.0, "1.729", 0.5, "to [−1, 1] here"),
-    _abadi_mnist("abadi-mnist-large-noise", 8.0, 16.0, 100),
-    _abadi_mnist("abadi-mnist", 4.0, 7.0, 200),
-    _abadi_mnist("abadi-mnist-small-noise", 2.0, 4.0, 700),
-    _abadi_cifar("abadi-cifar", 0.04, 3500),
-    _abadi_cifar("abadi-cifar-lot-4000", 0.08, 11_500),
+    _thesis_recipe("thesis-mnist", "mnist", "mnist-net", 240, 1.0, "1.769", 0.0, _THESIS_MNIST),
+    _thesis_recipe("thesis-cifar", "cifar10", "cifar-net", 250, 5.0, "1.729", 0.5, "to [−1, 1] here"),
+    _abadi_mnist_recipe("abadi-mnist-large-noise", 8.0, 16.0, 100),
+    _abadi_mnist_recipe("abadi-mnist", 4.0, 7.0, 200),
+    _abadi_mnist_recipe("abadi-mnist-small-noise", 2.0, 4.0, 700),
+    _abadi_cifar_recipe("abadi-cifar", 0.04, 3500),
+    _abadi_cifar_recipe("abadi-cifar-lot-4000", 0.08, 11_500),
     Recipe(
         name="wd-mnist",
         dataset="mnist",

@@ -16,7 +16,7 @@ _RISK = "not tuned: rate, steps and learning rate are of the kind that Adult has
 _FRIENDS = "not tuned: learning rate and steps are those of the first trial; the tuning is not in the claim"
 
 
-def _adult(epsilon: float) -> Recipe:
+def _adult_recipe(epsilon: float) -> Recipe:
     """Returns a recipe for logistic regression on Adult."""
     return Recipe(
         name="adult",
@@ -36,7 +36,7 @@ def _adult(epsilon: float) -> Recipe:
     )
 
 
-def _risk(name: str, epsilon: float, learning_rate: float) -> Recipe:
+def _risk_recipe(name: str, epsilon: float, learning_rate: float) -> Recipe:
     """Returns a recipe for logistic regression on COMPAS or German."""
     return Recipe(
         name=name,
@@ -56,7 +56,7 @@ def _risk(name: str, epsilon: float, learning_rate: float) -> Recipe:
     )
 
 
-def _text(name: str, epsilon: float, rate: float, steps: int, learning_rate: float) -> Recipe:
+def _text_recipe(name: str, epsilon: float, rate: float, steps: int, learning_rate: float) -> Recipe:
     """Returns a recipe for softmax regression on the sentence vectors of a frozen encoder."""
     return Recipe(
         name=name,
@@ -76,7 +76,7 @@ def _text(name: str, epsilon: float, rate: float, steps: int, learning_rate: flo
     )
 
 
-def _friends(epsilon: float, learning_rate: float) -> Recipe:
+def _friends_recipe(epsilon: float, learning_rate: float) -> Recipe:
     """Returns a recipe for the lines of Friends, in which the privacy unit is the speaker."""
     return Recipe(
         name="friends",
@@ -99,11 +99,11 @@ def _friends(epsilon: float, learning_rate: float) -> Recipe:
 
 
 TABLES: tuple[Recipe, ...] = (
-    *(_adult(epsilon) for epsilon in (1.0, 3.0)),
-    *(_risk("compas", epsilon, 0.02) for epsilon in (1.0, 3.0)),
-    *(_risk("german", epsilon, 0.02) for epsilon in (1.0, 3.0)),
-    *(_text("r8", epsilon, 0.1, 200, 0.01) for epsilon in (1.0, 3.0, 8.0)),
-    _text("20news", 1.0, 0.1, 200, 0.005),
-    *(_text("20news", epsilon, 0.2, 300, 0.005) for epsilon in (3.0, 8.0)),
-    *(_friends(epsilon, 0.005) for epsilon in (3.0, 8.0)),
+    *(_adult_recipe(epsilon) for epsilon in (1.0, 3.0)),
+    *(_risk_recipe("compas", epsilon, 0.02) for epsilon in (1.0, 3.0)),
+    *(_risk_recipe("german", epsilon, 0.02) for epsilon in (1.0, 3.0)),
+    *(_text_recipe("r8", epsilon, 0.1, 200, 0.01) for epsilon in (1.0, 3.0, 8.0)),
+    _text_recipe("20news", 1.0, 0.1, 200, 0.005),
+    *(_text_recipe("20news", epsilon, 0.2, 300, 0.005) for epsilon in (3.0, 8.0)),
+    *(_friends_recipe(epsilon, 0.005) for epsilon in (3.0, 8.0)),
 )

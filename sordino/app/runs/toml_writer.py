@@ -22,23 +22,27 @@ def dumps(table: Mapping[str, Any]) -> str:
     name = "mnist"
     rate = 0.0625
     """
-    return "\n\n".join(_tables(table, ())).lstrip("\n") + "\n"
+    return "\n\n".join(_format_tables(table, ())).lstrip("\n") + "\n"
 
 
-def _tables(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _format_tables(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     """Returns the text of a table and of each of its subtables."""
-    rows = [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None and not isinstance(v, Mapping)]
-    head = [f"[{'.'.join(map(_key, path))}]"] if path and (rows or not table) else []
+    rows = [
+        f"{_format_key(k)} = {_format_value(v)}"
+        for k, v in table.items()
+        if v is not None and not isinstance(v, Mapping)
+    ]
+    head = [f"[{'.'.join(map(_format_key, path))}]"] if path and (rows or not table) else []
     own = ["\n".join([*head, *rows])] if head or rows else []
-    inner = [text for k, v in table.items() if isinstance(v, Mapping) for text in _tables(v, (*path, k))]
+    inner = [text for k, v in table.items() if isinstance(v, Mapping) for text in _format_tables(v, (*path, k))]
     return own + inner
 
 
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
+def _format_key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _format_text(key)
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Returns a value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -47,12 +51,12 @@ def _value(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
-        return _text(value)
+        return _format_text(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     raise TypeError(f"{value!r}: a {type(value).__name__} has no place in TOML here")
 
 
-def _text(text: str) -> str:
+def _format_text(text: str) -> str:
     # JSON's escapes are TOML's, but for DEL, and for the halves of characters that no file can hold
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -26,19 +26,19 @@ import torch
 from torch import nn
 
 from sordino.app.runs import preparation, run_checkpoint
-from sordino.app.runs.before import before
-from sordino.app.runs.configuration_changes import changed, load_state
-from sordino.app.runs.diagnosis import Diagnosis, asked
+from sordino.app.runs.before import preparation_events
+from sordino.app.runs.configuration_changes import find_changes, load_optimizer_state
+from sordino.app.runs.diagnosis import Diagnosis, parse_names
 from sordino.app.runs.directory import RUNNING, Row, Run
-from sordino.app.runs.distributed_files import Crew, Elsewhere
-from sordino.app.runs.evaluate import at_evaluation
+from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
+from sordino.app.runs.evaluate import evaluate_run
 from sordino.app.runs.job import TRAINING_LOSS, Job
-from sordino.app.runs.parameter_digest import digest
+from sordino.app.runs.parameter_digest import parameter_digest
 from sordino.app.runs.progress_view import View
 from sordino.app.runs.run_checkpoint import Checkpoint
-from sordino.app.runs.write_ahead import Ahead
-from sordino.distributed.process_group import fresh
-from sordino.environment import difference, here
+from sordino.app.runs.write_ahead import WriteAheadLedger
+from sordino.distributed.process_group import new_rng
+from sordino.environment import current_environment, describe_difference
 from sordino.events import NonPrivate
 from sordino.ledger.claims import Claim, Guarantee
 from sordino.ledger.ledger import Ledger
@@ -50,8 +50,8 @@ from sordino.replay import Replay
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Informed
 
-ENTERED = Replay("the steps are in the write-ahead ledger, and nothing that makes them is another", entered=True)
-ALONE = Crew()
+REPLAY_ENTERED = Replay("the steps are in the write-ahead ledger, and nothing that makes them is another", entered=True)
+SINGLE_PROCESS = RunRanks()
 _LOWER = "lower learning_rate in config.toml"
 NO_KEY = "its noise key is gone"
 SAME_RECORDS = "the records are those the run began with: the key that would show it is gone"
@@ -65,26 +65,39 @@ class TrainingNotFinite(RuntimeError):
 class Training:
     """A run in progress, with everything that changes while it trains."""
 
-    def __init__(self, job: Job, run: Run, ahead: Ahead | Elsewhere, view: View, crew: Crew = ALONE) -> None:
-        self.job, self.run, self.ahead, self.view, self.crew = job, run, ahead, view, crew
+    def __init__(
+        self,
+        job: Job,
+        run: Run,
+        write_ahead_ledger: WriteAheadLedger | FollowerLedger,
+        view: View,
+        run_ranks: RunRanks = SINGLE_PROCESS,
+    ) -> None:
+        self.job, self.run, self.write_ahead_ledger, self.view, self.run_ranks = (
+            job,
+            run,
+            write_ahead_ledger,
+            view,
+            run_ranks,
+        )
         recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
         self.ledger = Ledger()
-        self.private = job.private(options.seed, self.ledger, crew.ranks)
-        for name in job.not_covered():
+        self.private = job.create_private(options.seed, self.ledger, run_ranks.ranks)
+        for name in job.list_not_covered():
             self.ledger.disclose(name)
         self.model, self.optimizer = problem.model, problem.optimizer
-        self.diagnosis = Diagnosis(asked(options.diagnose), self.model)
+        self.diagnosis = Diagnosis(parse_names(options.diagnose), self.model)
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
-        self.prepared = not before(recipe)
-        self.preparation = fresh() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
+        self.is_prepared = not preparation_events(recipe)
+        self.preparation = new_rng() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
         self.rows: list[Row] = []
-        self.seconds, self.saved, self._since = 0.0, -1, time.perf_counter()
-        self._live = LiveEpsilon(recipe.delta)
+        self.seconds, self.saved_step, self._started_at = 0.0, -1, time.perf_counter()
+        self._live_epsilon = LiveEpsilon(recipe.delta)
         self._lots: Iterator[Lot] | None = None
         self._written_key: dict[str, Any] | None = None
 
     @contextmanager
-    def tested(self) -> Iterator[nn.Module]:
+    def use_tested_model(self) -> Iterator[nn.Module]:
         """Yields the model that is evaluated and kept: with its averaged weights, if the recipe averages."""
         with nullcontext() if self.average is None else self.average.swapped():
             yield self.model
@@ -96,89 +109,91 @@ class Training:
     def begin(self) -> None:
         """Begins a new run: the first checkpoint is on the disk before anything is released."""
         self.save()
-        self._reserve(here(self.crew.environment))
+        self._reserve_steps(current_environment(self.run_ranks.environment))
 
-    def resume(self, found: Checkpoint, secret: Mapping[str, Any] | None) -> None:
+    def resume(self, checkpoint: Checkpoint, secret: Mapping[str, Any] | None) -> None:
         """Continues from a checkpoint: by replay where that repeats every bit, else past what may have been released.
 
         `secret` is the noise key of the run, or None where it is gone: then nothing can be replayed.
         """
         # Find out whether a replay would repeat every bit.
-        other = self._difference(found.state)
-        has_key = self._load(found.state, secret)
+        replay_obstacle = self._find_replay_obstacle(checkpoint.state)
+        has_key = self._load_checkpoint(checkpoint.state, secret)
         if (
             not has_key and self.private.steps >= self.job.steps
         ):  # finished: the key was erased, and nothing is to be done
-            self.saved = found.step
+            self.saved_step = checkpoint.step
             return
         # Without the key no noise can be repeated. With it, but with other bits, old noise must not meet new sums.
         if not has_key:
-            other = f"{other}, {NO_KEY}" if other else NO_KEY
+            replay_obstacle = f"{replay_obstacle}, {NO_KEY}" if replay_obstacle else NO_KEY
             self.ledger.declare(SAME_RECORDS)
-        elif other:
+        elif replay_obstacle:
             # Samplers that ask the records release what they go by: with new noise. The others draw what nobody has drawn.
             self.private.renew(draws=isinstance(self.job.sampler, Informed))
-            self.preparation = fresh()
-        self.saved = found.step
+            self.preparation = new_rng()
+        self.saved_step = checkpoint.step
         # Steps between the checkpoint and the mark may have been seen: they are charged and skipped, or replayed.
-        lost = self._may_have_been_released(found.state) - self.private.steps
-        if lost > 0 and other:
-            if not self.prepared:
+        steps_at_risk = self._may_have_been_released(checkpoint.state) - self.private.steps
+        if steps_at_risk > 0 and replay_obstacle:
+            if not self.is_prepared:
                 raise ValueError(
-                    f"{self.run.folder}: stopped before its first step, and a replay would not be the same ({other}); "
+                    f"{self.run.folder}: stopped before its first step, and a replay would not be the same ({replay_obstacle}); "
                     "start the run anew"
                 )
-            self._leave_out(lost, other)
-        elif other:
-            self.ahead.branch()
-        elif lost > 0:
+            self._charge_and_skip(steps_at_risk, replay_obstacle)
+        elif replay_obstacle:
+            self.write_ahead_ledger.branch()
+        elif steps_at_risk > 0:
             self.view.say(
-                f"replaying up to {lost} steps that were released before: same noise, same result, no new cost"
+                f"replaying up to {steps_at_risk} steps that were released before: same noise, same result, no new cost"
             )
         # The next steps are entered on the disk before they are drawn.
         self.run.write_rows(self.rows)
-        self._reserve(here(self.crew.environment))
+        self._reserve_steps(current_environment(self.run_ranks.environment))
 
-    def loop(self, stop: Callable[[], bool]) -> bool:
+    def train(self, stop: Callable[[], bool]) -> bool:
         """Trains until the last step, or until asked to stop; returns whether all steps are done."""
         job = self.job
         self._prepare()
         # No step is drawn before the write-ahead ledger has reserved it.
         while self.private.steps < job.steps:
-            if self.private.steps >= self.ahead.upto:
+            if self.private.steps >= self.write_ahead_ledger.released_below:
                 self.save()
-                self._reserve()
-            self._step()
+                self._reserve_steps()
+            self._take_step()
             if self.private.steps % job.evaluate_every == 0 or self.private.steps == job.steps:
                 self._evaluate()
-            self.view.step(self.private.steps, self._spent)
-            if self.crew.any(stop()):
+            self.view.show_step(self.private.steps, self._epsilon_so_far)
+            if self.run_ranks.any_rank(stop()):
                 break
         # A run that stops in good order leaves a checkpoint and says that nothing later was released.
         self.save()
-        self.ahead.close_at(self.private.steps)
+        self.write_ahead_ledger.close_at(self.private.steps)
         return self.private.steps >= job.steps
 
     def save(self) -> None:
         """Saves a checkpoint of this moment, unless there is one already."""
-        if self.saved == self.private.steps:
+        if self.saved_step == self.private.steps:
             return
-        self._note()
-        self._tell_if_void()
+        self._enter_parameters()
+        self._write_claim_if_void()
         self._write_key()
-        if self.crew.first:
-            run_checkpoint.save(self.run.checkpoints, Checkpoint(self.private.steps, self.state()))
-        self.saved = self.private.steps
+        if self.run_ranks.is_first:
+            run_checkpoint.save_checkpoint(
+                self.run.checkpoints, Checkpoint(self.private.steps, self.checkpoint_state())
+            )
+        self.saved_step = self.private.steps
 
     def erase_key(self) -> None:
         """Erases the noise key of a finished run, unless it was asked to be kept for an audit."""
-        if self.crew.first and not self.job.settings.options.keep_key:
+        if self.run_ranks.is_first and not self.job.settings.options.keep_key:
             erase_secret(self.run.folder)
 
     def _write_key(self) -> None:
         """Writes the noise key to its own file, before the first checkpoint that needs it."""
         key = self.private.secret_state()
-        if self.crew.first and key != self._written_key:
+        if self.run_ranks.is_first and key != self._written_key:
             add_to_gitignore(self.run.folder, "SECRET-*")
             write_secret(self.run.folder, {**key, "preparation": self.preparation.state_dict()})
         self._written_key = key
@@ -189,41 +204,56 @@ class Training:
         A ledger of version 0.2 may lack its last lines. Steps are reserved in blocks that end where the next checkpoint is
         due, so its newest checkpoint, whole or not, bounds what they may have said.
         """
-        if self.ahead.is_complete:
-            return self.ahead.upto
+        if self.write_ahead_ledger.is_complete:
+            return self.write_ahead_ledger.released_below
         every = max(self.job.checkpoint_every, state["settings"]["options"].get("checkpoint_every") or 1)
-        newest = int(run_checkpoint.found(self.run.checkpoints)[0].name.rpartition("-")[2])
-        return max(self.ahead.upto, min(self.job.steps, (newest // every + 1) * every))
+        newest = int(run_checkpoint.list_checkpoints(self.run.checkpoints)[0].name.rpartition("-")[2])
+        return max(self.write_ahead_ledger.released_below, min(self.job.steps, (newest // every + 1) * every))
 
-    def state(self) -> dict[str, Any]:
+    def checkpoint_state(self) -> dict[str, Any]:
         """Returns everything that is needed to go on, but for the noise key, which is in a file of its own."""
         return {
             "private": self.private.state_dict(),
             "model": dict(self.model.state_dict()),
             "average": None if self.average is None else self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "prepared": self.prepared,
+            "prepared": self.is_prepared,
             "rows": [asdict(row) for row in self.rows],
             "diagnosis": self.diagnosis.state_dict(),
-            "seconds": self.elapsed(),
+            "seconds": self.elapsed_seconds(),
             "data": self.job.data.digest(self.private.secret_state()["root"]),
-            "resolved": self.job.resolved(),
+            "resolved": self.job.resolved_table(),
             "settings": {name: dict(table) for name, table in self.job.settings.table().items()},
-            "lineage": self.ahead.lineage,
-            "entered": self.ahead.position,
+            "lineage": self.write_ahead_ledger.lineage,
+            "entered": self.write_ahead_ledger.position,
         }
 
-    def _difference(self, state: Any) -> str:
+    def _find_replay_obstacle(self, state: Any) -> str:
         """Returns why the steps after a checkpoint would not be the same bit by bit; empty if they would."""
-        another, adjusted = changed(state["settings"], self.job.settings.table())
-        if another:
-            raise ValueError(f"{self.run.folder}: config.toml is not what the run began with ({another}); put it back")
-        branched = "" if state["lineage"] == self.ahead.lineage else "other steps were released after this checkpoint"
+        forbidden_changes, adjusted = find_changes(state["settings"], self.job.settings.table())
+        if forbidden_changes:
+            raise ValueError(
+                f"{self.run.folder}: config.toml is not what the run began with ({forbidden_changes}); put it back"
+            )
+        branched = (
+            ""
+            if state["lineage"] == self.write_ahead_ledger.lineage
+            else "other steps were released after this checkpoint"
+        )
         return ", ".join(
-            filter(None, (difference(self.ahead.environment, here(self.crew.environment)), adjusted, branched))
+            filter(
+                None,
+                (
+                    describe_difference(
+                        self.write_ahead_ledger.environment, current_environment(self.run_ranks.environment)
+                    ),
+                    adjusted,
+                    branched,
+                ),
+            )
         )
 
-    def _load(self, state: Any, secret: Mapping[str, Any] | None) -> bool:
+    def _load_checkpoint(self, state: Any, secret: Mapping[str, Any] | None) -> bool:
         """Loads a checkpoint; returns False where its noise key is gone, so that nothing can be replayed from it.
 
         Raises:
@@ -237,20 +267,20 @@ class Training:
                 f"{self.run.folder}: the training records are not those the run began with; "
                 "its claim is about those; start a new run"
             )
-        if state["resolved"] != self.job.resolved():
+        if state["resolved"] != self.job.resolved_table():
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with; put it back")
         # Everything is restored in an order in which the watch over the parameters begins last.
         self.ledger = Ledger()
-        self.private = self.job.private(None, self.ledger, self.crew.ranks)
+        self.private = self.job.create_private(None, self.ledger, self.run_ranks.ranks)
         self.diagnosis.load_state_dict(state["diagnosis"])
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        load_state(self.optimizer, state["optimizer"])
-        replay = None if secret is None else replace(ENTERED, secret=secret)
-        self.private._load(state["private"], replay)  # from here the parameters are watched
-        self.prepared = state["prepared"]
-        self.preparation = fresh() if secret is None else Rng.replay(secret["preparation"])
+        load_optimizer_state(self.optimizer, state["optimizer"])
+        replay = None if secret is None else replace(REPLAY_ENTERED, secret=secret)
+        self.private._load_state(state["private"], replay)  # from here the parameters are watched
+        self.is_prepared = state["prepared"]
+        self.preparation = new_rng() if secret is None else Rng.replay(secret["preparation"])
         self._written_key = {name: value for name, value in (secret or {}).items() if name != "preparation"}
         self.rows = [Row(**row) for row in state["rows"]]
         self.seconds = float(state["seconds"])
@@ -258,23 +288,23 @@ class Training:
 
     def _prepare(self) -> None:
         """Carries out, once, what is released before the first step."""
-        if not self.prepared:
-            preparation.carry_out(self.job, self.model, self.ledger, self.preparation)
-        self.prepared = True
+        if not self.is_prepared:
+            preparation.carry_out_preparation(self.job, self.model, self.ledger, self.preparation)
+        self.is_prepared = True
 
-    def _leave_out(self, lost: int, why: str) -> None:
+    def _charge_and_skip(self, steps_at_risk: int, why: str) -> None:
         """Charges the steps that may have been released, and skips them."""
         self.view.say(
-            f"{lost} steps after the checkpoint are charged and left out: a replay would not be the same ({why})"
+            f"{steps_at_risk} steps after the checkpoint are charged and left out: a replay would not be the same ({why})"
         )
-        for _ in range(min(lost, self.job.steps - self.private.steps)):
-            next(self._draws())
-        self.ahead.branch()
+        for _ in range(min(steps_at_risk, self.job.steps - self.private.steps)):
+            next(self._open_draws())
+        self.write_ahead_ledger.branch()
         self.save()
 
-    def _step(self) -> None:
+    def _take_step(self) -> None:
         """Draws a lot, releases its gradient and takes one optimizer step."""
-        lot = next(self._draws(), None)
+        lot = next(self._open_draws(), None)
         if lot is None:
             raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
         # The learning rate is a public function of the step.
@@ -282,22 +312,22 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # Diagnostics were listed in the claim before the first step.
-        self.diagnosis.before(self.private, lot)
+        self.diagnosis.record_lot(self.private, lot)
         losses = self.private.backward(lot)
         if self.private.diverged is not None:
             raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
-        self.diagnosis.after(self.private)
+        self.diagnosis.record_release(self.private)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
         # Parameters are released values, so looking at them costs nothing.
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
             raise TrainingNotFinite(f"step {self.private.steps}: the parameters are no longer finite; {_LOWER}")
-        self._note()
+        self._enter_parameters()
         if self.job.settings.options.show_private:
-            self.view.private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
+            self.view.show_private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
 
-    def _draws(self) -> Iterator[Lot]:
+    def _open_draws(self) -> Iterator[Lot]:
         """Returns the iterator over the lots that are still to be drawn; it is created on first use."""
         if self._lots is None:
             self._lots = self.private.draws(
@@ -305,63 +335,75 @@ class Training:
                 self.job.sampler,
                 self.job.steps - self.private.steps,
                 physical_batch=self.job.physical_batch,
-                unit=self.job.unit(),
+                unit=self.job.create_unit(),
             )
         return self._lots
 
     def _evaluate(self) -> None:
         """Evaluates the model and reports the result together with the claim so far."""
-        with self.tested() as model:
-            found, more = at_evaluation(self.job, self.ledger, model)
-            more |= self.diagnosis.taken()
+        with self.use_tested_model() as model:
+            test_result, further_fields = evaluate_run(self.job, self.ledger, model)
+            further_fields |= self.diagnosis.take_recorded()
             if self.job.settings.options.trace:
                 self.run.write_trace(self.private.steps, model)
         # The test set is public, so a loss that is not finite may stop the run.
         step = self.private.steps
-        if not math.isfinite(found.loss):
-            raise TrainingNotFinite(f"step {step}: the test loss is {found.loss}; lower learning_rate in config.toml")
+        if not math.isfinite(test_result.loss):
+            raise TrainingNotFinite(
+                f"step {step}: the test loss is {test_result.loss}; lower learning_rate in config.toml"
+            )
         rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
         epoch = step * self.job.expected_batch / self.job.data.prepared.drawn
         # Every line carries the ε of what was done up to it, or none.
-        said = self.claim()
-        epsilon = said.epsilon if isinstance(said, Guarantee) else None
-        self._tell_if_void()
-        if (accuracy := more.get("train_accuracy")) is not None:
-            self.view.private("training accuracy", accuracy)
-        row = Row(step, epoch, epsilon, delta, found.accuracy, found.loss, rate, self.elapsed(), **more)
+        claim = self.claim()
+        epsilon = claim.epsilon if isinstance(claim, Guarantee) else None
+        self._write_claim_if_void()
+        if (accuracy := further_fields.get("train_accuracy")) is not None:
+            self.view.show_private("training accuracy", accuracy)
+        row = Row(
+            step,
+            epoch,
+            epsilon,
+            delta,
+            test_result.accuracy,
+            test_result.loss,
+            rate,
+            self.elapsed_seconds(),
+            **further_fields,
+        )
         self.rows.append(row)
-        self.run.append(row)
-        self.view.evaluated(row)
+        self.run.append_row(row)
+        self.view.show_evaluation(row)
 
-    def _spent(self) -> float | None:
+    def _epsilon_so_far(self) -> float | None:
         """Returns ε so far, or None if there is no guarantee."""
-        return self._live(self.private.event, self.ledger.coordinates)
+        return self._live_epsilon(self.private.event, self.ledger.coordinates)
 
-    def _note(self) -> None:
+    def _enter_parameters(self) -> None:
         """Enters the parameters in the write-ahead ledger; voids the claim if a replay came to other ones."""
-        if not self.ahead.note(self.private.steps, digest(self.model)):
+        if not self.write_ahead_ledger.enter_parameters(self.private.steps, parameter_digest(self.model)):
             self.ledger.void(REPLAY)
 
-    def _tell_if_void(self) -> None:
+    def _write_claim_if_void(self) -> None:
         """Replaces the planned claim at once if there is no guarantee any more, because the process may be killed
         before the end.
         """
         if self.private.steps and isinstance(self.private.event, NonPrivate):
             self.run.write_privacy(self.claim(), RUNNING, self.private.steps, self.job.settings.budget)
 
-    def _reserve(self, environment: dict[str, Any] | None = None) -> None:
+    def _reserve_steps(self, environment: dict[str, Any] | None = None) -> None:
         """Enters the steps up to the next checkpoint, and waits until they are on the disk."""
-        self.ahead.reserve(self._block(), environment)
-        self.crew.wait()  # until it is on the disk
+        self.write_ahead_ledger.reserve(self._next_checkpoint_step(), environment)
+        self.run_ranks.wait_for_first()  # until it is on the disk
 
-    def _block(self) -> int:
+    def _next_checkpoint_step(self) -> int:
         """Returns the step at which the next checkpoint is due."""
         every = self.job.checkpoint_every
         return min(self.job.steps, (self.private.steps // every + 1) * every)
 
-    def elapsed(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Returns the seconds of training, including those of earlier processes."""
-        return self.seconds + time.perf_counter() - self._since
+        return self.seconds + time.perf_counter() - self._started_at
 
 
 def read_key(folder: Path) -> dict[str, Any] | None:

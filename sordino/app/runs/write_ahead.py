@@ -16,7 +16,7 @@ disk, `checkpoints/ledger-head.json` gets the end of its chain. When a run goes 
 the head must be in it. A ledger that is empty, was cut, was changed or is that of another run is refused: it may have
 said that more was released. `sordino audit replay` runs steps again and compares them with what was entered.
 
-Privacy: after a crash at any moment, what may have been released is what the last line with `upto` says; a line cut short
+Privacy: after a crash at any moment, what may have been released is what the last line with `released_below` says; a line cut short
 was never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters and data are the
 same, so its output is the same bits. Where parameters were entered they are compared; a lineage ends where a replay is
 not possible.
@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import Any
 
 from sordino.app.runs import atomic_files
-from sordino.file_lock import Locked, lock
+from sordino.file_lock import Locked, lock_file
 
 FORMAT = 2
 _WITHOUT_HEAD = 1
@@ -46,7 +46,7 @@ HEAD = "checkpoints/ledger-head.json"
 CHAIN = "chain"
 
 
-class Busy(ValueError):
+class RunIsBusy(ValueError):
     """Raised when another process is writing to the run."""
 
 
@@ -63,7 +63,7 @@ class DamagedLedger(ValueError):
 
 
 @dataclass
-class Entered:
+class LedgerEntries:
     """What the complete lines of a ledger file say."""
 
     format: int = FORMAT
@@ -75,7 +75,7 @@ class Entered:
     """Of the parameters, by lineage and step."""
     chains: list[str] = field(default_factory=list)
     """The ends of all lines."""
-    broken: int | None = None
+    first_broken_line: int | None = None
     """The first line whose chain does not hold, counted from 1."""
 
     @property
@@ -88,7 +88,7 @@ class Entered:
         """The digests of the parameters after a step, in the last lineage."""
         return {step: found for (lineage, step), found in self.digests_by_lineage.items() if lineage == self.lineage}
 
-    def take(self, entry: Mapping[str, Any]) -> None:
+    def add_entry(self, entry: Mapping[str, Any]) -> None:
         """Adds what one more line says; raises if it cannot be understood."""
         if "format" in entry:
             if entry["format"] not in (FORMAT, _WITHOUT_HEAD):
@@ -96,17 +96,17 @@ class Entered:
             self.format = entry["format"]
             self.environment = dict(entry["environment"])
         self.run = str(entry.get("run", self.run))
-        if self.broken is None and entry.get(CHAIN) != link(self.chain, entry):
-            self.broken = len(self.chains) + 1
+        if self.first_broken_line is None and entry.get(CHAIN) != chain_digest(self.chain, entry):
+            self.first_broken_line = len(self.chains) + 1
         self.chains.append(str(entry.get(CHAIN, "")))
-        self.lineage = _whole(entry["lineage"])
+        self.lineage = _check_count(entry["lineage"])
         if "upto" in entry:
-            self.upto = _whole(entry["upto"])
+            self.upto = _check_count(entry["upto"])
         else:
-            self.digests_by_lineage[self.lineage, _whole(entry["step"])] = str(entry["parameters"])
+            self.digests_by_lineage[self.lineage, _check_count(entry["step"])] = str(entry["parameters"])
 
 
-class Ahead:
+class WriteAheadLedger:
     """The ledger file of one run, held by one process at a time."""
 
     def __init__(self, folder: Path, *, new: bool = False, environment: Mapping[str, Any] | None = None) -> None:
@@ -121,7 +121,7 @@ class Ahead:
         """
         # A new ledger has its first line from the beginning, so an empty file is always a damaged one.
         self.path, self._head = folder / NAME, folder / HEAD
-        self._branched, self._flushed = 0, ""
+        self._new_branches, self._flushed_chain = 0, ""
         if new and not self.path.exists():
             self._create(environment or {})
         try:
@@ -130,18 +130,18 @@ class Ahead:
             raise DamagedLedger(self.path, "is missing") from None
         try:
             # Two processes that trained the same run would release different values under one entry.
-            lock(self._file, wait=False)
+            lock_file(self._file, wait=False)
         except Locked:
             self._file.close()
-            raise Busy(f"{folder}: another process is training this run; wait for it, or stop it first") from None
+            raise RunIsBusy(f"{folder}: another process is training this run; wait for it, or stop it first") from None
         try:
             # The chain and the head are checked before anything is written.
-            self._entered, whole = self._read()
-            if self._entered.run and not self._head.exists() and new:
-                self._write_head(self._entered.chain)  # a crash came between the two files
+            self._entries, whole = self._read_entries()
+            if self._entries.run and not self._head.exists() and new:
+                self._write_head(self._entries.chain)  # a crash came between the two files
             self._check_head()
             self._file.truncate(whole)  # a line cut short by a crash was never acted on
-            if new and self.upto:
+            if new and self.released_below:
                 raise ValueError(f"{self.path}: a run was begun here; use `sordino resume {folder}`")
         except BaseException:
             self._file.close()
@@ -151,17 +151,17 @@ class Ahead:
     @property
     def lineage(self) -> int:
         """How often the run went on otherwise than by a replay."""
-        return self._branched + self._entered.lineage
+        return self._new_branches + self._entries.lineage
 
     @property
-    def upto(self) -> int:
+    def released_below(self) -> int:
         """Steps below this may have been released."""
-        return self._entered.upto
+        return self._entries.upto
 
     @property
     def environment(self) -> dict[str, Any]:
         """What the bits of the run depended on."""
-        return self._entered.environment
+        return self._entries.environment
 
     @property
     def is_complete(self) -> bool:
@@ -171,42 +171,42 @@ class Ahead:
     @property
     def position(self) -> dict[str, str]:
         """The run and the last line that is on the disk: a checkpoint takes it along."""
-        return {"run": self._entered.run, CHAIN: self._flushed}
+        return {"run": self._entries.run, CHAIN: self._flushed_chain}
 
     def check_position(self, position: Mapping[str, str] | None) -> None:
         """Raises DamagedLedger where a checkpoint was saved beside another ledger, or beside lines that are gone."""
         if position is None:  # of version 0.2
             return
-        if position["run"] != self._entered.run:
+        if position["run"] != self._entries.run:
             raise DamagedLedger(self.path, "is that of another run than the checkpoints are")
-        if position[CHAIN] and position[CHAIN] not in self._entered.chains:
+        if position[CHAIN] and position[CHAIN] not in self._entries.chains:
             raise DamagedLedger(self.path, "lacks lines that were in it when the last checkpoint was saved")
 
     def reserve(self, upto: int, environment: dict[str, Any] | None = None) -> None:
-        """Enters that steps below `upto` may be released, once this returns."""
-        head = {} if environment is None else {"format": self._entered.format, "environment": environment}
-        self._append({**head, "lineage": self.lineage, "upto": max(upto, self.upto)})
+        """Enters that steps below `released_below` may be released, once this returns."""
+        head = {} if environment is None else {"format": self._entries.format, "environment": environment}
+        self._append_entry({**head, "lineage": self.lineage, "upto": max(upto, self.released_below)})
 
     def close_at(self, step: int) -> None:
         """Enters that the run stopped in good order: nothing at or past `step` was released."""
-        self._append({"lineage": self.lineage, "upto": step, "closed": True})
+        self._append_entry({"lineage": self.lineage, "upto": step, "closed": True})
 
     def branch(self) -> None:
         """Begins a new lineage, because what follows does not replay what was released before."""
-        self._branched += 1
+        self._new_branches += 1
 
-    def note(self, step: int, parameters: str) -> bool:
+    def enter_parameters(self, step: int, parameters: str) -> bool:
         """Enters the parameters after a step; returns False if a replay came to others than were entered before."""
-        known = self._entered.digests_by_lineage.get((self.lineage, step))
+        known = self._entries.digests_by_lineage.get((self.lineage, step))
         if known is None:
-            self._append({"lineage": self.lineage, "step": step, "parameters": parameters}, flush=False)
+            self._append_entry({"lineage": self.lineage, "step": step, "parameters": parameters}, flush=False)
         return known in (None, parameters)
 
     def close(self) -> None:
         """Closes the file, which unlocks it."""
         self._file.close()
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> WriteAheadLedger:
         return self
 
     def __exit__(
@@ -218,14 +218,14 @@ class Ahead:
         """Writes the first line of a new ledger in one move, so that an empty ledger is never that of a new run."""
         entry: dict[str, Any] = {"format": FORMAT, "run": secrets.token_hex(16), "lineage": 0, "upto": 0}
         entry["environment"] = dict(environment)
-        entry[CHAIN] = link("", entry)
-        atomic_files.write(self.path, json.dumps(entry) + "\n")
+        entry[CHAIN] = chain_digest("", entry)
+        atomic_files.write_file(self.path, json.dumps(entry) + "\n")
         self._write_head(entry[CHAIN])
 
-    def _append(self, entry: dict[str, Any], *, flush: bool = True) -> None:
+    def _append_entry(self, entry: dict[str, Any], *, flush: bool = True) -> None:
         """Writes a line; with `flush`, the line and the head are on the disk when this returns."""
         end = self._file.seek(0, os.SEEK_END)
-        entry = {**entry, CHAIN: link(self._entered.chain, entry)}
+        entry = {**entry, CHAIN: chain_digest(self._entries.chain, entry)}
         line = json.dumps(entry).encode() + b"\n"
         try:
             if self._file.write(line) != len(line):
@@ -236,15 +236,15 @@ class Ahead:
         except OSError:
             self._file.truncate(end)  # or half a line would stand before the next
             raise
-        self._branched = 0  # the line says the lineage
-        self._entered.take(entry)
+        self._new_branches = 0  # the line says the lineage
+        self._entries.add_entry(entry)
 
     def _write_head(self, chain: str) -> None:
         """Writes down, outside the ledger, the end of its last line that is on the disk."""
-        atomic_files.write(self._head, json.dumps({CHAIN: chain}) + "\n")
-        self._flushed = chain
+        atomic_files.write_file(self._head, json.dumps({CHAIN: chain}) + "\n")
+        self._flushed_chain = chain
 
-    def _read(self) -> tuple[Entered, int]:
+    def _read_entries(self) -> tuple[LedgerEntries, int]:
         """Returns what the ledger says, and the length of its complete lines.
 
         Raises:
@@ -253,42 +253,42 @@ class Ahead:
         """
         # A last line without its end was cut short by a crash and never acted on.
         raw = self._file.read()
-        whole = raw[: raw.rfind(b"\n") + 1]
-        if not whole:
+        complete_lines = raw[: raw.rfind(b"\n") + 1]
+        if not complete_lines:
             raise DamagedLedger(self.path, "has no whole line")
-        entered = Entered()
-        for number, line in enumerate(whole[:-1].split(b"\n"), start=1):
+        entered = LedgerEntries()
+        for number, line in enumerate(complete_lines[:-1].split(b"\n"), start=1):
             try:
-                entered.take(json.loads(line))
+                entered.add_entry(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise DamagedLedger(self.path, f"line {number} cannot be read ({type(error).__name__})") from None
         # Every link of the chain must hold, and the first line must be that of a run.
         chained = entered.format == FORMAT or any(entered.chains)  # the first ledgers had no chain at all
-        if chained and entered.broken is not None:
-            raise DamagedLedger(self.path, f"line {entered.broken} is not the one that was written there")
+        if chained and entered.first_broken_line is not None:
+            raise DamagedLedger(self.path, f"line {entered.first_broken_line} is not the one that was written there")
         if entered.format == FORMAT and not entered.run:
             raise DamagedLedger(self.path, "does not begin with the line that every run begins with")
-        return entered, len(whole)
+        return entered, len(complete_lines)
 
     def _check_head(self) -> None:
         """Raises DamagedLedger if the line that the head names is not in the ledger."""
         try:
             head = json.loads(self._head.read_bytes())[CHAIN]
         except FileNotFoundError:
-            if self._entered.format == FORMAT:
+            if self._entries.format == FORMAT:
                 raise DamagedLedger(self._head, "is missing, so nobody knows whether the ledger is whole") from None
             return
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedLedger(self._head, f"cannot be read ({type(error).__name__})") from None
-        if head not in self._entered.chains:
+        if head not in self._entries.chains:
             raise DamagedLedger(self.path, "lacks lines that were in it")
-        self._flushed = head
+        self._flushed_chain = head
 
 
-def link(before: str, entry: Mapping[str, Any]) -> str:
+def chain_digest(previous_chain: str, entry: Mapping[str, Any]) -> str:
     """Returns the chain value of a line: a digest of its content and of the chain value before it."""
     said = json.dumps({name: value for name, value in entry.items() if name != CHAIN}, sort_keys=True)
-    return hashlib.sha256(f"{before} {said}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{previous_chain} {said}".encode()).hexdigest()[:32]
 
 
 def was_begun(folder: Path) -> bool:
@@ -300,25 +300,25 @@ def was_begun(folder: Path) -> bool:
     if not (folder / NAME).exists():
         return (folder / HEAD).exists()
     try:
-        found = entered(folder)
+        found = read_entries(folder)
     except ValueError:
         return True
-    return len(found.chains) != 1 or found.format != FORMAT or found.broken is not None or found.upto > 0
+    return len(found.chains) != 1 or found.format != FORMAT or found.first_broken_line is not None or found.upto > 0
 
 
-def entered(folder: Path) -> Entered:
+def read_entries(folder: Path) -> LedgerEntries:
     """Reads a ledger file without holding it; a last line cut short is left out."""
-    whole = (folder / NAME).read_bytes().rpartition(b"\n")[0]
-    found = Entered()
-    for number, line in enumerate(whole.split(b"\n"), start=1):
+    complete_lines = (folder / NAME).read_bytes().rpartition(b"\n")[0]
+    entries = LedgerEntries()
+    for number, line in enumerate(complete_lines.split(b"\n"), start=1):
         try:
-            found.take(json.loads(line))
+            entries.add_entry(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"{folder / NAME}:{number}: cannot be read ({type(error).__name__})") from None
-    return found
+    return entries
 
 
-def _whole(value: Any) -> int:
+def _check_count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError("not a count")
     return value

@@ -14,22 +14,22 @@ from scipy.stats import beta, binom
 from sordino import validate
 
 
-def upper(count: int, trials: int, error: float) -> float:
+def upper_bound(count: int, trials: int, error: float) -> float:
     """Returns an upper confidence bound on a rate after `count` of `trials`; it is wrong with probability `error`.
 
     >>> round(upper(0, 100, 0.05), 6) == round(1 - 0.05 ** (1 / 100), 6)
     True
     """
-    _check(count, trials, error)
+    _check_counts(count, trials, error)
     return 1.0 if count == trials else float(beta.ppf(1 - error, count + 1, trials - count))
 
 
-def lower(count: int, trials: int, error: float) -> float:
+def lower_bound(count: int, trials: int, error: float) -> float:
     """Returns a lower confidence bound on a rate; it is wrong with probability `error`."""
-    return 1 - upper(trials - count, trials, error)
+    return 1 - upper_bound(trials - count, trials, error)
 
 
-def at_least(count: int, trials: int, rate: float) -> float:
+def tail_probability(count: int, trials: int, rate: float) -> float:
     """Returns P[W ≥ count], W ~ Binomial(trials, rate), to full relative precision in the tail.
 
     >>> at_least(2, 2, 0.5)
@@ -38,7 +38,7 @@ def at_least(count: int, trials: int, rate: float) -> float:
     return 1.0 if count <= 0 else float(binom.sf(count - 1, trials, rate))
 
 
-def _check(count: int, trials: int, error: float) -> None:
+def _check_counts(count: int, trials: int, error: float) -> None:
     validate.count("trials", trials)
     if not 0 <= count <= trials:
         raise ValueError(f"count={count}: must lie in 0 … trials={trials}")

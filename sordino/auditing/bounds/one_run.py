@@ -23,11 +23,11 @@ from sordino.auditing.bounds import binomial
 _EXACT = 1e-9
 
 
-def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+def largest_probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """Returns the largest probability that an (ε, δ)-DP run gives for so many right guesses or more."""
-    check(canaries, guesses, right)
+    check_counts(canaries, guesses, right)
     p = float(expit(validate.non_negative("epsilon", epsilon)))
-    tail = binomial.at_least(right, guesses, p)
+    tail = binomial.tail_probability(right, guesses, p)
     if delta == 0 or right == 0:
         return min(1.0, tail)
     i = np.arange(1, right + 1)
@@ -35,37 +35,37 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
     return min(1.0, tail + 2 * canaries * delta * steepest)
 
 
-def epsilon(canaries: int, guesses: int, right: int, delta: float, error: float = 0.05) -> float:
+def epsilon_lower_bound(canaries: int, guesses: int, right: int, delta: float, error: float = 0.05) -> float:
     """Returns a lower bound on the run's ε at δ; it is wrong with probability `error`.
 
     >>> round(epsilon(100, 100, 100, 0.0), 4)  # p^100 = 0.05
     3.493
     """
-    check(canaries, guesses, right)
-    if guesses == 0 or chance(canaries, guesses, right, 0.0, delta) > error:
+    check_counts(canaries, guesses, right)
+    if guesses == 0 or largest_probability(canaries, guesses, right, 0.0, delta) > error:
         return 0.0
     # Double until the bound is passed, then bisect.
     low, high = 0.0, 1.0
-    while chance(canaries, guesses, right, high, delta) <= error:
+    while largest_probability(canaries, guesses, right, high, delta) <= error:
         low, high = high, 2 * high
     while high - low > _EXACT:
         middle = (low + high) / 2
-        below = chance(canaries, guesses, right, middle, delta) <= error
+        below = largest_probability(canaries, guesses, right, middle, delta) <= error
         low, high = (middle, high) if below else (low, middle)
     return low
 
 
-def check(canaries: int, guesses: int, right: int) -> None:
+def check_counts(canaries: int, guesses: int, right: int) -> None:
     """Refuses counts that no audit has."""
     validate.count("canaries", canaries)
     if not 0 <= right <= guesses <= canaries:
         raise ValueError(f"right={right}, guesses={guesses}: need 0 <= right <= guesses <= canaries={canaries}")
 
 
-def ceiling(guesses: int, error: float = 0.05) -> float:
+def largest_provable_epsilon(guesses: int, error: float = 0.05) -> float:
     """Returns the most that so many guesses can show, all of them right, at δ = 0.
 
     >>> round(ceiling(1000), 2)  # about ln(1000 / 3)
     5.81
     """
-    return epsilon(guesses, guesses, guesses, 0.0, error)
+    return epsilon_lower_bound(guesses, guesses, guesses, 0.0, error)

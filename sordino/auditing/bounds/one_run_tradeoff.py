@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 
 from sordino.accounting import PLD
-from sordino.auditing.bounds.one_run import check
-from sordino.auditing.bounds.tradeoff_tests import Inverse, Louder, gaussian
+from sordino.auditing.bounds.one_run import check_counts
+from sordino.auditing.bounds.tradeoff_tests import Inverse, LessNoisyFamily, inverse_of_gaussian
 
 _SMALLEST = 1e-12
 _BISECTIONS = 50
@@ -31,7 +31,7 @@ _MOST = 512
 
 def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error: float) -> bool:
     """Returns whether so many right guesses are rarer than `error` for every run with this curve."""
-    check(canaries, guesses, right)
+    check_counts(canaries, guesses, right)
     hits, misses = error * right / canaries, error * (guesses - right) / canaries
     for i in range(right - 1, -1, -1):
         more = max(misses, inverse(min(1.0, hits)))
@@ -42,7 +42,7 @@ def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error
     return hits + misses > guesses / canaries
 
 
-def chance(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
+def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
     """Returns the p-value: no run with this curve has so many right with a larger probability.
 
     It has two digits and is rounded up.
@@ -58,44 +58,46 @@ def chance(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
         if high / low < 1.001:
             break
         low, high = (low, middle) if contradicts(canaries, guesses, right, inverse, middle) else (middle, high)
-    return _up(high)
+    return _round_up(high)
 
 
-def mu(canaries: int, guesses: int, right: int, error: float = 0.05) -> float:
+def mu_lower_bound(canaries: int, guesses: int, right: int, error: float = 0.05) -> float:
     """Returns a lower bound on μ if the run's curve is Gaussian; it is wrong with probability `error`."""
     low, high = 0.0, _LARGEST_MU
-    if not contradicts(canaries, guesses, right, gaussian(0.0), error):
+    if not contradicts(canaries, guesses, right, inverse_of_gaussian(0.0), error):
         return 0.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        wrong = contradicts(canaries, guesses, right, gaussian(middle), error)
+        wrong = contradicts(canaries, guesses, right, inverse_of_gaussian(middle), error)
         low, high = (middle, high) if wrong else (low, middle)
     return low
 
 
-def epsilon(canaries: int, guesses: int, right: int, family: Louder, delta: float, error: float = 0.05) -> float:
+def epsilon_lower_bound(
+    canaries: int, guesses: int, right: int, family: LessNoisyFamily, delta: float, error: float = 0.05
+) -> float:
     """Returns a lower bound on ε at δ if the run is its own event with some other amount of noise."""
 
-    def wrong(number: int) -> bool:
+    def is_contradicted(number: int) -> bool:
         return contradicts(canaries, guesses, right, family[number][1], error)
 
     # Look for a member of the family that is contradicted and one that is not, then bisect between them.
     low = -8  # twice the run's noise, and more while even that is not contradicted
-    while not wrong(low):
+    while not is_contradicted(low):
         low *= 2
         if low < -_MOST:
             return 0.0
     high = low + 1
     step = 1
-    while high < _MOST and wrong(high):
+    while high < _MOST and is_contradicted(high):
         low, high, step = high, high + step, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if wrong(middle) else (low, middle)
+        low, high = (middle, high) if is_contradicted(middle) else (low, middle)
     return PLD().epsilon(family[low][0], delta)
 
 
-def _up(value: float) -> float:
+def _round_up(value: float) -> float:
     """Returns a value with two digits, rounded up."""
     place = 10.0 ** (math.floor(math.log10(value)) - 1)
     return min(1.0, float(f"{math.ceil(value / place - 1e-9) * place:.12g}"))

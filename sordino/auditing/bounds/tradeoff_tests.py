@@ -21,7 +21,7 @@ from sordino.events import DiscreteGaussian, Event, Exponential, Gaussian, Lapla
 Inverse: TypeAlias = Callable[[float], float]
 
 
-def gaussian(mu: float) -> Inverse:
+def inverse_of_gaussian(mu: float) -> Inverse:
     """Returns the inverse of G_μ: Φ(Φ⁻¹(y) − μ).
 
     >>> round(gaussian(1.0)(0.5), 4)
@@ -30,12 +30,12 @@ def gaussian(mu: float) -> Inverse:
     return lambda y: float(ndtr(ndtri(y) - mu))
 
 
-def approximate(epsilon: float, delta: float) -> Inverse:
+def inverse_of_epsilon_delta(epsilon: float, delta: float) -> Inverse:
     """Returns the inverse for (ε, δ)-DP alone."""
-    return of(Tradeoff(np.array([epsilon]), np.array([delta])))
+    return inverse_of_curve(Tradeoff(np.array([epsilon]), np.array([delta])))
 
 
-def of(curve: Tradeoff) -> Inverse:
+def inverse_of_curve(curve: Tradeoff) -> Inverse:
     """Returns the inverse for a run's own curve."""
     rise = np.exp(curve.epsilons)
     kept = 1 - curve.deltas
@@ -48,16 +48,16 @@ def of(curve: Tradeoff) -> Inverse:
     return inverse
 
 
-def scaled(event: Event, factor: float) -> Event:
+def scale_noise(event: Event, factor: float) -> Event:
     """Returns the event of the run with its noise multiplied by a factor; choices cost ε divided by it."""
     fields: dict[str, Any] = {}
     # Inner events first, in whatever field they stand.
     for field in dataclasses.fields(event):  # type: ignore[arg-type]  # every concrete event is a dataclass
         value = getattr(event, field.name)
         if isinstance(value, Event):
-            fields[field.name] = scaled(value, factor)
+            fields[field.name] = scale_noise(value, factor)
         elif isinstance(value, tuple):
-            fields[field.name] = tuple(scaled(v, factor) if isinstance(v, Event) else v for v in value)
+            fields[field.name] = tuple(scale_noise(v, factor) if isinstance(v, Event) else v for v in value)
     # Then the noise of this event itself.
     match event:
         case Gaussian() | DiscreteGaussian() | ProjectedClip():
@@ -77,7 +77,7 @@ _POINTS = 25
 """Points of each curve: fewer lie lower, so a bound found with them is a little smaller."""
 
 
-class Louder:
+class LessNoisyFamily:
     """A run's own event with less and less noise: the family in which a lower bound is looked for."""
 
     def __init__(self, event: Event) -> None:
@@ -87,12 +87,12 @@ class Louder:
     def __getitem__(self, number: int) -> tuple[Event, Inverse]:
         """Returns event and curve with 2^(−number/8) of the run's noise; negative numbers have more of it."""
         if number not in self._made:
-            event = scaled(self.event, self.factor(number))
-            self._made[number] = event, of(tradeoff(event, points=_POINTS))
+            event = scale_noise(self.event, self.noise_factor(number))
+            self._made[number] = event, inverse_of_curve(tradeoff(event, points=_POINTS))
         return self._made[number]
 
     @staticmethod
-    def factor(number: int) -> float:
+    def noise_factor(number: int) -> float:
         """Returns the factor of the noise.
 
         >>> Louder.factor(8)

@@ -34,13 +34,13 @@ class Errors:
     alarms: int
     outside: int
 
-    def rates(self, error: float) -> tuple[float, float]:
+    def upper_rates(self, error: float) -> tuple[float, float]:
         """Returns upper bounds on (FNR, FPR); one of them is wrong with probability `error` at most."""
-        missed = binomial.upper(self.missed, self.inside, error / 2)
-        return missed, binomial.upper(self.alarms, self.outside, error / 2)
+        missed = binomial.upper_bound(self.missed, self.inside, error / 2)
+        return missed, binomial.upper_bound(self.alarms, self.outside, error / 2)
 
 
-def epsilon(errors: Errors, delta: float, error: float = 0.05) -> float:
+def epsilon_lower_bound(errors: Errors, delta: float, error: float = 0.05) -> float:
     """Returns a lower bound on the mechanism's ε at δ; it is wrong with probability `error`.
 
     >>> round(epsilon(Errors(0, 1000, 0, 1000), 0.0), 2)  # about ln(1000 / ln(2 / 0.05)): no more can be shown
@@ -48,21 +48,21 @@ def epsilon(errors: Errors, delta: float, error: float = 0.05) -> float:
     >>> epsilon(Errors(500, 1000, 500, 1000), 0.0)
     0.0
     """
-    missed, alarms = errors.rates(error)
-    found = 0.0
+    missed, alarms = errors.upper_rates(error)
+    bound = 0.0
     for one, other in ((missed, alarms), (alarms, missed)):
         if 1 - delta - one > 0:
-            found = max(found, math.log((1 - delta - one) / other))
-    return found
+            bound = max(bound, math.log((1 - delta - one) / other))
+    return bound
 
 
-def mu(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
+def mu_lower_bound(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
     """Returns a lower bound on μ if each world was one Gaussian release on a Poisson draw of this rate.
 
     >>> round(mu(Errors(159, 1000, 159, 1000)), 2)
     1.81
     """
-    missed, alarms = errors.rates(error)
+    missed, alarms = errors.upper_rates(error)
     if missed + alarms >= 1:
         return 0.0
     if validate.rate("rate", rate) == 1.0:
@@ -77,6 +77,6 @@ def mu(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
     return low
 
 
-def gaussian(errors: Errors, delta: float, error: float = 0.05) -> float:
+def gaussian_epsilon_lower_bound(errors: Errors, delta: float, error: float = 0.05) -> float:
     """Returns a lower bound on ε at δ if the mechanism is Gaussian."""
-    return gaussian_epsilon(mu(errors, error), delta)
+    return gaussian_epsilon(mu_lower_bound(errors, error), delta)

@@ -15,8 +15,8 @@ import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from sordino.auditing.neighbouring_records import Company
-from sordino.auditing.selftest_subject import Pieces, Trial, flat
+from sordino.auditing.neighbouring_records import SelftestRecords
+from sordino.auditing.selftest_subject import Pieces, Trial, flatten
 from sordino.auditing.verdict import SelftestFinding
 from sordino.events import (
     Event,
@@ -30,18 +30,18 @@ from sordino.events import (
     canonical,
     compose,
 )
-from sordino.lots.loading import MapStyle, length
+from sordino.lots.loading import MapStyle, count_records
 from sordino.private import Private
 from sordino.sampling.sampler import Informed, Sampler
 
 _STEPS = 3
 
 
-class Copied:
+class CopiedDataset:
     """A dataset's records, copied as they are read: whoever trains on these has not drawn from the user's."""
 
     def __init__(self, dataset: MapStyle) -> None:
-        self._dataset, self._n = dataset, length(dataset)
+        self._dataset, self._n = dataset, count_records(dataset)
 
     def __len__(self) -> int:
         return self._n
@@ -50,45 +50,45 @@ class Copied:
         return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self._dataset[index])
 
 
-def entries(pieces: Pieces, dataset: MapStyle, company: Company) -> list[SelftestFinding]:
+def check_ledger(pieces: Pieces, dataset: MapStyle, company: SelftestRecords) -> list[SelftestFinding]:
     """Runs all ledger checks and returns their findings."""
-    found = [_resumed(pieces, company)]
+    findings = [_check_resumed_noise(pieces, company)]
     if pieces.sampler is None:
-        return [*found, SelftestFinding("ledger", "no sampler was given")]
+        return [*findings, SelftestFinding("ledger", "no sampler was given")]
     # The user's dataset must not be known as drawn from, so copies of its records are used.
-    copied = Copied(dataset)
+    copied = CopiedDataset(dataset)
     used, plan = pieces.private(), pieces.private()
     # A lot that was used and one that was only drawn must cost the same.
-    _draw(used, pieces, copied, pieces.sampler, backward=True)
-    _draw(plan, pieces, copied, pieces.sampler, backward=False)
+    _draw_lots(used, pieces, copied, pieces.sampler, backward=True)
+    _draw_lots(plan, pieces, copied, pieces.sampler, backward=False)
     once = canonical(plan.event)
     same = canonical(used.event) == once
-    found.append(
+    findings.append(
         SelftestFinding("executed", "what is released costs what was planned" if same else "it does not", holds=same)
     )
-    _draw(plan, pieces, copied, pieces.sampler, backward=False)
+    _draw_lots(plan, pieces, copied, pieces.sampler, backward=False)
     # Two calls of draws must cost what two calls cost.
     twice = canonical(plan.event) == canonical(compose([once, once]))
-    found.append(
+    findings.append(
         SelftestFinding("phases", "two phases cost two" if twice else "two phases do not cost two", holds=twice)
     )
     if not isinstance(pieces.sampler, Informed):
-        found.append(_counted(pieces, company, once))
-    return found
+        findings.append(_check_counts(pieces, company, once))
+    return findings
 
 
-def _draw(private: Private, pieces: Pieces, dataset: Copied, sampler: Sampler, *, backward: bool) -> None:
+def _draw_lots(private: Private, pieces: Pieces, dataset: CopiedDataset, sampler: Sampler, *, backward: bool) -> None:
     for lot in private.draws(dataset, sampler, _STEPS, collate=pieces.collate):
         if backward:
             private.backward(lot)
 
 
-def _counted(pieces: Pieces, company: Company, event: Event) -> SelftestFinding:
+def _check_counts(pieces: Pieces, company: SelftestRecords, event: Event) -> SelftestFinding:
     """Checks that each draw has one entry at the sampler's rate, with the multipliers that were released."""
     # What a release was asked for is seen by a tap; it is compared with what was entered.
     trial = Trial(pieces, company.records).run([[]], keep=False)
-    seen = sorted(passed.noise.multiplier for passed in trial.passed[0])
-    draws = [(part, count) for part, count in _parts(event) if isinstance(part, Poisson | FixedSize)]
+    seen = sorted(passed.noise.multiplier for passed in trial.releases[0])
+    draws = [(part, count) for part, count in _parts_of_event(event) if isinstance(part, Poisson | FixedSize)]
     if not draws:
         return SelftestFinding("counted", "lots of this sampler are not charged one by one")
     if trial.choices:
@@ -98,42 +98,42 @@ def _counted(pieces: Pieces, company: Company, event: Event) -> SelftestFinding:
     right = total == _STEPS
     # Every entry has the multipliers seen, and of Poisson draws the sampler's rate.
     for part, _ in draws:
-        noise = sorted(_multipliers(part.event))
+        noise = sorted(_multipliers_of_event(part.event))
         right = right and np.allclose(noise, seen, rtol=1e-12) if len(noise) == len(seen) else False
         right = right and (not isinstance(part, Poisson) or rate is None or part.rate == rate)
     words = f"{_STEPS} draws are {_STEPS} releases at the multiplier seen at the door, at the sampler's rate"
     return SelftestFinding("counted", words if right else f"not so: {words}", holds=right)
 
 
-def _parts(event: Event) -> Iterator[tuple[Event, int]]:
+def _parts_of_event(event: Event) -> Iterator[tuple[Event, int]]:
     """Yields the events inside compositions and repetitions, each with how often it happens."""
     if isinstance(event, Together):
         for part in event.events:
-            yield from _parts(part)
+            yield from _parts_of_event(part)
     elif isinstance(event, Repeat):
-        yield from ((part, count * event.count) for part, count in _parts(event.event))
+        yield from ((part, count * event.count) for part, count in _parts_of_event(event.event))
     else:
         yield event, 1
 
 
-def _multipliers(event: Event) -> Iterator[float]:
+def _multipliers_of_event(event: Event) -> Iterator[float]:
     """Yields the noise multiplier of every release in an event."""
-    for part, count in _parts(event):
+    for part, count in _parts_of_event(event):
         if isinstance(part, Gaussian | ProjectedClip):
             yield from [part.multiplier] * count
         elif isinstance(part, Laplace):
             yield from [part.scale] * count
 
 
-def _resumed(pieces: Pieces, company: Company) -> SelftestFinding:
+def _check_resumed_noise(pieces: Pieces, company: SelftestRecords) -> SelftestFinding:
     """Checks that a run which was saved and loaded continues with noise that nobody has seen."""
     first = Trial(pieces, company.records).run([[]], noisy=True)
     state = first.private.state_dict()
     second = Trial(pieces, company.records)
     second.private.load_state_dict(state)
     # other lots than before, or it would go on with the rest of them
-    after, again = (flat(trial.run([[], []], noisy=True).written[-2]) for trial in (first, second))
-    noisy = bool(first.passed[0]) and first.passed[0][0].noise.multiplier > 0
+    after, again = (flatten(trial.run([[], []], noisy=True).written[-2]) for trial in (first, second))
+    noisy = bool(first.releases[0]) and first.releases[0][0].noise.multiplier > 0
     fresh = not noisy or not np.array_equal(after, again)
     words = "a loaded state has noise of its own" if fresh else "a loaded state repeats noise that was used"
     return SelftestFinding("resumed", words, holds=fresh)

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.auditing import e_values
-from sordino.auditing.neighbouring_records import Company
-from sordino.auditing.selftest_checks.sum_checks import public_number
-from sordino.auditing.selftest_subject import Passed, Pieces, Trial
+from sordino.auditing.neighbouring_records import SelftestRecords
+from sordino.auditing.selftest_checks.sum_checks import measure_divisor
+from sordino.auditing.selftest_subject import Pieces, SeenRelease, Trial
 from sordino.auditing.verdict import SelftestFinding
 from sordino.release.noise import Gaussian, Laplace
 from sordino.release.vectors import Grads
@@ -32,29 +32,32 @@ _EXACT = 2e-6
 """The relative difference that float32's rounding of sums of squares may make."""
 
 
-def noise(pieces: Pieces, company: Company) -> list[SelftestFinding]:
+def check_noise(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding]:
     """Runs all noise checks and returns their findings."""
     first = Trial(pieces, company.records, seed=SEED).run([[], []], noisy=True)
     # Only the release of complete gradients is looked at, not that of tallies.
     named = set(first.written[0])
-    whole = [[p for p in passed if set(p.value) == named] for passed in first.passed]
+    gradient_releases = [[p for p in passed if set(p.value) == named] for passed in first.releases]
     # Some queries have no noise to test; each case is named.
-    if not first.written[0] or not whole[0]:
+    if not first.written[0] or not gradient_releases[0]:
         return [SelftestFinding("empty lot", "an empty lot was given no noise", holds=False)]
-    if len(whole[0]) != 1:
+    if len(gradient_releases[0]) != 1:
         return [SelftestFinding("noise", "the query makes several releases of one lot into one gradient")]
-    kind = whole[0][0].noise
+    kind = gradient_releases[0][0].noise
     if not kind.multiplier:
         return [SelftestFinding("noise", "none is asked for, and none is claimed")]
     if not isinstance(kind, Gaussian | Laplace):
         return [SelftestFinding("noise", f"{type(kind).__name__} is not known here")]
-    number, _ = public_number(pieces, company)
-    return [*_exact(first, whole[0][0], kind, number), *_statistical(pieces, company, named, kind, number)]
+    number, _ = measure_divisor(pieces, company)
+    return [
+        *_check_exactly(first, gradient_releases[0][0], kind, number),
+        *_check_statistically(pieces, company, named, kind, number),
+    ]
 
 
-def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float) -> list[SelftestFinding]:
+def _check_exactly(trial: Trial, passed: SeenRelease, kind: Gaussian | Laplace, number: float) -> list[SelftestFinding]:
     """Checks that noise from a known key is exactly multiplier × sensitivity times the stream's values."""
-    seen = passed.added(trial.written[0], number)
+    seen = passed.noise_in(trial.written[0], number)
     stream = Rng.from_seed(SEED).child("noise")
     wide = any(value.dtype.itemsize == 8 for value in passed.value.values())
     if isinstance(kind, Laplace):
@@ -66,8 +69,8 @@ def _exact(trial: Trial, passed: Passed, kind: Gaussian | Laplace, number: float
     return [SelftestFinding("noise, exact", about, holds=abs(ratio - 1) <= _EXACT)]
 
 
-def _statistical(
-    pieces: Pieces, company: Company, named: set[str], kind: Gaussian | Laplace, number: float
+def _check_statistically(
+    pieces: Pieces, company: SelftestRecords, named: set[str], kind: Gaussian | Laplace, number: float
 ) -> list[SelftestFinding]:
     """Tests the noise of empty lots by e-values: its scale, and its independence in several directions."""
     trial = Trial(pieces, company.records)
@@ -75,43 +78,46 @@ def _statistical(
     size = sum(p.numel() for name, p in trial.private._model.named_parameters() if name in named)
     lots = min(_MOST_LOTS, max(4, 2 * math.ceil(_ENOUGH / size / 2)))
     trial.run([[]] * lots, noisy=True)
-    seen = [_of(passed, written, named, number) for passed, written in zip(trial.passed, trial.written, strict=True)]
+    seen = [
+        _noise_of_lot(passed, written, named, number)
+        for passed, written in zip(trial.releases, trial.written, strict=True)
+    ]
     other = Trial(pieces, company.records).run([[]], noisy=True)
-    test = e_values.of_normal_scale if isinstance(kind, Gaussian) else e_values.of_laplace_scale
+    test = e_values.log_e_of_normal_scale if isinstance(kind, Gaussian) else e_values.log_e_of_laplace_scale
     # The scale of all numbers together, and of each tensor by itself.
-    found = [_said("noise, all", test(np.concatenate(seen)), "scale of all numbers")]
+    findings = [_make_finding("noise, all", test(np.concatenate(seen)), "scale of all numbers")]
     start = 0
-    for name, value in trial.passed[0][0].value.items():
+    for name, value in trial.releases[0][0].value.items():
         piece = np.concatenate([one[start : start + value.numel()] for one in seen])
-        found.append(_said(f"noise, {name}", test(piece), "scale of this tensor"))
+        findings.append(_make_finding(f"noise, {name}", test(piece), "scale of this tensor"))
         start += value.numel()
     if isinstance(kind, Laplace):
-        return [*found, SelftestFinding("noise, independence", "of Laplace noise is not tested")]
+        return [*findings, SelftestFinding("noise, independence", "of Laplace noise is not tested")]
     # Independence between lots, neighbours, halves of a lot, and two runs.
     even, odd = np.concatenate(seen[0::2]), np.concatenate(seen[1::2])
-    runs = _of(other.passed[0], other.written[0], named, number)
+    runs = _noise_of_lot(other.releases[0], other.written[0], named, number)
     pairs = {
         "between lots": (even, odd),
-        "between neighbours": _pairs([(one[0::2], one[1::2]) for one in seen]),
-        "between halves": _pairs([(one[: size // 2], one[size // 2 :]) for one in seen]),
+        "between neighbours": _join_pairs([(one[0::2], one[1::2]) for one in seen]),
+        "between halves": _join_pairs([(one[: size // 2], one[size // 2 :]) for one in seen]),
         "between runs": (seen[0], runs),
     }
     for name, (x, y) in pairs.items():
         n = min(len(x), len(y))
-        found.append(_said(f"noise, {name}", e_values.of_normal_pairs(x[:n], y[:n]), "correlation"))
-    return found
+        findings.append(_make_finding(f"noise, {name}", e_values.log_e_of_normal_pairs(x[:n], y[:n]), "correlation"))
+    return findings
 
 
-def _pairs(some: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> tuple[e_values.Values, e_values.Values]:
+def _join_pairs(some: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> tuple[e_values.Values, e_values.Values]:
     """Returns pairs of vectors, each cut to equal length, joined into one pair."""
     cut = [(x[: min(len(x), len(y))], y[: min(len(x), len(y))]) for x, y in some]
     return np.concatenate([x for x, _ in cut]), np.concatenate([y for _, y in cut])
 
 
-def _of(passed: list[Passed], written: Grads, named: set[str], number: float) -> NDArray[np.float64]:
+def _noise_of_lot(passed: list[SeenRelease], written: Grads, named: set[str], number: float) -> NDArray[np.float64]:
     one = next(p for p in passed if set(p.value) == named)
-    return one.added(written, number)
+    return one.noise_in(written, number)
 
 
-def _said(check: str, log_e: float, what: str) -> SelftestFinding:
+def _make_finding(check: str, log_e: float, what: str) -> SelftestFinding:
     return SelftestFinding(check, f"{what}: e-value {math.exp(min(log_e, 700)):.2g}", log_e=log_e)

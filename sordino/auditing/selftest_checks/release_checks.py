@@ -30,12 +30,12 @@ _RELATIVE = 1e-5
 _SEED = 7
 
 
-def door() -> list[SelftestFinding]:
+def check_release() -> list[SelftestFinding]:
     """Runs all checks of the release and of the accountant and returns their findings."""
-    return [_released(), _chosen(), _chosen_between(), _accounted()]
+    return [_check_scale(), _check_choose(), _check_choose_between(), _check_accountant()]
 
 
-def _released() -> SelftestFinding:
+def _check_scale() -> SelftestFinding:
     """Checks that noise has the declared scale and that its event says so."""
     right = True
     for noise, event in (
@@ -54,12 +54,12 @@ def _released() -> SelftestFinding:
     return SelftestFinding("release", words if right else f"not so: {words}", holds=right)
 
 
-def _gumbel(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _gumbel_values(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     w = (words.astype(np.float64) + 0.5) * 2.0**-64
     return np.asarray(-np.log(-np.log1p(-np.minimum(w, 1 - 2.0**-53))))
 
 
-def _chosen() -> SelftestFinding:
+def _check_choose() -> SelftestFinding:
     """Checks `choose` on streams of which many decide otherwise at any other ε.
 
     The scores are one to six apart, at ε = ½ and Δ = 2.
@@ -68,13 +68,15 @@ def _chosen() -> SelftestFinding:
     right = True
     for seed in range(_STREAMS):
         made, event = choose(Sealed(torch.from_numpy(scores)), reach, epsilon, Rng.from_seed(seed))
-        expected = int(np.argmax(epsilon * scores / (2 * reach) + _gumbel(Rng.from_seed(seed).words(len(scores)))))
+        expected = int(
+            np.argmax(epsilon * scores / (2 * reach) + _gumbel_values(Rng.from_seed(seed).words(len(scores))))
+        )
         right = right and made == expected and event == Exponential(epsilon)
     words = "an index is chosen with probability ∝ exp(ε u / 2Δ), and its event is ε"
     return SelftestFinding("choose", words if right else f"not so: {words}", holds=right)
 
 
-def _chosen_between() -> SelftestFinding:
+def _check_choose_between() -> SelftestFinding:
     """Checks `choose_between` against Gumbel noise from the same stream."""
     edges, heights = np.array([0.0, 1.0, 3.0, 4.0, 9.0]), np.array([0.0, 9.0, 16.0, 4.0])
     epsilon, reach, right = 0.5, 2.0, True
@@ -82,13 +84,13 @@ def _chosen_between() -> SelftestFinding:
         steps = Steps(torch.from_numpy(edges), torch.from_numpy(heights))
         made, event = choose_between(Sealed(steps), reach, epsilon, Rng.from_seed(seed))
         weights = np.log(np.diff(edges)) + epsilon * heights / (2 * reach)
-        i = int(np.argmax(weights + _gumbel(Rng.from_seed(seed).words(len(heights)))))
+        i = int(np.argmax(weights + _gumbel_values(Rng.from_seed(seed).words(len(heights)))))
         right = right and edges[i] - 1e-4 <= made <= edges[i + 1] + 1e-4 and event == Exponential(epsilon)
     words = "a place is chosen with density ∝ exp(ε u / 2Δ), and its event is ε"
     return SelftestFinding("choose between", words if right else f"not so: {words}", holds=right)
 
 
-def _accounted() -> SelftestFinding:
+def _check_accountant() -> SelftestFinding:
     """Checks the accountant against closed forms."""
     exact = PLD()
     single = gaussian_epsilon(1.0, 1e-5)

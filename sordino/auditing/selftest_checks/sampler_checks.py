@@ -30,7 +30,7 @@ _WANTED = 60
 """Times that each record should come up: one that never does is then seen."""
 
 
-def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[SelftestFinding]:
+def check_sampler(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[SelftestFinding]:
     """Tests the sampler on a few hundred lots, or more, and returns what was found."""
     if sampler is None:
         return [SelftestFinding("sampler", "none was given")]
@@ -41,45 +41,45 @@ def draws(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[Selft
     first = next(iter(sampler.draws(n, stream, 0)))
     event = first.amplify(Gaussian(1.0))
     if isinstance(event, Poisson):
-        return _poisson(sampler, event.rate, n, stream)
+        return _check_poisson(sampler, event.rate, n, stream)
     if isinstance(event, FixedSize):
-        return _fixed(sampler, event, n, stream)
+        return _check_fixed_size(sampler, event, n, stream)
     if first.cover is not None:
-        return _passes(sampler, n, stream)
-    whole = len(np.unique(first.indices)) == n
-    return [SelftestFinding("sampler", "every record is in every lot" if whole else "what it amounts to is not known here",
-                    holds=True if whole else None)]  # fmt: skip
+        return _check_passes(sampler, n, stream)
+    has_everybody = len(np.unique(first.indices)) == n
+    return [SelftestFinding("sampler", "every record is in every lot" if has_everybody else "what it amounts to is not known here",
+                    holds=True if has_everybody else None)]  # fmt: skip
 
 
-def _poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[SelftestFinding]:
+def _check_poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[SelftestFinding]:
     # Enough lots to see a rate that is 2 % off, and a record that never comes up.
     """Tests that every record is drawn by a coin of its own, of the rate that the event states."""
-    few = min(n, _MOST_RECORDS)
-    lots = int(min(max(200, _WANTED / rate, _HEADS / (few * rate)), _COINS / few))
+    records = min(n, _MOST_RECORDS)
+    lots = int(min(max(200, _WANTED / rate, _HEADS / (records * rate)), _COINS / records))
     lots += lots % 2
-    inside = np.zeros((lots, few), dtype=bool)
-    for row, draw in zip(inside, sampler.draws(few, rng, 0), strict=False):
+    inside = np.zeros((lots, records), dtype=bool)
+    for row, draw in zip(inside, sampler.draws(records, rng, 0), strict=False):
         row[draw.indices] = True
     # Coins that depend on each other show in sizes, in lots that follow and in records side by side.
     sizes, counts = inside.sum(axis=1), inside.sum(axis=0)
     followed = int((inside[0::2] & inside[1::2]).sum())
-    company = int((inside[:, 0::2][:, : few // 2] & inside[:, 1::2][:, : few // 2]).sum())
-    found = {
-        "rate": e_values.of_count(int(sizes.sum()), lots * few, rate),
-        "spread of sizes": e_values.of_p(_spread(sizes, few, rate)),
-        "each record": e_values.of_p(_extreme(counts, lots, rate)),
-        "lots that follow": e_values.of_count(followed, lots // 2 * few, rate * rate),
-        "records beside each other": e_values.of_count(company, lots * (few // 2), rate * rate),
+    company = int((inside[:, 0::2][:, : records // 2] & inside[:, 1::2][:, : records // 2]).sum())
+    log_e_values = {
+        "rate": e_values.log_e_of_count(int(sizes.sum()), lots * records, rate),
+        "spread of sizes": e_values.log_e_of_p_value(_p_value_of_spread(sizes, records, rate)),
+        "each record": e_values.log_e_of_p_value(_p_value_of_extremes(counts, lots, rate)),
+        "lots that follow": e_values.log_e_of_count(followed, lots // 2 * records, rate * rate),
+        "records beside each other": e_values.log_e_of_count(company, lots * (records // 2), rate * rate),
     }
     if rate == 1.0:
-        found = {"rate": found["rate"]}
+        log_e_values = {"rate": log_e_values["rate"]}
     return [
-        SelftestFinding(f"sampler, {name}", f"{lots} lots of {few} records", log_e=log_e)
-        for name, log_e in found.items()
+        SelftestFinding(f"sampler, {name}", f"{lots} lots of {records} records", log_e=log_e)
+        for name, log_e in log_e_values.items()
     ]
 
 
-def _fixed(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[SelftestFinding]:
+def _check_fixed_size(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[SelftestFinding]:
     """Tests that lots have the stated size and that each record comes up equally often."""
     lots = int(min(max(200, _WANTED * n / event.batch_size), _HEADS / event.batch_size))
     counts, right = np.zeros(n, dtype=np.int64), event.dataset_size == n
@@ -89,27 +89,29 @@ def _fixed(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[Selftes
     return [
         SelftestFinding("sampler, size", f"{lots} lots of {event.batch_size} different records", holds=right),
         SelftestFinding(
-            "sampler, each record", f"{lots} lots", log_e=e_values.of_p(_extreme(counts, lots, event.batch_size / n))
+            "sampler, each record",
+            f"{lots} lots",
+            log_e=e_values.log_e_of_p_value(_p_value_of_extremes(counts, lots, event.batch_size / n)),
         ),
     ]
 
 
-def _passes(sampler: Sampler, n: int, rng: Rng) -> list[SelftestFinding]:
+def _check_passes(sampler: Sampler, n: int, rng: Rng) -> list[SelftestFinding]:
     """Checks that a record is in at most one lot of a pass and that nobody is left out of two passes."""
-    few = min(n, _MOST_RECORDS)
+    records = min(n, _MOST_RECORDS)
     covers: dict[int | None, list[Draw]] = {}
-    for draw in sampler.draws(few, rng, 0):
+    for draw in sampler.draws(records, rng, 0):
         if draw.cover not in covers and len(covers) == 3:
             break
         covers.setdefault(draw.cover, []).append(draw)
     once = all(
-        np.bincount(np.concatenate([d.indices for d in lots]), minlength=few).max() <= 1 for lots in covers.values()
+        np.bincount(np.concatenate([d.indices for d in lots]), minlength=records).max() <= 1 for lots in covers.values()
     )
-    seen = len(np.unique(np.concatenate([d.indices for lots in covers.values() for d in lots]))) == few
+    seen = len(np.unique(np.concatenate([d.indices for lots in covers.values() for d in lots]))) == records
     return [SelftestFinding("sampler, passes", "each record at most once in a pass, nobody never", holds=once and seen)]
 
 
-def _spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
+def _p_value_of_spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
     """Returns the two-sided p-value of the variance of the lots' sizes.
 
     It is that of a sum of squares beside the binomial's, as χ² with its own fourth moment.
@@ -126,8 +128,8 @@ def _spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
     return max(min(1.0, 2 * min(below, above)), 1e-300)
 
 
-def _extreme(counts: NDArray[np.int64], lots: int, rate: float) -> float:
+def _p_value_of_extremes(counts: NDArray[np.int64], lots: int, rate: float) -> float:
     """Returns the p-value of the records that came up least and most, for all records together."""
-    least = float(binom.cdf(int(counts.min()), lots, rate))
-    most = float(binom.sf(int(counts.max()) - 1, lots, rate))
-    return min(1.0, 2 * len(counts) * min(least, most)) or math.ulp(0.0)
+    least_often = float(binom.cdf(int(counts.min()), lots, rate))
+    most_often = float(binom.sf(int(counts.max()) - 1, lots, rate))
+    return min(1.0, 2 * len(counts) * min(least_often, most_often)) or math.ulp(0.0)

@@ -15,18 +15,18 @@ from torch import Tensor
 from torch.autograd import graph as autograd
 from torch.autograd.graph import GradientEdge
 
-from sordino.per_sample.engine.sample_layout import Unseen
-from sordino.per_sample.model_checks import one_loss
+from sordino.per_sample.engine.sample_layout import UnseenCall
+from sordino.per_sample.model_checks import require_one_loss
 from sordino.refusal import Refusal
 
 _run: Callable[..., Any] | None = getattr(autograd, "_engine_run_backward", None)  # not promised to stay there
 _LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
 
 
-def one_loss_each(losses: Tensor, b: int) -> Tensor:
+def require_loss_per_sample(losses: Tensor, b: int) -> Tensor:
     """Returns the losses with shape (B,), and refuses a loss that is anything else."""
     if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
-        return one_loss(losses).unsqueeze(0)
+        return require_one_loss(losses).unsqueeze(0)
     if losses.shape != (b,):
         raise Refusal(
             f"loss_fn returned {losses.dim()} dimension(s) that are not one loss per sample; need shape (B,); use "
@@ -35,7 +35,7 @@ def one_loss_each(losses: Tensor, b: int) -> Tensor:
     return losses
 
 
-def gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
+def compute_gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
     """Returns the gradients of the losses at the edges, like `torch.autograd.grad(losses, edges, upstream)`.
 
     It calls autograd's engine directly where torch offers that, because `torch.autograd.grad` repeats checks at a
@@ -43,11 +43,11 @@ def gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tens
     """
     if _run is None:
         return torch.autograd.grad(losses, edges, upstream)
-    found: tuple[Tensor, ...] = _run((losses,), (upstream,), False, False, edges, False, accumulate_grad=False)
-    return found
+    gradients: tuple[Tensor, ...] = _run((losses,), (upstream,), False, False, edges, False, accumulate_grad=False)
+    return gradients
 
 
-def reachable(losses: Tensor) -> set[Any]:
+def find_reachable_nodes(losses: Tensor) -> set[Any]:
     """Returns every node of the graph that the losses depend on."""
     seen: set[Any] = set()
     stack = [losses.grad_fn]
@@ -59,14 +59,14 @@ def reachable(losses: Tensor) -> set[Any]:
     return seen
 
 
-def still_there(nodes: set[Any], columns: Mapping[int, int]) -> set[int]:
+def find_unrecorded_parameters(nodes: set[Any], columns: Mapping[int, int]) -> set[int]:
     """Returns the identities of the trainable parameters that are used outside the recorded layers."""
     return {id(node.variable) for node in nodes if type(node).__name__ == _LEAF and id(node.variable) in columns}
 
 
-def recorded_only(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
+def require_recorded_uses(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
     """Returns every node the losses depend on, and raises if a trainable parameter is used outside the recorded layers."""
-    nodes = reachable(losses)
+    nodes = find_reachable_nodes(losses)
     # Ask each kind of node once: there are a few kinds, and there may be many nodes.
     for kind in {type(node) for node in nodes}:  # a few, where there may be many nodes
         name = kind.__name__
@@ -81,7 +81,7 @@ def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple
     """Raises `Unseen` for the first trainable parameter that is still a leaf of the graph."""
     for node in nodes:
         if type(node).__name__ == _LEAF and id(node.variable) in columns:
-            raise Unseen(
+            raise UnseenCall(
                 f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input has no "
                 "batch dimension; need uses whose gradient can be told apart by sample; call the module that owns it on "
                 "inputs with one row per sample (expand position ids to (B, T)), leave penalties on parameters out of "

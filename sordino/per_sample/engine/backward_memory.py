@@ -13,12 +13,12 @@ from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.release.vectors import accumulation_dtype
 
 
-def lifted_bytes(t: Tensor, dtype: torch.dtype | None = None) -> int:
+def count_lifted_bytes(t: Tensor, dtype: torch.dtype | None = None) -> int:
     """Returns the bytes a tensor takes in `dtype`, or in the precision of accumulation if none is given."""
     return t.numel() * (dtype or accumulation_dtype(t.dtype)).itemsize if t.is_floating_point() else t.nbytes
 
 
-def _held_as(parts: Mapping[Tensor, Part]) -> torch.dtype | None:
+def _find_held_dtype(parts: Mapping[Tensor, Part]) -> torch.dtype | None:
     """Returns the dtype in which a linear map's input and gradient are held, if kernels read them as they are."""
     inner = [getattr(part, "part", part) for part in parts.values()]
     kinds = [part.g.dtype for part in inner if isinstance(part, Matmul)]
@@ -38,17 +38,17 @@ class HeldByBackward:
         self._samples, self._bytes = samples, 0
         self._seen: set[int] = set()
 
-    def take(self, use: Use, g: Tensor, parts: Mapping[Tensor, Part]) -> None:
+    def count_use(self, use: Use, g: Tensor, parts: Mapping[Tensor, Part]) -> None:
         """Counts one more use with its output gradient and parts; an input that several layers read is counted once."""
-        dtype = _held_as(parts)
-        inputs = {t.untyped_storage().data_ptr(): lifted_bytes(t, dtype) for t in use.saved}
-        own = use.bytes * lifted_bytes(g, dtype) // max(1, g.nbytes)
-        own += sum(n for at, n in inputs.items() if at not in self._seen)
-        rows = self._samples * sum(map(lifted_bytes, parts))
-        self._bytes += min(own, rows)
-        if own <= rows:
+        dtype = _find_held_dtype(parts)
+        inputs = {t.untyped_storage().data_ptr(): count_lifted_bytes(t, dtype) for t in use.saved}
+        own_bytes = use.bytes * count_lifted_bytes(g, dtype) // max(1, g.nbytes)
+        own_bytes += sum(n for at, n in inputs.items() if at not in self._seen)
+        rows = self._samples * sum(map(count_lifted_bytes, parts))
+        self._bytes += min(own_bytes, rows)
+        if own_bytes <= rows:
             self._seen |= inputs.keys()
 
-    def of_a_sample(self) -> int:
+    def bytes_per_sample(self) -> int:
         """Returns the bytes held for one sample, at least one."""
         return max(1, self._bytes // max(1, self._samples))

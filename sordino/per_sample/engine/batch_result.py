@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sordino.per_sample.engine.gradient_buffer import Pool
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
-from sordino.per_sample.engine.small_layers import SmallLayers, small_layers
+from sordino.per_sample.engine.small_layers import SmallLayers, find_small_layers
 from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic, full_precision
 from sordino.per_sample.protocol import Norms
 from sordino.release.vectors import Grads, accumulation_dtype
@@ -27,16 +27,18 @@ class Inner:
     columns: list[Tensor | None]
     _unknown: set[int] = field(default_factory=set)
 
-    def take(self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], found: Mapping[Tensor, Tensor]) -> None:
+    def add_products(
+        self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], products: Mapping[Tensor, Tensor]
+    ) -> None:
         """Adds the products of one more use, and marks a column as unknown if the use gave no product for it."""
         for p in parts:
             column = columns[id(p)]
             before = self.columns[column]
-            if p not in found or column in self._unknown:
+            if p not in products or column in self._unknown:
                 self._unknown.add(column)
                 self.columns[column] = None
             else:
-                self.columns[column] = found[p] if before is None else before + found[p]
+                self.columns[column] = products[p] if before is None else before + products[p]
 
 
 class Result:
@@ -75,7 +77,7 @@ class Result:
                 if small is not None and small.everything and self._squares is None:
                     self._norms = small.norms(self._names)
                 else:
-                    self._norms = Norms(self._one_by_one(small), self._names)
+                    self._norms = Norms(self._measure_columns(small), self._names)
         return self._norms
 
     @cached_property
@@ -84,13 +86,13 @@ class Result:
         parts = self._parts
         if self._squares is not None:
             parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
-        return small_layers(parts, self.losses.shape[0])
+        return find_small_layers(parts, self.losses.shape[0])
 
-    def _one_by_one(self, small: SmallLayers | None) -> Tensor:
+    def _measure_columns(self, small: SmallLayers | None) -> Tensor:
         """Returns the squared norms (B, P), each column from what is known, from the small layers or from its part."""
         columns, b = [], self.losses.shape[0]
         squares = list(self._squares or [None] * len(self._parts))
-        for column, squared in () if small is None else small.squared():
+        for column, squared in () if small is None else small.squared_norms_by_column():
             squares[column] = squared
         for part, p, known in zip(self._parts, self._parameters, squares, strict=True):
             if known is not None:
@@ -133,34 +135,34 @@ class Result:
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Returns Σ_i w_i g_i, in large models as views of one buffer (see `flat`); `into` adds to an earlier result."""
         with PlainArithmetic(weights.device):
-            return self._weighted_sum(weights, into)
+            return self._add_weighted(weights, into)
 
-    def _weighted_sum(self, weights: Tensor, into: Grads | None) -> Grads:
+    def _add_weighted(self, weights: Tensor, into: Grads | None) -> Grads:
         """Adds the weighted gradients of all parts to `into`, or to fresh memory."""
         # Memory that is not cleared is written with beta = 0, so nothing of an earlier sum is left in it.
-        total = room_for_sum(self._names, self._parameters, self._pool) if into is None else into
+        total = allocate_sum(self._names, self._parameters, self._pool) if into is None else into
         norms, beta = self.norms(), 0 if into is None else 1
         # Samples whose norm is not finite must be left out of the arithmetic, not only weighted by 0.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
-        together, done = self._small_layers if finite is None else None, set[int]()
+        small_layers_sum, summed_columns = self._small_layers if finite is None else None, set[int]()
         # One call adds the small layers, unless samples have to be masked, which it cannot do.
-        if together is not None:
-            added = together.add_to([total[name] for name in self._names].__getitem__, weights, beta)
+        if small_layers_sum is not None:
+            added = small_layers_sum.add_to([total[name] for name in self._names].__getitem__, weights, beta)
             if added is not None:
-                done.update([k for k, _ in added])
-                if together.everything:
+                summed_columns.update([k for k, _ in added])
+                if small_layers_sum.everything:
                     return total
         # The other parameters follow one by one; a parameter that no loss uses contributes zero.
         columns = weights.unbind(1)
         for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
-            if k in done:
+            if k in summed_columns:
                 continue
             if part is None:
                 if into is None:
                     total[name].zero_()
                 continue
             w = columns[k if len(columns) > 1 else 0]
-            kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+            kept = part if finite is None else part.mask_samples((w == 0) & ~finite)  # 0 · nan is nan
             kept.add_to(total[name], w, beta)
         return total
 
@@ -169,21 +171,21 @@ class Result:
         norms = self.norms()
         # Samples whose norm is not finite are masked below, which the joint call for small layers cannot do.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
-        together = self._small_layers if finite is None else None
+        small_layers_sum = self._small_layers if finite is None else None
         with PlainArithmetic(weights.device):
-            added = None if together is None else together.add_to(self._room, weights, 0)
-        small = frozenset[int]() if together is None or added is None else frozenset(together.columns)
+            added = None if small_layers_sum is None else small_layers_sum.add_to(self._allocate_sum, weights, 0)
+        small = frozenset[int]() if small_layers_sum is None or added is None else frozenset(small_layers_sum.columns)
         # The sums are made lazily; each is let go of before the next one is made.
-        made = self._sums(weights, finite, small, added or iter(()))
+        column_sums = self._iterate_sums(weights, finite, small, added or iter(()))
         while True:
             with PlainArithmetic(weights.device):  # not around a `yield`: it is the thread's, not the generator's
-                k, out = next(made, (-1, None))
+                k, out = next(column_sums, (-1, None))
             if out is None:
                 return
             yield self._names[k], out
             del out
 
-    def _sums(
+    def _iterate_sums(
         self, weights: Tensor, finite: Tensor | None, small: frozenset[int], added: Iterator[tuple[int, Tensor]]
     ) -> Iterator[tuple[int, Tensor]]:
         """Yields the column and sum of each parameter, in the order of the parameters, whatever was added together."""
@@ -191,17 +193,17 @@ class Result:
             if k in small:
                 yield next(added)
             elif part is not None:
-                w, out = weights[:, k if weights.shape[1] > 1 else 0], self._room(k)
-                kept = part if finite is None else part.without((w == 0) & ~finite)  # 0 · nan is nan
+                w, out = weights[:, k if weights.shape[1] > 1 else 0], self._allocate_sum(k)
+                kept = part if finite is None else part.mask_samples((w == 0) & ~finite)  # 0 · nan is nan
                 kept.add_to(out, w, 0)
                 yield k, out
                 del out, kept
 
-    def _room(self, k: int) -> Tensor:
-        return _room_like(self._parameters[k])
+    def _allocate_sum(self, k: int) -> Tensor:
+        return _allocate_like(self._parameters[k])
 
 
-def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
+def allocate_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
     """Returns memory for a sum, not cleared: one flat buffer where all parameters share a dtype and a device.
 
     Small models get one tensor for each parameter: the allocator hands the same memory out again, at half the price of
@@ -212,12 +214,16 @@ def room_for_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Poo
         if len(kinds) == 1:
             dtype, device = kinds.pop()
             return dict(
-                zip(names, pool.views([p.shape for p in parameters], accumulation_dtype(dtype), device), strict=True)
+                zip(
+                    names,
+                    pool.allocate_views([p.shape for p in parameters], accumulation_dtype(dtype), device),
+                    strict=True,
+                )
             )
-    return {name: _room_like(p) for name, p in zip(names, parameters, strict=True)}
+    return {name: _allocate_like(p) for name, p in zip(names, parameters, strict=True)}
 
 
-def _room_like(p: Tensor) -> Tensor:
+def _allocate_like(p: Tensor) -> Tensor:
     """Returns memory for the sum of one parameter's gradients, not cleared."""
     if type(p) is nn.Parameter and p.dtype is torch.float32 and p.is_contiguous():
         return torch.empty_like(p)  # a third of the price

@@ -26,21 +26,21 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from sordino.distributed.layer_by_layer import at_hand, coming_and_going
+from sordino.distributed.layer_by_layer import is_layer_by_layer, keep_gathered
 from sordino.per_sample import model_checks
-from sordino.per_sample.batch_structure import rows_of, tensors
+from sordino.per_sample.batch_structure import count_rows, list_tensors
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.engine.module_plan import Plans
-from sordino.per_sample.engine.sample_layout import OtherLength, Unseen
+from sordino.per_sample.engine.sample_layout import OtherLength, UnseenCall
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.engine.tape import Checkpointed
-from sordino.per_sample.engine.two_pass import two_passes
+from sordino.per_sample.engine.two_pass import run_two_passes
 from sordino.per_sample.first_batch.formula_timing import Stopwatch
-from sordino.per_sample.first_batch.learn_model import layouts_again, settle
+from sordino.per_sample.first_batch.learn_model import find_layouts_again, learn_from_first_batch
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.model_inventory import Inventory
-from sordino.per_sample.protocol import Backend, LossFn, Norms, PerSample, trainable
-from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.per_sample.protocol import Backend, LossFn, Norms, PerSample, trainable_parameters
+from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import TorchState
 
@@ -72,63 +72,63 @@ class Captured:
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Runs the forward and pruned backward pass; norms and sums are computed when asked for."""
-        return self._per_sample(Inventory(model), loss_fn, batch)
+        return self.compute_for_inventory(Inventory(model), loss_fn, batch)
 
     def for_pass(self, inventory: Inventory) -> Backend:
         """Returns a backend for the batches of one pass over a lot, which lists the model's modules only once."""
         return _OnePass(self, inventory)
 
-    def _per_sample(self, inventory: Inventory, loss_fn: LossFn, batch: Any) -> PerSample:
+    def compute_for_inventory(self, inventory: Inventory, loss_fn: LossFn, batch: Any) -> PerSample:
         """Computes the per-sample gradients of one batch, learning the model first where it is not known yet."""
         # Find what is known of this model with this loss and this kind of input.
-        inputs = tensors(batch)
-        b = rows_of(inputs)
-        plan = self._plans.find(inventory, loss_fn, inputs)
+        inputs = list_tensors(batch)
+        b = count_rows(inputs)
+        plan = self._plans.find_or_make_plan(inventory, loss_fn, inputs)
         session = Session(inventory, loss_fn, plan, self.options, self._workspace)
-        model_checks.statistics(session.model, session.modules)
+        model_checks.refuse_batch_statistics(session.model, session.modules)
         # Refuse what cannot be trained, and answer for an empty batch without running the model.
         if not plan.parameters:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
-            return session.nothing(plan.parameters[0].new_zeros(0))
+            return session.make_empty_result(plan.parameters[0].new_zeros(0))
         # A model that was not compared with autograd yet is learned from this batch.
         if plan.layouts is None or not plan.trusted:
-            _settled(session, batch)
+            _learn_model(session, batch)
         # Layouts and usage may depend on the lengths of the inputs; take those that belong to this batch.
         lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length or not self.options.measure else ()
         plan.layouts = plan.by_length.get(lengths, plan.layouts)
         if not self.options.measure:
-            plan.follow_shapes(lengths)
+            plan.use_shapes(lengths)
         # Run the passes. What a batch does differently from those before is learned, and the passes are made again from
         # the same state of the random generators, so that nothing depends on how often that happened.
-        began = session.generators()  # a pass that is made again draws the same
+        initial_rng = session.capture_rng()  # a pass that is made again draws the same
         try:
-            return self._passed(session, batch, b, began)
+            return self._run_passes(session, batch, b, initial_rng)
         except OtherLength:  # as many rows per sample as tokens, and another number of tokens
             lengths = tuple([t.shape[1:] for t in inputs])
-            began.put_back()
-            plan.layouts = plan.by_length[lengths] = layouts_again(session, batch)
-            return self._passed(session, batch, b, began)
-        except Unseen:  # a layer that earlier batches had no use for: look at the model again, on this one
-            began.put_back()
+            initial_rng.restore()
+            plan.layouts = plan.by_length[lengths] = find_layouts_again(session, batch)
+            return self._run_passes(session, batch, b, initial_rng)
+        except UnseenCall:  # a layer that earlier batches had no use for: look at the model again, on this one
+            initial_rng.restore()
             before = plan.layouts
-            _settled(session, batch)
+            _learn_model(session, batch)
             plan.layouts = {**(before or {}), **(plan.layouts or {})}
-            return self._passed(session, batch, b, began)
+            return self._run_passes(session, batch, b, initial_rng)
 
-    def _passed(self, session: Session, batch: Any, b: int, began: TorchState) -> PerSample:
+    def _run_passes(self, session: Session, batch: Any, b: int, initial_rng: TorchState) -> PerSample:
         """Runs the engine in one pass, or in two where the model checkpoints activations or the options ask for it."""
         plan = session.plan
-        if plan.two_pass:
-            _refuse_layers_again()
-        if plan.two_pass or self.options.two_pass:
-            return two_passes(session, batch, products=self.inner)
+        if plan.needs_two_passes:
+            _refuse_recomputed_layers()
+        if plan.needs_two_passes or self.options.two_pass:
+            return run_two_passes(session, batch, products=self.inner)
         try:
-            return session.run(batch, products=self.inner, b=b, began=began)
+            return session.run_passes(batch, products=self.inner, b=b, initial_rng=initial_rng)
         except Checkpointed:
-            _refuse_layers_again()
-            plan.two_pass = True
-            return two_passes(session, batch, products=self.inner)
+            _refuse_recomputed_layers()
+            plan.needs_two_passes = True
+            return run_two_passes(session, batch, products=self.inner)
 
     def norms(
         self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int | None = None
@@ -145,16 +145,16 @@ class Captured:
 
         """
         if isinstance(data, Dataset):
-            data = _batches(data, lambda: chunk or _cached(self._plans.sample_bytes(model)))
-        found = [self.per_sample(model, loss_fn, batch).norms() for batch in data]
-        if not found:
-            names = tuple(trainable(model))
+            data = _iterate_batches(data, lambda: chunk or _samples_in_cache(self._plans.sample_bytes(model)))
+        batch_norms = [self.per_sample(model, loss_fn, batch).norms() for batch in data]
+        if not batch_norms:
+            names = tuple(trainable_parameters(model))
             return Norms(torch.zeros(0, len(names)), names)
-        return Norms(torch.cat([n.squared for n in found]), found[0].names)
+        return Norms(torch.cat([n.squared for n in batch_norms]), batch_norms[0].names)
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Returns the bytes a sample took on the first batch; before that, a guess from the parameters."""
-        guess = max(1 << 12, sum(p.numel() for p in trainable(model).values()) // 8)
+        guess = max(1 << 12, sum(p.numel() for p in trainable_parameters(model).values()) // 8)
         return self._plans.sample_bytes(model) or guess
 
     def held_bytes(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> int:
@@ -165,14 +165,14 @@ class Captured:
         """
         if self.options.two_pass:
             return 0
-        once = Captured(replace(self.options, measure=False, verify=False))
+        trial = Captured(replace(self.options, measure=False, verify=False))
         inventory = Inventory(model)
         try:
-            with torch.random.fork_rng(), left_unmoved(vectors_of(inventory.modules)):
-                once._per_sample(inventory, loss_fn, batch)
+            with torch.random.fork_rng(), keep_vectors(find_spectral_vectors(inventory.modules)):
+                trial.compute_for_inventory(inventory, loss_fn, batch)
         except Refusal:  # of a model that cannot be trained as it is: the first lot says so
             return 0
-        return once._plans.held_bytes(model)
+        return trial._plans.held_bytes(model)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the formulas and memory formats that were measured to be fastest, as JSON.
@@ -180,7 +180,7 @@ class Captured:
         They differ in rounding only, but a stopwatch may decide otherwise in the next process, so a run that is to
         resume bit-equal takes them along. There are none where nothing is measured.
         """
-        return {"choices": self._workspace.stopwatch.choices()}
+        return {"choices": self._workspace.stopwatch.export_choices()}
 
     @property
     def measures(self) -> bool:
@@ -194,23 +194,23 @@ class Captured:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on with saved choices in place of measuring; models this backend met before are looked at again."""
         if self.options.measure:
-            self._workspace.stopwatch.restore(state["choices"])
-            self._plans.forget()
+            self._workspace.stopwatch.restore_choices(state["choices"])
+            self._plans.forget_all()
 
 
-def _refuse_layers_again() -> None:
+def _refuse_recomputed_layers() -> None:
     """Raises where layers run a second time after their parameters are gone."""
-    if coming_and_going():
+    if is_layer_by_layer():
         raise Refusal(
             "the model checkpoints activations, which runs layers again on the way back, when their parameters are gone; "
             "switch it off, give draws(physical_batch=…) a smaller number, or leave layer_by_layer out"
         )
 
 
-def _settled(session: Session, batch: Any) -> None:
+def _learn_model(session: Session, batch: Any) -> None:
     """Learns the model from its first batch, with all parameters gathered while it does."""
-    with at_hand(session.model.parameters()):
-        settle(session, batch)
+    with keep_gathered(session.model.parameters()):
+        learn_from_first_batch(session, batch)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class _OnePass:
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Computes per-sample gradients with the inventory of this pass, or with a new one for another model."""
         inventory = self.inventory if self.inventory.model is model else Inventory(model)
-        return self.backend._per_sample(inventory, loss_fn, batch)
+        return self.backend.compute_for_inventory(inventory, loss_fn, batch)
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Returns the backend's own estimate of the bytes of a sample."""
@@ -234,12 +234,12 @@ _CACHE = 1 << 24
 _LEAST, _MOST = 64, 256  # enough to keep the layers busy; more gain nothing
 
 
-def _cached(sample: int) -> int:
+def _samples_in_cache(sample: int) -> int:
     """Returns how many samples fit a cache with what they take; `sample` is 0 before the first batch."""
     return max(_LEAST, min(_MOST, _CACHE // sample)) if sample else _LEAST
 
 
-def _batches(data: Dataset[Any], chunk: Callable[[], int]) -> Iterator[Any]:
+def _iterate_batches(data: Dataset[Any], chunk: Callable[[], int]) -> Iterator[Any]:
     """Yields batches of a dataset; a `TensorDataset` is sliced, which saves collating single records."""
     if type(data) is not TensorDataset:
         yield from DataLoader(data, chunk())

@@ -17,13 +17,13 @@ from torch.nn import functional as F
 from sordino.per_sample.engine.sample_layout import Layout
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part
-from sordino.per_sample.formulas.linear_map import mapped
+from sordino.per_sample.formulas.linear_map import run_linear_map
 from sordino.per_sample.formulas.matrix_product import Matmul
-from sordino.per_sample.formulas.output_gradient import as_multiplied, over_positions
-from sordino.per_sample.layers.conv import convolved
-from sordino.per_sample.layers.embedding import looked_up
-from sordino.per_sample.layers.linear import affine, samples_first
-from sordino.per_sample.layers.norm import group_normed, layer_normed, rms_normed
+from sordino.per_sample.formulas.output_gradient import prepare_factors, sum_over_positions
+from sordino.per_sample.layers.conv import record_convolution
+from sordino.per_sample.layers.embedding import record_lookup
+from sordino.per_sample.layers.linear import move_samples_first, record_affine
+from sordino.per_sample.layers.norm import record_group_norm, record_layer_norm, record_rms_norm
 
 
 class Call(Protocol):
@@ -35,7 +35,7 @@ class Call(Protocol):
     layouts: Any
 
 
-def _samples(tape: Any, call: Call, x: Any) -> Layout | None:
+def _find_sample_layout(tape: Any, call: Call, x: Any) -> Layout | None:
     """Returns where x has its samples if it is a batch, and None otherwise."""
     layout: Layout | None = call.layouts.get(id(x)) if isinstance(x, Tensor) else None
     if layout is not None:
@@ -43,68 +43,68 @@ def _samples(tape: Any, call: Call, x: Any) -> Layout | None:
     return layout
 
 
-def _fixed(call: Call, *weights: Any) -> bool:
+def _are_shared(call: Call, *weights: Any) -> bool:
     """Returns whether these tensors are the same for all samples, or not there."""
     return all(not isinstance(w, Tensor) or call.find(w) is not None or call.layouts[id(w)] is None for w in weights)
 
 
-def _linear(tape: Any, call: Call) -> Tensor | None:
+def _run_linear(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `F.linear`; returns None where the weight or the samples are not where it needs them."""
-    x, weight, bias = _bound(call, ("input", None), ("weight", None), ("bias", None))
-    where = _samples(tape, call, x)
-    if where is None or not _fixed(call, weight, bias) or weight.dim() != 2 or where.dim == x.dim() - 1:
+    x, weight, bias = _bind_arguments(call, ("input", None), ("weight", None), ("bias", None))
+    where = _find_sample_layout(tape, call, x)
+    if where is None or not _are_shared(call, weight, bias) or weight.dim() != 2 or where.dim == x.dim() - 1:
         return None
-    return affine(tape, x, weight, bias, where.dim)
+    return record_affine(tape, x, weight, bias, where.dim)
 
 
-def _product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int) -> Tensor:
+def _run_product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int) -> Tensor:
     """Computes x w + b for w (d, p) and records the use."""
     lead, size = x.shape[:-1], tape.size
     added = None if bias is None else bias.detach()
     # The forward pass runs on the transposed weight, as a linear map.
-    y = mapped(x.reshape(-1, x.shape[-1]), tape.leaf(weight, x).t(), added, size, tape.workspace)
+    y = run_linear_map(x.reshape(-1, x.shape[-1]), tape.leaf(weight, x).t(), added, size, tape.workspace)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts of weight and bias from the gradient at the output."""
-        rows, found = samples_first(g.view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
+        rows, parts_by_parameter = move_samples_first(g.view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):  # (d, p): the roles are exchanged
-            inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
-            found[weight] = Matmul(rows, inputs, workspace=tape.workspace)
+            inputs, rows = prepare_factors(move_samples_first(saved[0], dim, size), rows)
+            parts_by_parameter[weight] = Matmul(rows, inputs, workspace=tape.workspace)
         if tape.wants(bias):
             assert bias is not None, "nothing is not wanted"
-            found[bias] = GradientRows(over_positions(rows))
-        return found
+            parts_by_parameter[bias] = GradientRows(sum_over_positions(rows))
+        return parts_by_parameter
 
     recorded: Tensor = tape.record(y, (x,), parts, rows=1)
     return recorded if x.dim() == 2 else recorded.view(*lead, -1)
 
 
-def _matmul(tape: Any, call: Call) -> Tensor | None:
+def _run_matmul(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `x @ w`; returns None where w is not a matrix shared by all samples."""
-    x, weight = _bound(call, ("input", None), ("other", None))
-    where = _samples(tape, call, x)
-    if where is None or not _fixed(call, weight) or weight.dim() != 2 or x.dim() < 2 or where.dim == x.dim() - 1:
+    x, weight = _bind_arguments(call, ("input", None), ("other", None))
+    where = _find_sample_layout(tape, call, x)
+    if where is None or not _are_shared(call, weight) or weight.dim() != 2 or x.dim() < 2 or where.dim == x.dim() - 1:
         return None
-    return _product(tape, x, weight, None, where.dim)
+    return _run_product(tape, x, weight, None, where.dim)
 
 
-def _addmm(tape: Any, call: Call) -> Tensor | None:
+def _run_addmm(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `torch.addmm(b, x, w)`; returns None with other factors than 1 or a bias that is no vector."""
-    bias, x, weight, beta, alpha = _bound(
+    bias, x, weight, beta, alpha = _bind_arguments(
         call, ("input", None), ("mat1", None), ("mat2", None), ("beta", 1), ("alpha", 1)
     )
-    where = _samples(tape, call, x)
-    if where is None or where.dim or not _fixed(call, bias, weight) or (beta, alpha) != (1, 1) or bias.dim() != 1:
+    where = _find_sample_layout(tape, call, x)
+    if where is None or where.dim or not _are_shared(call, bias, weight) or (beta, alpha) != (1, 1) or bias.dim() != 1:
         return None
-    return _product(tape, x, weight, bias, 0)
+    return _run_product(tape, x, weight, bias, 0)
 
 
-def _convolution(rank: int) -> Callable[[Any, Call], Tensor | None]:
+def _make_convolution_rule(rank: int) -> Callable[[Any, Call], Tensor | None]:
     """Returns the rule of `F.conv1d`, `F.conv2d` or `F.conv3d`, by the number of spatial dimensions."""
 
-    def call_of(tape: Any, call: Call) -> Tensor | None:
+    def run_convolution(tape: Any, call: Call) -> Tensor | None:
         """Applies the convolution's rule; returns None for calls it does not cover, such as `padding="same"`."""
-        x, weight, bias, *rest = _bound(
+        x, weight, bias, *options = _bind_arguments(
             call,
             ("input", None),
             ("weight", None),
@@ -114,20 +114,20 @@ def _convolution(rank: int) -> Callable[[Any, Call], Tensor | None]:
             ("dilation", 1),
             ("groups", 1),
         )
-        where = _samples(tape, call, x)
-        if where is None or where.dim or x.dim() != rank + 2 or not _fixed(call, weight, bias):
+        where = _find_sample_layout(tape, call, x)
+        if where is None or where.dim or x.dim() != rank + 2 or not _are_shared(call, weight, bias):
             return None
         # Bring the options into the form of a layer's; a padding that depends on the input is left to vmap.
-        stride, padding, dilation = (_each(n, rank) for n in rest[:3])
+        stride, padding, dilation = (_per_dimension(n, rank) for n in options[:3])
         if padding is None or stride is None or dilation is None:
             return None
-        geometry = Geometry(tuple(weight.shape[2:]), stride, padding, dilation, rest[3])
-        return convolved(tape, x, weight, bias, geometry, where.rows)
+        geometry = Geometry(tuple(weight.shape[2:]), stride, padding, dilation, options[3])
+        return record_convolution(tape, x, weight, bias, geometry, where.rows)
 
-    return call_of
+    return run_convolution
 
 
-def _each(number: Any, rank: int) -> tuple[int, ...] | None:
+def _per_dimension(number: Any, rank: int) -> tuple[int, ...] | None:
     """Returns one number for each spatial dimension; None for a padding that is not known before the call."""
     if isinstance(number, str):
         return (0,) * rank if number == "valid" else None
@@ -136,40 +136,42 @@ def _each(number: Any, rank: int) -> tuple[int, ...] | None:
     return tuple(number) * rank if len(number) == 1 else tuple(number)
 
 
-def _layer_norm(tape: Any, call: Call) -> Tensor | None:
+def _run_layer_norm(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `F.layer_norm`; returns None where the samples' dimension is normalised too."""
-    x, shape, weight, bias, eps = _bound(
+    x, shape, weight, bias, eps = _bind_arguments(
         call, ("input", None), ("normalized_shape", None), ("weight", None), ("bias", None), ("eps", 1e-5)
     )
-    where = _samples(tape, call, x)
-    if where is None or not _fixed(call, weight, bias) or where.dim >= x.dim() - len(shape):
+    where = _find_sample_layout(tape, call, x)
+    if where is None or not _are_shared(call, weight, bias) or where.dim >= x.dim() - len(shape):
         return None
-    return layer_normed(tape, x, where.dim, torch.Size(shape), weight, bias, eps)
+    return record_layer_norm(tape, x, where.dim, torch.Size(shape), weight, bias, eps)
 
 
-def _rms_norm(tape: Any, call: Call) -> Tensor | None:
+def _run_rms_norm(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `F.rms_norm`; returns None where the samples' dimension is normalised too."""
-    x, shape, weight, eps = _bound(call, ("input", None), ("normalized_shape", None), ("weight", None), ("eps", None))
-    where = _samples(tape, call, x)
-    if where is None or not _fixed(call, weight) or where.dim >= x.dim() - len(shape):
+    x, shape, weight, eps = _bind_arguments(
+        call, ("input", None), ("normalized_shape", None), ("weight", None), ("eps", None)
+    )
+    where = _find_sample_layout(tape, call, x)
+    if where is None or not _are_shared(call, weight) or where.dim >= x.dim() - len(shape):
         return None
-    return rms_normed(tape, x, where.dim, torch.Size(shape), weight, eps)
+    return record_rms_norm(tape, x, where.dim, torch.Size(shape), weight, eps)
 
 
-def _group_norm(tape: Any, call: Call) -> Tensor | None:
+def _run_group_norm(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `F.group_norm`; returns None where samples are not in the first dimension."""
-    x, groups, weight, bias, eps = _bound(
+    x, groups, weight, bias, eps = _bind_arguments(
         call, ("input", None), ("num_groups", None), ("weight", None), ("bias", None), ("eps", 1e-5)
     )
-    where = _samples(tape, call, x)
-    if where is None or where.dim or not _fixed(call, weight, bias):
+    where = _find_sample_layout(tape, call, x)
+    if where is None or where.dim or not _are_shared(call, weight, bias):
         return None
-    return group_normed(tape, x, groups, weight, bias, eps, where.rows)
+    return record_group_norm(tape, x, groups, weight, bias, eps, where.rows)
 
 
-def _embedding(tape: Any, call: Call) -> Tensor | None:
+def _run_embedding(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `F.embedding`; returns None for options that change the table or couple the samples."""
-    ids, weight, padding, longest, _, by_frequency = _bound(
+    ids, weight, padding, longest, _, by_frequency = _bind_arguments(
         call,
         ("input", None),
         ("weight", None),
@@ -178,22 +180,22 @@ def _embedding(tape: Any, call: Call) -> Tensor | None:
         ("norm_type", 2.0),
         ("scale_grad_by_freq", False),
     )
-    where = _samples(tape, call, ids)
+    where = _find_sample_layout(tape, call, ids)
     if where is None or longest is not None or by_frequency or call.find(weight) is None:
         return None
-    return looked_up(tape, weight, None if padding is None else padding % len(weight), ids, where.dim)
+    return record_lookup(tape, weight, None if padding is None else padding % len(weight), ids, where.dim)
 
 
-def _row_of(tape: Any, call: Call) -> Tensor | None:
+def _run_table_lookup(tape: Any, call: Call) -> Tensor | None:
     """Applies the rule of `table[ids]`; returns None where the table is no parameter or the ids are no batch."""
     weight, ids = call.args
-    where = _samples(tape, call, ids)
+    where = _find_sample_layout(tape, call, ids)
     if where is None or ids.dtype != torch.long or call.find(weight) is None or weight.dim() != 2:
         return None
-    return looked_up(tape, weight, None, ids % len(weight), where.dim)
+    return record_lookup(tape, weight, None, ids % len(weight), where.dim)
 
 
-def _bound(call: Call, *names: tuple[str, Any]) -> list[Any]:
+def _bind_arguments(call: Call, *names: tuple[str, Any]) -> list[Any]:
     """Returns the arguments in order, each by place, by name or by default."""
     return [
         call.args[j] if j < len(call.args) else call.kwargs.get(name, default)
@@ -202,19 +204,19 @@ def _bound(call: Call, *names: tuple[str, Any]) -> list[Any]:
 
 
 FUNCTIONS: dict[Any, Callable[[Any, Any], Tensor | None]] = {
-    F.linear: _linear,
-    torch.matmul: _matmul,
-    Tensor.matmul: _matmul,
-    Tensor.__matmul__: _matmul,
-    torch.mm: _matmul,
-    Tensor.mm: _matmul,
-    torch.addmm: _addmm,
-    F.conv1d: _convolution(1),
-    F.conv2d: _convolution(2),
-    F.conv3d: _convolution(3),
-    F.layer_norm: _layer_norm,
-    F.rms_norm: _rms_norm,
-    F.group_norm: _group_norm,
-    F.embedding: _embedding,
-    Tensor.__getitem__: _row_of,
+    F.linear: _run_linear,
+    torch.matmul: _run_matmul,
+    Tensor.matmul: _run_matmul,
+    Tensor.__matmul__: _run_matmul,
+    torch.mm: _run_matmul,
+    Tensor.mm: _run_matmul,
+    torch.addmm: _run_addmm,
+    F.conv1d: _make_convolution_rule(1),
+    F.conv2d: _make_convolution_rule(2),
+    F.conv3d: _make_convolution_rule(3),
+    F.layer_norm: _run_layer_norm,
+    F.rms_norm: _run_rms_norm,
+    F.group_norm: _run_group_norm,
+    F.embedding: _run_embedding,
+    Tensor.__getitem__: _run_table_lookup,
 }

@@ -28,14 +28,14 @@ class Pool:
     _places: list[tuple[torch.Size, tuple[int, ...], int]] = field(default_factory=list)  # shape, strides, start
     _length: int = 0
 
-    def views(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    def allocate_views(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
         """Returns tensors of these shapes, all views of one buffer (see `flat`), holding whatever was there before."""
         if tuple(shapes) != self._shapes:
-            self._place(tuple(shapes))
-        buffer = self._take(self._length, dtype, device)
+            self._plan_places(tuple(shapes))
+        buffer = self._take_free_buffer(self._length, dtype, device)
         return [torch.as_strided(buffer, shape, strides, start) for shape, strides, start in self._places]
 
-    def _place(self, shapes: tuple[torch.Size, ...]) -> None:
+    def _plan_places(self, shapes: tuple[torch.Size, ...]) -> None:
         """Computes where each tensor lies in the buffer, with aligned beginnings."""
         self._shapes, self._places, self._length = shapes, [], 0
         for shape in shapes:
@@ -43,7 +43,7 @@ class Pool:
             self._places.append((shape, strides, self._length))
             self._length += -(-shape.numel() // ALIGNMENT) * ALIGNMENT
 
-    def _take(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _take_free_buffer(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Returns a buffer that nobody else holds, or a new one; the pool remembers the last few."""
         for buffer in self.buffers:
             if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and is_free(buffer):

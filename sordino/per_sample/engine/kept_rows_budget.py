@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.engine.recorded_use import Use
-from sordino.per_sample.formulas.gradient_part import Part, measured
+from sordino.per_sample.formulas.gradient_part import Part, measure_part
 
 _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
@@ -27,17 +27,17 @@ class KeepBudget:
         self.options, self._held = options, held
 
     @classmethod
-    def holding(cls, options: PerformanceOptions, uses: Sequence[Use]) -> KeepBudget:
+    def for_uses(cls, options: PerformanceOptions, recorded_uses: Sequence[Use]) -> KeepBudget:
         """Returns the allowance given, or one in proportion to what the batch takes anyway, up to a limit."""
         if options.keep_bytes is None:
-            return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in uses]))
+            return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in recorded_uses]))
         return cls(options)
 
     def measure(self, part: Part) -> Tensor:
         """Returns ‖g_i‖², (B,), and takes the rows that the part keeps off the allowance."""
         if self._held is not None:
             self.options, self._held = replace(self.options, keep_bytes=min(_MOST, int(_ROWS * self._held))), None
-        squared = measured(part, self.options)
+        squared = measure_part(part, self.options)
         kept = getattr(part, "kept", None)
         if kept is not None:
             left = max(0, (self.options.keep_bytes or 0) - kept.nbytes)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sordino.per_sample.engine.sample_layout import ODD
-from sordino.per_sample.engine.shared_tensor_uses import GivenArgument, Shared, meet
+from sordino.per_sample.engine.shared_tensor_uses import FunctionCall, Shared, record_meeting
 from sordino.per_sample.engine.tape import Tape
 
 _ASKING = frozenset(
@@ -69,20 +69,20 @@ class LooseParameters(TorchFunctionMode):
         self.reordered: set[int] = set()  # SHAPES: layers whose own code may put rows in another order
         self._shared: dict[int, Shared] = {}  # by identity; they are held, so that it is not given out again
         self._numbers: dict[int, int] = {}  # SHAPES: of shared tensors
-        self._made = 0
+        self._numbers_given = 0
         self._leaf = -1
         self._entry = self._entries = 0
-        self._met = 0  # operations on shared tensors so far, within the layer
+        self._operations_seen = 0  # operations on shared tensors so far, within the layer
         self._active = False
-        self._last = _count(tape)
+        self._operations_expected = _count_expected_operations(tape)
 
     @contextmanager
-    def following(self, leaf: int) -> Iterator[None]:
+    def follow_layer(self, leaf: int) -> Iterator[None]:
         """Treats the code that runs inside as that of one layer without a rule."""
         # Remember the layer around this one, and count operations anew inside.
-        outer = self._leaf, self._entry, self._met
+        outer = self._leaf, self._entry, self._operations_seen
         self._entries += 1
-        self._leaf, self._entry, self._met = leaf, self._entries, 0
+        self._leaf, self._entry, self._operations_seen = leaf, self._entries, 0
         active, self._active = self._active, True
         try:
             if active:
@@ -91,11 +91,11 @@ class LooseParameters(TorchFunctionMode):
                 with self:
                     yield
         finally:
-            self._leaf, self._entry, self._met = outer
+            self._leaf, self._entry, self._operations_seen = outer
             self._active = active
 
     @contextmanager
-    def everywhere(self) -> Iterator[None]:
+    def follow_everything(self) -> Iterator[None]:
         """Follows all code that runs inside."""
         self._active = True
         try:
@@ -104,7 +104,7 @@ class LooseParameters(TorchFunctionMode):
         finally:
             self._active = False
 
-    def find(self, leaf: Any) -> Shared | None:
+    def find_shared(self, leaf: Any) -> Shared | None:
         """Returns the shared tensor that this object is, or None; a trainable parameter becomes one on its first use."""
         known = self._shared.get(id(leaf))
         if known is None and id(leaf) in self.tape.trainable and isinstance(leaf, nn.Parameter):
@@ -116,40 +116,42 @@ class LooseParameters(TorchFunctionMode):
         kwargs = kwargs or {}
         tape = self.tape
         if func in _ASKING:  # a backward pass may run layers again, and torch lays the mode aside while it does
-            return self._aside(func, args, kwargs)
+            return self._run_unwatched(func, args, kwargs)
         # Outside layers, nothing has to be looked at once all operations of the first batch have come.
-        if self._leaf < 0 and self._met >= self._last:  # all that the first batch met is behind
+        if (
+            self._leaf < 0 and self._operations_seen >= self._operations_expected
+        ):  # all that the first batch met is behind
             return func(*args, **kwargs)
         if tape.index != -1 or not torch.is_grad_enabled():  # inside a rule, or nothing to record
             return func(*args, **kwargs)
         # An operation on no shared tensor passes; a layer in which rows may change their order is noted.
-        tensors = _tensors((args, kwargs))
-        found = [s for s in map(self.find, tensors) if s is not None]
+        tensors = _flatten_tensors((args, kwargs))
+        found = [s for s in map(self.find_shared, tensors) if s is not None]
         if not found:
-            if tape.shapes_only and self._leaf >= 0 and _reorders(func, args):
+            if tape.shapes_only and self._leaf >= 0 and _may_reorder_rows(func, args):
                 self.reordered.add(self._leaf)
             return func(*args, **kwargs)
         # In a pass for shapes the operation is written down and nothing is recorded.
         if tape.shapes_only:
             out = func(*args, **kwargs)
-            self._write_down(func, args, tensors, found, out)
+            self._log_event(func, args, tensors, found, out)
             return out
         # In a real pass the first batch says which tensors have samples. If no result has any, the result is shared
         # too.
-        others = [t for t in tensors if self.find(t) is None]
-        self._met += 1
-        meeting = tape.meeting((self._leaf, "met", self._met - 1), _name(func))
+        others = [t for t in tensors if self.find_shared(t) is None]
+        self._operations_seen += 1
+        meeting = tape.shared_operation((self._leaf, "met", self._operations_seen - 1), _function_name(func))
         if not any(layout is not None for layout in meeting.made):
-            return self._derive(func(*args, **kwargs), found, args)
+            return self._mark_results_shared(func(*args, **kwargs), found, args)
         # Otherwise this is where a shared tensor meets a batch, and the use is recorded.
         layouts = {id(t): layout for t, layout in zip(others, meeting.given, strict=True)}
         for t in others:
             where = layouts[id(t)]
             if where is not None and where is not ODD:
                 tape.check_length(t, where)
-        return meet(tape, GivenArgument(func, args, kwargs, self.find, layouts), meeting.made)
+        return record_meeting(tape, FunctionCall(func, args, kwargs, self.find_shared, layouts), meeting.made)
 
-    def _aside(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_unwatched(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs a function during which the mode is not active."""
         active, self._active = self._active, False
         try:
@@ -157,61 +159,69 @@ class LooseParameters(TorchFunctionMode):
         finally:
             self._active = active
 
-    def _derive(self, out: Any, found: list[Shared], args: Any) -> Any:
+    def _mark_results_shared(self, out: Any, shared_inputs: list[Shared], args: Any) -> Any:
         """Notes the results of an operation as shared, with the parameters they were computed from."""
-        of = tuple(dict.fromkeys(p for s in found for p in s.of))
-        for leaf in _tensors(args[0] if out is None else out):  # an assignment changes what it assigns to
+        parameters = tuple(dict.fromkeys(p for s in shared_inputs for p in s.parameters))
+        for leaf in _flatten_tensors(args[0] if out is None else out):  # an assignment changes what it assigns to
             if leaf.requires_grad and id(leaf) not in self.tape.trainable:
-                self._shared[id(leaf)] = Shared(leaf, of)
+                self._shared[id(leaf)] = Shared(leaf, parameters)
         return out
 
-    def _write_down(self, func: Any, args: Any, tensors: list[Tensor], found: list[Shared], out: Any) -> None:
+    def _log_event(self, func: Any, args: Any, tensors: list[Tensor], shared_inputs: list[Shared], out: Any) -> None:
         """Appends an operation to the events of a pass for shapes, with the numbers and shapes of its tensors."""
-        takes = tuple((None if self.find(t) is None else self._number(t), t.shape) for t in tensors)
-        self._derive(out, found, args)
+        takes = tuple((None if self.find_shared(t) is None else self._number_tensor(t), t.shape) for t in tensors)
+        self._mark_results_shared(out, shared_inputs, args)
         # An assignment returns nothing; what it makes is the part of the tensor that it wrote to.
-        makes = tuple((self._number(t), t.shape) for t in _tensors(out))
+        makes = tuple((self._number_tensor(t), t.shape) for t in _flatten_tensors(out))
         if func is Tensor.__setitem__:
-            makes = ((self._number(args[0]), args[0][args[1]].shape),)
-        self.events.append(ParameterUseEvent(_name(func), self._leaf, self._entry, takes, makes, _reorders(func, args)))
+            makes = ((self._number_tensor(args[0]), args[0][args[1]].shape),)
+        self.events.append(
+            ParameterUseEvent(
+                _function_name(func), self._leaf, self._entry, takes, makes, _may_reorder_rows(func, args)
+            )
+        )
 
-    def _number(self, tensor: Tensor) -> int:
+    def _number_tensor(self, tensor: Tensor) -> int:
         """Returns the number of a shared tensor in this run; all parameters have the same one."""
         if id(tensor) in self.tape.trainable:
             return PARAMETER
-        self._made += 1
-        return self._numbers.setdefault(id(tensor), self._made) if id(tensor) in self._shared else self._made
+        self._numbers_given += 1
+        return (
+            self._numbers.setdefault(id(tensor), self._numbers_given)
+            if id(tensor) in self._shared
+            else self._numbers_given
+        )
 
 
-def _count(tape: Tape) -> float:
+def _count_expected_operations(tape: Tape) -> float:
     """Returns how many operations on shared tensors the first batch had outside layers; infinity in a shapes pass."""
     if tape.shapes_only:
         return float("inf")
     return sum(isinstance(key, tuple) and key[:2] == (-1, "met") for key in tape.layouts)
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def _flatten_tensors(tree: Any) -> list[Tensor]:
     """Returns every tensor of nested arguments, in order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     stack = [tree]
     while stack:
         leaf = stack.pop()
         if isinstance(leaf, Tensor):
-            found.append(leaf)
+            tensors.append(leaf)
         elif isinstance(leaf, list | tuple):
             stack.extend(reversed(leaf))
         elif isinstance(leaf, dict):
             stack.extend(reversed(list(leaf.values())))
-    return found
+    return tensors
 
 
-def _name(func: Any) -> str:
+def _function_name(func: Any) -> str:
     return getattr(func, "__name__", type(func).__name__)
 
 
-def _reorders(func: Any, args: Any) -> bool:
+def _may_reorder_rows(func: Any, args: Any) -> bool:
     """Returns whether an operation may put rows in another order."""
-    name = _name(func)
+    name = _function_name(func)
     if name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(isinstance(i, Tensor) for i in index)

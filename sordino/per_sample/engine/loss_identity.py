@@ -19,7 +19,7 @@ from weakref import ref
 _VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
 
 
-class _Same:
+class _ObjectIdentity:
     """Key that is equal to another one of the same living object; it does not keep the object alive where possible."""
 
     __slots__ = ("_get", "_id")
@@ -32,13 +32,13 @@ class _Same:
         return self._id
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Same) or self._id != other._id:
+        if not isinstance(other, _ObjectIdentity) or self._id != other._id:
             return False
         mine = self._get()
         return mine is not None and mine is other._get()
 
 
-def identity_of(thing: object, depth: int = 3) -> Hashable:
+def find_loss_identity(thing: object, depth: int = 3) -> Hashable:
     """Returns a key that is equal for losses that are the same.
 
     Functions that are held by functions are followed to a depth, because they may hold each other; below it they are
@@ -51,27 +51,27 @@ def identity_of(thing: object, depth: int = 3) -> Hashable:
     if depth:
         # A function is its code, the module it looks names up in, and all that it holds.
         if isinstance(thing, FunctionType):
-            code, names = _Same(thing.__code__), _Same(thing.__globals__)
+            code, names = _ObjectIdentity(thing.__code__), _ObjectIdentity(thing.__globals__)
             if thing.__closure__ is None and thing.__defaults__ is None and thing.__kwdefaults__ is None:
                 return code, names
-            held = [_content(cell) for cell in thing.__closure__ or ()] + [*(thing.__defaults__ or ())]
+            held = [_cell_content(cell) for cell in thing.__closure__ or ()] + [*(thing.__defaults__ or ())]
             named = thing.__kwdefaults__ or {}
-            return code, names, *[identity_of(each, depth - 1) for each in (*held, *named, *named.values())]
+            return code, names, *[find_loss_identity(each, depth - 1) for each in (*held, *named, *named.values())]
         # A method is its function and its object; a partial or a tuple is what it contains.
         if isinstance(thing, MethodType):
-            return identity_of(thing.__func__, depth - 1), _Same(thing.__self__)
+            return find_loss_identity(thing.__func__, depth - 1), _ObjectIdentity(thing.__self__)
         if kind is partial:
             assert isinstance(thing, partial), "just asked"
             held = [thing.func, *thing.args, *thing.keywords, *thing.keywords.values()]
-            return (partial, *[identity_of(each, depth - 1) for each in held])
+            return (partial, *[find_loss_identity(each, depth - 1) for each in held])
         if kind is tuple:
             assert isinstance(thing, tuple), "just asked"
-            return (tuple, *[identity_of(each, depth - 1) for each in thing])
+            return (tuple, *[find_loss_identity(each, depth - 1) for each in thing])
     # Anything else is the same only if it is the same living object.
-    return _Same(thing)
+    return _ObjectIdentity(thing)
 
 
-def _content(cell: CellType) -> object:
+def _cell_content(cell: CellType) -> object:
     """Returns what a closure's cell holds, or the cell itself while nothing is assigned to it."""
     try:
         return cell.cell_contents

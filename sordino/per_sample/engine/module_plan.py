@@ -19,15 +19,15 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from sordino.per_sample.engine.gradient_buffer import Pool
 from sordino.per_sample.engine.loose_parameters import LooseParameters
-from sordino.per_sample.engine.loss_identity import identity_of
+from sordino.per_sample.engine.loss_identity import find_loss_identity
 from sordino.per_sample.engine.sample_layout import Layouts
 from sordino.per_sample.engine.tape import Tape
-from sordino.per_sample.layers.fallback import fallback
+from sordino.per_sample.layers.fallback import run_fallback
 from sordino.per_sample.layers.layer_registry import Rule, rule_for
-from sordino.per_sample.layers.pooling import max_pool, pools_windows
-from sordino.per_sample.layers.sequential import chain, chains
+from sordino.per_sample.layers.pooling import is_plain_max_pool, run_max_pool
+from sordino.per_sample.layers.sequential import may_be_chain, run_chain
 from sordino.per_sample.model_inventory import Inventory, Mark
-from sordino.per_sample.protocol import LossFn, trainable
+from sordino.per_sample.protocol import LossFn, trainable_parameters
 from sordino.refusal import Refusal
 
 _REWRITTEN = ("weight_g", "weight_v", "_orig")
@@ -42,9 +42,9 @@ Lengths = tuple[torch.Size, ...]
 class Usage:
     """How often a pass uses each parameter, and whether large layers can be measured during the backward pass."""
 
-    once: frozenset[int] = frozenset()  # columns known to be used once per pass
-    again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
-    early: bool = True  # layers are measured during the backward pass
+    used_once: frozenset[int] = frozenset()  # columns known to be used once per pass
+    used_again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
+    measures_early: bool = True  # layers are measured during the backward pass
 
 
 @dataclass
@@ -52,22 +52,22 @@ class ModulePlan:
     """One model's modules and parameters, and what its first batch taught."""
 
     mark: Mark
-    below: list[nn.Module]  # the model's modules but the model, held so that the mark stays true
+    submodules: list[nn.Module]  # the model's modules but the model, held so that the mark stays true
     names: tuple[str, ...]
     parameters: list[nn.Parameter]  # of those names
     columns: dict[int, int]  # id of a parameter -> its column
     trainable: frozenset[int]  # the same ids
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
     pools: tuple[int, ...]  # positions of layers that pool windows
-    loose: bool  # some parameters belong to no layer
+    has_loose_parameters: bool  # some parameters belong to no layer
     has_convolutions: bool
-    followed: bool = False  # the code of layers without a rule is followed operation by operation
-    mapped: frozenset[int] = frozenset()  # positions of those that are run as a whole, one sample at a time
+    follows_code: bool = False  # the code of layers without a rule is followed operation by operation
+    mapped_positions: frozenset[int] = frozenset()  # positions of those that are run as a whole, one sample at a time
     layouts: Layouts | None = None
     by_length: dict[Lengths, Layouts] = field(default_factory=dict)  # where samples are folded into rows
     trusted: bool = False  # compared with autograd on samples whose gradients were finite
     channels_last: bool = False
-    two_pass: bool = False  # the model checkpoints activations
+    needs_two_passes: bool = False  # the model checkpoints activations
     usage: Usage = field(default_factory=Usage)
     usages: dict[Lengths, Usage] = field(
         default_factory=dict
@@ -77,25 +77,25 @@ class ModulePlan:
     pool: Pool = field(default_factory=Pool)
     _ones: Tensor | None = None
 
-    def follow_shapes(self, lengths: Lengths) -> None:
+    def use_shapes(self, lengths: Lengths) -> None:
         """Makes what is known of the model's usage a function of a batch's shapes, whatever batches came before it.
 
         A layer that is measured during the backward pass rounds otherwise than one that is measured after it. Processes
         that see batches in another order must not differ in that. So every kind of batch begins with the belief that
         each parameter is used once; a pass that finds it wrong is made again, and the next of its kind knows.
         """
-        found = self.usages.get(lengths)
-        if found is None:
-            found = self.usages[lengths] = Usage(once=frozenset(range(len(self.parameters))))
-        self.usage = found
+        usage = self.usages.get(lengths)
+        if usage is None:
+            usage = self.usages[lengths] = Usage(used_once=frozenset(range(len(self.parameters))))
+        self.usage = usage
 
-    def ones(self, losses: Tensor) -> Tensor:
+    def upstream_ones(self, losses: Tensor) -> Tensor:
         """Returns the gradient of the sum at each of the losses: the last batch's, if it fits and nobody wrote to it."""
-        held = self._ones
-        fits = held is not None and held.shape == losses.shape and held.dtype is losses.dtype
-        if held is None or not fits or held.device != losses.device or held._version:
-            held = self._ones = torch.ones_like(losses, requires_grad=False)
-        return held
+        ones = self._ones
+        fits = ones is not None and ones.shape == losses.shape and ones.dtype is losses.dtype
+        if ones is None or not fits or ones.device != losses.device or ones._version:
+            ones = self._ones = torch.ones_like(losses, requires_grad=False)
+        return ones
 
 
 class Plans:
@@ -109,15 +109,15 @@ class Plans:
     def __init__(self) -> None:
         self._plans: WeakKeyDictionary[nn.Module, dict[Hashable, ModulePlan]] = WeakKeyDictionary()
 
-    def find(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> ModulePlan:
+    def find_or_make_plan(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> ModulePlan:
         """Returns the plan for this way of using the model, made anew if the model is not what it was."""
         model = inventory.model
-        way = identity_of(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
+        way = find_loss_identity(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
         plans = self._plans.get(model)
         plan = None if plans is None else plans.get(way)
         if plan is None or plan.mark != inventory.mark:
             plans = self._plans.setdefault(model, {})
-            plan = new_plan(inventory)
+            plan = make_plan(inventory)
             plans.pop(way, None)
             plans[way] = plan
             for old in list(plans)[: -self._MOST]:
@@ -132,18 +132,18 @@ class Plans:
         """Returns the most bytes that norms and sum hold of a sample, 0 if that is not known."""
         return max((plan.held_bytes for plan in self._plans.get(model, {}).values()), default=0)
 
-    def forget(self) -> None:
+    def forget_all(self) -> None:
         """Forgets all plans, so that every model is looked at again on its next batch."""
         self._plans.clear()
 
 
-def new_plan(inventory: Inventory) -> ModulePlan:
+def make_plan(inventory: Inventory) -> ModulePlan:
     """Returns a plan that gives each module its rule, and in which nothing is known yet of the layers' inputs."""
     model = inventory.model
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     rules: list[tuple[int, str, Rule]] = []
     pools: list[int] = []
-    loose, convolutions, done = False, False, set[int]()
+    loose, convolutions, covered = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
         # A compiled module hides its layers, so none of them could be recorded.
         compiled = getattr(module, "_compiled_call_impl", None) is not None  # by module.compile()
@@ -153,38 +153,40 @@ def new_plan(inventory: Inventory) -> ModulePlan:
                 "pass the model as it was before torch.compile or torch.jit"
             )
         # Modules below a fallback layer run inside it, and get no rule of their own.
-        if id(module) in done:
+        if id(module) in covered:
             continue
         # Pooling layers have no parameters; they only run faster.
-        if pools_windows(module):
+        if is_plain_max_pool(module):
             pools.append(position)
         if not any(p.requires_grad for p in module.parameters()):
             continue
-        if chains(module):
-            rules.append((position, name, chain))  # its layers have their own rules too, for passes on which it is none
+        if may_be_chain(module):
+            rules.append(
+                (position, name, run_chain)
+            )  # its layers have their own rules too, for passes on which it is none
             continue
         # A layer with a rule of its own, unless a parametrization rewrites its weight, which the fallback follows.
-        own = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
-        found = None if is_parametrized(module) else rule_for(module)
-        if found is not None:
-            if any(key.endswith(_REWRITTEN) for key in own):
+        trained_keys = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
+        layer_rule = None if is_parametrized(module) else rule_for(module)
+        if layer_rule is not None:
+            if any(key.endswith(_REWRITTEN) for key in trained_keys):
                 raise Refusal(
                     f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that is a "
                     "parameter; use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
                 )
-            rules.append((position, name, found))
+            rules.append((position, name, layer_rule))
             convolutions = convolutions or isinstance(module, nn.Conv2d)
             continue
         # Other modules with parameters: one without layers below runs by the fallback as a whole. One that has layers
         # below owns loose parameters, which are followed operation by operation.
         below = [m for m in module.modules() if m is not module]
-        alone = is_parametrized(module) or not any(
+        is_leaf = is_parametrized(module) or not any(
             p.requires_grad for m in below for p in m._parameters.values() if p is not None
         )
-        if own or is_parametrized(module):
-            if alone:
-                rules.append((position, name, fallback))
-                done.update(id(m) for m in below)
+        if trained_keys or is_parametrized(module):
+            if is_leaf:
+                rules.append((position, name, run_fallback))
+                covered.update(id(m) for m in below)
             else:
                 loose = True
     columns = {id(p): column for column, p in enumerate(parameters.values())}
@@ -216,15 +218,15 @@ class Installed:
         """Replaces the layers' `forward` and begins to follow operations where the plan needs it."""
         plan, tape = self._plan, self._tape
         # What follows operations is made where some are followed, and in a pass for shapes, which asks what it saw.
-        follows = plan.loose or plan.followed or tape.shapes_only
+        follows = plan.has_loose_parameters or plan.follows_code or tape.shapes_only
         tape.follower = loose = LooseParameters(tape) if follows else None
         try:
             self._install(loose)
-            if loose is not None and plan.loose:
-                self._everywhere = loose.everywhere()
+            if loose is not None and plan.has_loose_parameters:
+                self._everywhere = loose.follow_everything()
                 self._everywhere.__enter__()
         except BaseException:
-            self._put_back()
+            self._restore_forwards()
             raise
 
     def _install(self, loose: LooseParameters | None) -> None:
@@ -237,15 +239,15 @@ class Installed:
             own = module.__dict__
             self._before.append((module, own.get("forward")))
             original = module.forward
-            if rule is not fallback or position in plan.mapped:
-                own["forward"] = partial(_forward, tape, position, name, module, rule, original)
-            elif loose is not None and plan.followed:
-                own["forward"] = partial(_followed, tape, loose, position, name, original)
+            if rule is not run_fallback or position in plan.mapped_positions:
+                own["forward"] = partial(_run_by_rule, tape, position, name, module, rule, original)
+            elif loose is not None and plan.follows_code:
+                own["forward"] = partial(_run_followed, tape, loose, position, name, original)
         for position in plan.pools:
             module = self._modules[position]
             if "forward" not in module.__dict__:
                 self._before.append((module, None))
-                module.__dict__["forward"] = partial(max_pool, tape, module, module.forward)
+                module.__dict__["forward"] = partial(run_max_pool, tape, module, module.forward)
 
     def __exit__(self, *error: Any) -> None:
         """Stops following operations and puts the layers back."""
@@ -253,9 +255,9 @@ class Installed:
             if self._everywhere is not None:
                 self._everywhere.__exit__(*error)
         finally:
-            self._put_back()
+            self._restore_forwards()
 
-    def _put_back(self) -> None:
+    def _restore_forwards(self) -> None:
         """Puts back the `forward` that each module had before."""
         for module, forward in self._before:
             if forward is None:
@@ -264,14 +266,14 @@ class Installed:
                 module.__dict__["forward"] = forward
 
 
-def _forward(
+def _run_by_rule(
     tape: Tape, position: int, name: str, module: nn.Module, rule: Rule, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
     """Stands in for a module's `forward` and lets the tape run its rule."""
-    return tape.run(position, name, module, rule, original, args, kwargs)
+    return tape.run_layer(position, name, module, rule, original, args, kwargs)
 
 
-def _followed(
+def _run_followed(
     tape: Tape, loose: LooseParameters, position: int, name: str, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
     """Stands in for the `forward` of a layer without a rule, whose operations are followed."""
@@ -279,7 +281,7 @@ def _followed(
         return original(*args, **kwargs)
     outer, tape.name = tape.name, name
     try:
-        with loose.following(position):
+        with loose.follow_layer(position):
             return original(*args, **kwargs)
     finally:
         tape.name = outer

@@ -18,14 +18,14 @@ from typing import Any
 
 from torch import Tensor
 
-from sordino.per_sample.engine.autograd_graph import gradients_at
+from sordino.per_sample.engine.autograd_graph import compute_gradients_at
 from sordino.per_sample.engine.backward_memory import HeldByBackward
 from sordino.per_sample.engine.batch_result import Inner
 from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
 from sordino.per_sample.engine.module_plan import ModulePlan
 from sordino.per_sample.engine.recorded_use import Use
-from sordino.per_sample.formulas.compound_parts import joined
+from sordino.per_sample.formulas.compound_parts import join_parts
 from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic
 
 _LARGE = 1 << 20
@@ -49,44 +49,44 @@ class PartsByColumn:
     measured: bool = False  # some squares are known
     _again: dict[int, list[Part]] = field(default_factory=dict)
 
-    def take(self, use: Use, g: Tensor, *, early: bool) -> None:
+    def add_use(self, use: Use, g: Tensor, *, early: bool) -> None:
         """Takes one use and its output gradient, and measures it now if `early` and its parameters are used once."""
         plan, columns = self.plan, self.plan.columns
         # Turn the gradient into parts, count what they hold, and let go of the layer's input.
-        found = use.resolve(g)
+        use_parts = use.resolve_parts(g)
         if self.held is not None:
-            self.held.take(use, g, found)
+            self.held.count_use(use, g, use_parts)
         if self.inner is not None:
-            self.inner.take(columns, found, use.inner(g, found))
+            self.inner.add_products(columns, use_parts, use.parameter_products(g, use_parts))
         use.saved, use.output = (), None
         # A second use of a parameter waits to be joined with the first. If the first was already measured as the only
         # one, the plan was wrong, and the pass has to be made again.
-        for p, part in found.items():
+        for p, part in use_parts.items():
             column = columns[id(p)]
             if self.parts[column] is None:
                 self.parts[column] = part
-                if early and column in plan.usage.once:
+                if early and column in plan.usage.used_once:
                     self.squares[column] = self.budget.measure(part)
                     self.measured = True
             elif self.squares[column] is None:
                 self._again.setdefault(column, []).append(part)
             else:
-                plan.usage.again |= {column}
-                plan.usage.once -= {column}
+                plan.usage.used_again |= {column}
+                plan.usage.used_once -= {column}
                 raise UsedDifferently
 
-    def finish(self) -> None:
+    def join_uses(self) -> None:
         """Joins the uses of each parameter, and notes which parameters were used once."""
         for column, others in self._again.items():
             first = self.parts[column]
             assert first is not None, "the first use comes first"
-            self.parts[column] = joined([first, *others])
+            self.parts[column] = join_parts([first, *others])
         usage = self.plan.usage
-        used = usage.once or frozenset(k for k, part in enumerate(self.parts) if part is not None)
-        usage.once = used - self._again.keys() - usage.again
+        used = usage.used_once or frozenset(k for k, part in enumerate(self.parts) if part is not None)
+        usage.used_once = used - self._again.keys() - usage.used_again
 
 
-def backward_pass(
+def run_backward_pass(
     plan: ModulePlan,
     uses: Sequence[Use],
     losses: Tensor,
@@ -97,16 +97,22 @@ def backward_pass(
     """Runs the backward pass and returns its parts; `upstream` is the gradient at the losses."""
     columns = len(plan.parameters)
     held = None if plan.held_bytes else HeldByBackward(losses.numel())
-    found = PartsByColumn(plan, KeepBudget.holding(options, uses), [None] * columns, [None] * columns, inner, held)
+    parts_by_column = PartsByColumn(
+        plan, KeepBudget.for_uses(options, uses), [None] * columns, [None] * columns, inner, held
+    )
     # Divide the uses: large layers inside the graph are measured by a hook when the pass reaches them.
     usage = plan.usage
-    early = [use for use in uses if use.inside and use.bytes >= _LARGE] if usage.once and usage.early else []
-    late = [use for use in uses if not (use.inside and use.bytes >= _LARGE)] if early else list(uses)
+    early = (
+        [use for use in uses if use.depends_on_layer and use.bytes >= _LARGE]
+        if usage.used_once and usage.measures_early
+        else []
+    )
+    late = [use for use in uses if not (use.depends_on_layer and use.bytes >= _LARGE)] if early else list(uses)
     if not late:
         early, late = [], list(uses)
     waiting = set(map(id, early))
 
-    def reached(use: Use) -> Callable[[Any], None]:
+    def make_hook(use: Use) -> Callable[[Any], None]:
         """Returns the hook that measures a use when its gradient arrives."""
 
         def hook(grads: Any) -> None:
@@ -114,26 +120,26 @@ def backward_pass(
             if g is not None:
                 waiting.discard(id(use))
                 with PlainArithmetic(g.device):
-                    found.take(use, g, early=True)
+                    parts_by_column.add_use(use, g, early=True)
 
         return hook
 
     # One pass of autograd gives the gradients at all other uses.
-    handles = [use.edge.node.register_prehook(reached(use)) for use in early]
+    handles = [use.edge.node.register_prehook(make_hook(use)) for use in early]
     try:
-        grads = gradients_at(losses, tuple([use.edge for use in late]), upstream)
+        grads = compute_gradients_at(losses, tuple([use.edge for use in late]), upstream)
     finally:
         for handle in handles:  # a hook holds what holds its node
             handle.remove()
     # A hook that did not fire means that a large layer was not run; the batch is run again without hooks.
     if waiting:
-        usage.early = False
+        usage.measures_early = False
         raise UsedDifferently
     # Take the remaining uses, in order, and join those of the same parameter.
     with PlainArithmetic(losses.device):
         for use, g in zip(late, grads, strict=True):
-            found.take(use, g, early=False)
-        found.finish()
+            parts_by_column.add_use(use, g, early=False)
+        parts_by_column.join_uses()
     if held is not None:
-        plan.held_bytes = held.of_a_sample()
-    return found
+        plan.held_bytes = held.bytes_per_sample()
+    return parts_by_column

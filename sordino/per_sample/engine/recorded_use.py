@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sordino.per_sample.formulas.compound_parts import SeveralRows
-from sordino.per_sample.formulas.gradient_part import GradientRows, Part, lift
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, lift_precision
 from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.refusal import Refusal
 
@@ -28,27 +28,27 @@ class Use:
     parts: Parts
     rows: int  # of the gradient, for each sample
     bytes: int = 0  # of the output
-    inside: bool = False  # its input depends on another recorded layer
+    depends_on_layer: bool = False  # its input depends on another recorded layer
     output: Tensor | None = None
     version: int = 0
     product: ParameterProduct | None = None
 
-    def inner(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
+    def parameter_products(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
         """Returns ⟨g_i, θ⟩ for the parameters of this use, (B,), from its output; empty where the output has changed."""
         if self.product is None or self.output is None or self.output._version != self.version:
             return {}  # not held, or an in-place operation came after
-        largest, *rest = [p for p in self.product.of if p is not None]
-        if not all(p in parts for p in (largest, *rest)):  # a frozen one contributes to the output too
+        largest, *others = [p for p in self.product.parameters if p is not None]
+        if not all(p in parts for p in (largest, *others)):  # a frozen one contributes to the output too
             return {}
         # The output's product with its gradient is the sum over all parameters. The largest one's is what is left of it
         # after the others, which are cheap.
-        found = {p: parts[p].dot(p.detach()).double() for p in rest}
-        whole = self.product.rows(g, self.output).double()
-        whole = whole if self.rows == 1 else whole.view(-1, self.rows).sum(1)
-        found[largest] = whole - sum(found.values())
-        return found
+        products = {p: parts[p].dot(p.detach()).double() for p in others}
+        total = self.product.sum_products(g, self.output).double()
+        total = total if self.rows == 1 else total.view(-1, self.rows).sum(1)
+        products[largest] = total - sum(products.values())
+        return products
 
-    def resolve(self, g: Tensor) -> dict[Tensor, Part]:
+    def resolve_parts(self, g: Tensor) -> dict[Tensor, Part]:
         """Returns the parts, once the gradient at the output is known; refuses an input that was changed since."""
         for tensor, version in zip(self.saved, self.versions, strict=True):
             if tensor._version != version:
@@ -56,13 +56,13 @@ class Use:
                     f"layer '{self.name}': its input was changed in place after the layer had read it; "
                     "need the value it computed with; use the out-of-place operation (x = x + y, not x += y)"
                 )
-        return as_parts(self.parts(self.saved, g), self.rows)
+        return to_parts(self.parts(self.saved, g), self.rows)
 
 
-def as_parts(found: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
+def to_parts(entries: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
     """Wraps plain tensors as parts, and adds up the rows of a sample where it has several."""
     parts: dict[Tensor, Part] = {}
-    for p, part in found.items():
-        plain: Part = GradientRows(lift(part)) if isinstance(part, Tensor) else part
+    for p, part in entries.items():
+        plain: Part = GradientRows(lift_precision(part)) if isinstance(part, Tensor) else part
         parts[p] = plain if rows == 1 else SeveralRows(plain, rows)
     return parts

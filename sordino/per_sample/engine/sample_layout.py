@@ -17,7 +17,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class SharedOperation:
     """What two runs on a first batch said of one operation on parameters that no layer with a rule owns."""
 
     name: str
@@ -29,27 +29,27 @@ ODD = Layout(-1, 0)
 """Stands for a tensor that does not grow by whole rows with the number of samples."""
 
 
-Layouts = Mapping[Hashable, Sequence[Layout | Meeting | None]]
+Layouts = Mapping[Hashable, Sequence[Layout | SharedOperation | None]]
 """Layouts by layer or by tensor, for each call if they differ."""
 
 
-class Unseen(Refusal):
+class UnseenCall(Refusal):
     """Refuses a layer that was not called on the model's first batch."""
 
 
-class OtherLength(Unseen):
+class OtherLength(UnseenCall):
     """Refuses samples folded into rows that have another number of them than on the batches before."""
 
 
-def unseen(name: str) -> Unseen:
+def make_unseen_refusal(name: str) -> UnseenCall:
     """Returns the refusal of a layer that was called in another way than on the first batch."""
-    return Unseen(
+    return UnseenCall(
         f"layer '{name}': it was called in another way than on the model's first batch, so its batch dimension "
         "is not known; need the same inputs' layout every time; give the new use its own module, or use Loop()"
     )
 
 
-def other_length(name: str, dims: int) -> OtherLength:
+def make_other_length_refusal(name: str, dims: int) -> OtherLength:
     """Returns the refusal of an input whose samples are not where the first batch had them."""
     return OtherLength(
         f"layer '{name}': its input of {dims} dimensions does not have the samples where the first batch "

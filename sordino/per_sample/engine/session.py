@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.batch_structure import losses, size
-from sordino.per_sample.engine.autograd_graph import one_loss_each, recorded_only
+from sordino.per_sample.batch_structure import batch_size, call_loss
+from sordino.per_sample.engine.autograd_graph import require_loss_per_sample, require_recorded_uses
 from sordino.per_sample.engine.batch_result import Inner, Result
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
-from sordino.per_sample.engine.module_plan import Installed, new_plan
-from sordino.per_sample.engine.pruned_backward import UsedDifferently, backward_pass
+from sordino.per_sample.engine.module_plan import Installed, make_plan
+from sordino.per_sample.engine.pruned_backward import UsedDifferently, run_backward_pass
 from sordino.per_sample.engine.tape import Mode, Tape
 from sordino.per_sample.model_inventory import Inventory
-from sordino.per_sample.spectral_norm import left_unmoved, vectors_of
+from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.rng.global_generators import TorchState
 
 if TYPE_CHECKING:
@@ -47,33 +47,33 @@ class Session:
         self.options = options
         self.workspace = workspace
 
-    def on(self, model: nn.Module) -> Session:
+    def for_model(self, model: nn.Module) -> Session:
         """Returns a session for another model, of which nothing is known yet, with the same loss and options."""
         inventory = Inventory(model)
-        return Session(inventory, self.loss_fn, new_plan(inventory), self.options, self.workspace)
+        return Session(inventory, self.loss_fn, make_plan(inventory), self.options, self.workspace)
 
-    def cuda_devices(self) -> list[int]:
+    def list_cuda_devices(self) -> list[int]:
         """Returns the CUDA devices of the model, which have random generators of their own."""
         devices = {p.device for p in self.model.parameters()}
         return sorted({device.index for device in devices if device.type == "cuda" and device.index is not None})
 
-    def generators(self) -> TorchState:
+    def capture_rng(self) -> TorchState:
         """Returns the state of torch's generators, for a pass that may have to be made again."""
-        return TorchState.now(self.cuda_devices() if self.plan.parameters[0].is_cuda else ())
+        return TorchState.capture(self.list_cuda_devices() if self.plan.parameters[0].is_cuda else ())
 
-    def vectors_kept(self) -> AbstractContextManager[None]:
+    def keep_vectors(self) -> AbstractContextManager[None]:
         """Restores the vectors of spectral normalisations after the context, so that a repeated pass is the same."""
-        return left_unmoved(vectors_of(self.modules))
+        return keep_vectors(find_spectral_vectors(self.modules))
 
-    def losses(self, batch: Any, b: int) -> Tensor:
+    def compute_losses(self, batch: Any, b: int) -> Tensor:
         """Returns one loss for each of the b samples of a batch, (B,)."""
-        return one_loss_each(losses(self.loss_fn, self.model, batch), b)
+        return require_loss_per_sample(call_loss(self.loss_fn, self.model, batch), b)
 
-    def recording(self, tape: Tape) -> AbstractContextManager[None]:
+    def record_on(self, tape: Tape) -> AbstractContextManager[None]:
         """Runs the layers inside the context by their rules, which record every use of a parameter on the tape."""
         return Installed(self.plan, self.modules, tape)
 
-    def tape(
+    def make_tape(
         self,
         b: int,
         mode: Mode,
@@ -86,59 +86,59 @@ class Session:
         known = plan.layouts or {} if layouts is None else layouts
         return Tape(b, mode, plan.trainable, self.workspace, known, plan.channels_last, outputs)
 
-    def nothing(self, losses: Tensor, inner: Inner | None = None) -> Result:
+    def make_empty_result(self, losses: Tensor, inner: Inner | None = None) -> Result:
         """Returns the result of a batch on which no parameter was used."""
         plan = self.plan
         parts, budget = [None] * len(plan.parameters), KeepBudget(self.options)
         return Result(losses, parts, plan.names, plan.parameters, budget, plan.pool, inner)
 
-    def run(
+    def run_passes(
         self,
         batch: Any,
         scale: Tensor | None = None,
         *,
         products: bool = False,
         b: int | None = None,
-        began: TorchState | None = None,
+        initial_rng: TorchState | None = None,
     ) -> Result:
         """Runs the forward and pruned backward pass and returns their result.
 
-        `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too, and `began` is the state of the
+        `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too, and `initial_rng` is the state of the
         generators at the beginning, if it is known.
         """
         plan, options = self.plan, self.options
-        b = size(batch) if b is None else b
-        began = began or self.generators()
+        b = batch_size(batch) if b is None else b
+        initial_rng = initial_rng or self.capture_rng()
         # The forward pass: layers run by their rules and record every use of a parameter.
-        tape = self.tape(b, Mode.KEEP, outputs=products)
+        tape = self.make_tape(b, Mode.KEEP, outputs=products)
         recorded = torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # `torch.enable_grad`, at a third of the price
         try:
             with Installed(plan, self.modules, tape):
-                losses = self.losses(batch, b)
+                losses = self.compute_losses(batch, b)
         finally:
             torch._C._set_grad_enabled(recorded)
         inner = Inner([None] * len(plan.parameters)) if products else None
         if not losses.requires_grad:
-            return self.nothing(losses.detach(), inner)
+            return self.make_empty_result(losses.detach(), inner)
         # Refuse uses that were not recorded, and leave out those on which the losses do not depend.
-        nodes = recorded_only(losses, plan.columns, plan.names)
+        nodes = require_recorded_uses(losses, plan.columns, plan.names)
         uses = [use for use in tape.uses if use.edge.node in nodes]
         tape.uses.clear()  # rules hold the tape: without this, inputs would live until the next garbage collection
         if not uses:
-            return self.nothing(losses.detach(), inner)
+            return self.make_empty_result(losses.detach(), inner)
         # The first batch tells how much memory a sample takes.
         if not plan.sample_bytes:
             plan.sample_bytes = max(1, sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses) // b)
         # The backward pass. A batch that uses the model otherwise than the plan says has corrected the plan; it is run
         # again with the same random numbers.
-        upstream = plan.ones(losses) if scale is None else scale.to(losses)
+        upstream = plan.upstream_ones(losses) if scale is None else scale.to(losses)
         try:
-            found = backward_pass(plan, uses, losses, upstream, options, inner)
+            backward = run_backward_pass(plan, uses, losses, upstream, options, inner)
         except UsedDifferently:  # the plan knows it now
-            began.put_back()
-            return self.run(batch, scale, products=products, b=b, began=began)
-        squares = found.squares if found.measured else None
+            initial_rng.restore()
+            return self.run_passes(batch, scale, products=products, b=b, initial_rng=initial_rng)
+        squares = backward.squares if backward.measured else None
         return Result(
-            losses.detach(), found.parts, plan.names, plan.parameters, found.budget, plan.pool, inner, squares
+            losses.detach(), backward.parts, plan.names, plan.parameters, backward.budget, plan.pool, inner, squares
         )

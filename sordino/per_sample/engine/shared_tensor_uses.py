@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from sordino.per_sample.engine.functional_layers import FUNCTIONS
-from sordino.per_sample.engine.recorded_use import as_parts
+from sordino.per_sample.engine.recorded_use import to_parts
 from sordino.per_sample.engine.sample_layout import ODD, Layout
 from sordino.per_sample.engine.tape import Tape
-from sordino.per_sample.formulas.compound_parts import joined
-from sordino.per_sample.formulas.gradient_part import Part, lift
-from sordino.per_sample.formulas.pulled_back import PulledBack, pulled
+from sordino.per_sample.formulas.compound_parts import join_parts
+from sordino.per_sample.formulas.gradient_part import Part, lift_precision
+from sordino.per_sample.formulas.pulled_back import PulledBack, pull_back_rows
 
 _SIGNS = ("add", "sub", "mul", "truediv")
 _FORMULAS = ("add", "sub", "mul", "div", "true_divide", "multiply", "subtract", "divide", "pow", "where", "lerp")
@@ -45,24 +45,27 @@ class Shared:
     """A tensor computed from parameters alone, and those parameters."""
 
     tensor: Tensor
-    of: tuple[nn.Parameter, ...]
+    parameters: tuple[nn.Parameter, ...]
 
     @property
-    def plain(self) -> bool:
+    def is_parameter(self) -> bool:
         """Whether it is a parameter itself."""
-        return self.of[0] is self.tensor
+        return self.parameters[0] is self.tensor
 
-    def entries(self, found: Part | Tensor) -> dict[Tensor, Part | Tensor]:
+    def pull_back(self, gradients: Part | Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parameters' per-sample gradients from those of the shared tensor."""
-        if self.plain:
-            return {self.of[0]: found}
-        if isinstance(found, Tensor):
-            return {p: lift(t) for p, t in pulled(self.tensor, self.of, lift(found)).items()}
-        return {p: PulledBack(found, self.tensor, p) for p in self.of}
+        if self.is_parameter:
+            return {self.parameters[0]: gradients}
+        if isinstance(gradients, Tensor):
+            return {
+                p: lift_precision(t)
+                for p, t in pull_back_rows(self.tensor, self.parameters, lift_precision(gradients)).items()
+            }
+        return {p: PulledBack(gradients, self.tensor, p) for p in self.parameters}
 
 
 @dataclass(frozen=True)
-class GivenArgument:
+class FunctionCall:
     """A call: its function and arguments, which of them are shared, and where the others have their samples."""
 
     func: Any
@@ -75,34 +78,34 @@ class GivenArgument:
         """Calls the function as it was called."""
         return self.func(*self.args, **self.kwargs)
 
-    def run_with(self, change: Callable[[Any], Any]) -> Any:
+    def run_with_changed_arguments(self, change: Callable[[Any], Any]) -> Any:
         """Calls the function with some of the arguments changed."""
         return self.func(*tree_map(change, self.args), **tree_map(change, self.kwargs))
 
 
-def meet(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any:
+def record_meeting(tape: Tape, call: FunctionCall, output_layouts: Sequence[Layout | None]) -> Any:
     """Returns the function's value with the use recorded, or unrecorded where recording is impossible."""
     # Results whose samples cannot be found stay in the graph, where they are refused.
-    if ODD in made or ODD in given.layouts.values():
-        return given.run()  # stays in the graph, and is refused
+    if ODD in output_layouts or ODD in call.layouts.values():
+        return call.run()  # stays in the graph, and is refused
     # Operations whose shared tensor can be replaced by one copy per sample.
-    func, where = given.func, made[0]
+    func, where = call.func, output_layouts[0]
     if func in _TILING and where is not None:
-        return _tiled(tape, given, where)
+        return _record_tiling(tape, call, where)
     if where is not None and (func in _POINTWISE or func in _WRITING or func is _ATTENTION):
-        return _pointwise(tape, given, where)
+        return _record_pointwise(tape, call, where)
     if func is Tensor.__setitem__ and where is not None:
-        return _assigned(tape, given, where)
+        return _record_assignment(tape, call, where)
     # Functions that are a layer's computation use the layer's formulas; all others run under vmap.
     layer = FUNCTIONS.get(func)
     if layer is not None:
-        found = layer(_Recorder(tape, given), given)
-        if found is not None:
-            return found
-    return given.run() if _untouched(func, given.kwargs) else _mapped(tape, given, made)
+        recorded = layer(_Recorder(tape, call), call)
+        if recorded is not None:
+            return recorded
+    return call.run() if _must_not_vmap(func, call.kwargs) else _run_under_vmap(tape, call, output_layouts)
 
 
-def _tiled(tape: Tape, given: GivenArgument, where: Layout) -> Tensor:
+def _record_tiling(tape: Tape, given: FunctionCall, where: Layout) -> Tensor:
     """Records `p.expand(B, …)` and `p.repeat(B, 1)`, whose result is one copy per sample."""
     out: Tensor = given.run()
     source = given.find(given.args[0])
@@ -111,8 +114,8 @@ def _tiled(tape: Tape, given: GivenArgument, where: Layout) -> Tensor:
     # Check that each sample gets a whole copy; any other tiling stays in the graph and is refused.
     dim, rows, size = where.dim, where.rows, tape.size
     before = [1] * (out.dim() - source.tensor.dim()) + list(source.tensor.shape)
-    rest = [(b, a) for j, (b, a) in enumerate(zip(before, out.shape, strict=True)) if j != dim]
-    if before[dim] not in (1, rows) or out.shape[dim] != size * rows or any(b not in (1, a) for b, a in rest):
+    other_dims = [(b, a) for j, (b, a) in enumerate(zip(before, out.shape, strict=True)) if j != dim]
+    if before[dim] not in (1, rows) or out.shape[dim] != size * rows or any(b not in (1, a) for b, a in other_dims):
         return out
     # Make the copies from a detached tensor, so that the gradient arrives at the copies.
     tall = source.tensor.detach().requires_grad_().view(before)
@@ -123,41 +126,41 @@ def _tiled(tape: Tape, given: GivenArgument, where: Layout) -> Tensor:
     if before[dim] == 1 and rows > 1:
         stretched.append(dim + 1)
 
-    def summed(g: Tensor) -> Tensor:
+    def sum_stretched(g: Tensor) -> Tensor:
         """Returns the gradient of each sample's copy, added up along dimensions that were stretched."""
         each = g.unflatten(dim, (size, rows)).movedim(dim, 0)
         each = each.sum(stretched, keepdim=True) if stretched else each
         rows_of_each: Tensor = each.reshape(size, *source.tensor.shape)
         return rows_of_each
 
-    return _record(tape, copies.clone() if copies._is_view() else copies, source, summed)
+    return _record_copies(tape, copies.clone() if copies._is_view() else copies, source, sum_stretched)
 
 
-def _pointwise(tape: Tape, given: GivenArgument, where: Layout) -> Any:
+def _record_pointwise(tape: Tape, given: FunctionCall, where: Layout) -> Any:
     """Replaces each shared tensor that is the same along the samples' dimension by one copy per sample."""
     func = given.func
     if func in _WRITING and given.find(given.args[0]) is not None:
         return given.run()
     if func is _ATTENTION and any(given.find(t) is not None for t in given.args[:3]):
-        return _mapped(tape, given, (where,))
+        return _run_under_vmap(tape, given, (where,))
     ranks = max(t.dim() for t in tree_flatten((given.args, given.kwargs))[0] if isinstance(t, Tensor))
-    return given.run_with(_copier(tape, given, where, ranks))
+    return given.run_with_changed_arguments(_make_copier(tape, given, where, ranks))
 
 
-def _assigned(tape: Tape, given: GivenArgument, where: Layout) -> None:
+def _record_assignment(tape: Tape, given: FunctionCall, where: Layout) -> None:
     """Records `x[:, 0] = p`, where each sample gets a copy of its own."""
     x, index, value = given.args
     if given.find(x) is not None:
         given.run()
     else:
-        given.func(x, index, _copier(tape, given, where, x[index].dim())(value))
+        given.func(x, index, _make_copier(tape, given, where, x[index].dim())(value))
 
 
-def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Callable[[Any], Any]:
+def _make_copier(tape: Tape, given: FunctionCall, where: Layout, ranks: int) -> Callable[[Any], Any]:
     """Returns a function from shared tensors to one copy per sample, to take part in tensors of `ranks` dimensions."""
     dim, rows, size = where.dim, where.rows, tape.size
 
-    def copied(leaf: Any) -> Any:
+    def copy_per_sample(leaf: Any) -> Any:
         """Returns one recorded copy per sample of a shared tensor, and anything else as it is."""
         source = given.find(leaf)
         if source is None:
@@ -170,46 +173,46 @@ def _copier(tape: Tape, given: GivenArgument, where: Layout, ranks: int) -> Call
         shape[dim] = size
         if rows == 1:
             copies = tall.expand(shape).clone()
-            return _record(tape, copies, source, lambda g: g.movedim(dim, 0).reshape(size, *leaf.shape))
+            return _record_copies(tape, copies, source, lambda g: g.movedim(dim, 0).reshape(size, *leaf.shape))
         # Several rows per sample: each row gets the copy of its sample, and their gradients are added up.
         copies = tall.expand(shape).repeat_interleave(rows, dim)
 
-        def summed(g: Tensor) -> Tensor:
+        def sum_rows(g: Tensor) -> Tensor:
             """Returns the gradient of each sample's copy, added up over the sample's rows."""
             each: Tensor = g.unflatten(dim, (size, rows)).sum(dim + 1).movedim(dim, 0)
             return each.reshape(size, *leaf.shape)
 
-        return _record(tape, copies, source, summed)
+        return _record_copies(tape, copies, source, sum_rows)
 
-    return copied
+    return copy_per_sample
 
 
-def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> Any:
+def _run_under_vmap(tape: Tape, given: FunctionCall, made: Sequence[Layout | None]) -> Any:
     """Runs any function of shared tensors and a batch under vmap, with one copy of the shared ones per sample."""
     size = tape.size
     if all(layout is None for layout in given.layouts.values()):
         return given.run()  # stays in the graph, and is refused
     # Give every shared tensor a copy per sample, and bring the samples of the others to the front.
     leaves, spec = tree_flatten((given.args, given.kwargs))
-    places, mine = [], list[Tensor]()
+    places, mapped_tensors = [], list[Tensor]()
     for j, leaf in enumerate(leaves):
         source, layout = given.find(leaf), given.layouts.get(id(leaf))
         if source is not None:
             copies = source.tensor.detach().requires_grad_().expand(size, *source.tensor.shape).clone()
-            mine.append(_record(tape, copies, source, lambda g: g))
+            mapped_tensors.append(_record_copies(tape, copies, source, lambda g: g))
         elif layout is not None:  # the dimension stays, with one sample's rows
-            mine.append(leaf.unflatten(layout.dim, (size, layout.rows)).movedim(layout.dim, 0))
+            mapped_tensors.append(leaf.unflatten(layout.dim, (size, layout.rows)).movedim(layout.dim, 0))
         else:
             continue
         places.append(j)
     structure: list[Any] = []
 
-    def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+    def run_sample(*tensors: Tensor) -> tuple[Tensor, ...]:
         """Calls the function for one sample, with that sample's tensors in their places."""
-        own = list(leaves)
+        sample_leaves = list(leaves)
         for j, tensor in zip(places, tensors, strict=True):
-            own[j] = tensor
-        both: Any = tree_unflatten(own, spec)
+            sample_leaves[j] = tensor
+        both: Any = tree_unflatten(sample_leaves, spec)
         values, shape = tree_flatten(given.func(*both[0], **both[1]))
         structure[:] = [shape]
         return tuple(values)
@@ -218,7 +221,7 @@ def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> 
     try:
         with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            out = torch.func.vmap(one, in_dims=0, randomness="different")(*mine)
+            out = torch.func.vmap(run_sample, in_dims=0, randomness="different")(*mapped_tensors)
         joined = [
             t if layout is None else t.movedim(0, layout.dim).flatten(layout.dim, layout.dim + 1)
             for t, layout in zip(out, made, strict=True)
@@ -228,11 +231,11 @@ def _mapped(tape: Tape, given: GivenArgument, made: Sequence[Layout | None]) -> 
         return given.run()  # stays in the graph, and is refused
 
 
-def _record(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
+def _record_copies(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
     """Records copies of a shared tensor; `rows` turns the gradient at them into one per sample."""
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        return source.entries(lift(rows(g)))  # (B, *shape of the shared tensor)
+        return source.pull_back(lift_precision(rows(g)))  # (B, *shape of the shared tensor)
 
     found: Tensor = tape.record(copies, (), parts, rows=1)
     return found
@@ -241,7 +244,7 @@ def _record(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor],
 class _Recorder:
     """Stands in for the tape, for a layer whose weights may be functions of parameters."""
 
-    def __init__(self, tape: Tape, given: GivenArgument) -> None:
+    def __init__(self, tape: Tape, given: FunctionCall) -> None:
         self._tape, self._given = tape, given
 
     def __getattr__(self, name: str) -> Any:
@@ -260,19 +263,19 @@ class _Recorder:
             for weight, part in parts(held, g).items():
                 source = self._given.find(weight)
                 assert source is not None, "only what is wanted is found"
-                for p, own in source.entries(part).items():
-                    found[p] = joined([each[p] for each in map(as_parts, (found, {p: own})) if p in each])
+                for p, own in source.pull_back(part).items():
+                    found[p] = join_parts([each[p] for each in map(to_parts, (found, {p: own})) if p in each])
             return found
 
-        plain = all(s.plain for t in self._weights() if (s := self._given.find(t)) is not None)
+        plain = all(s.is_parameter for t in self._call_leaves() if (s := self._given.find(t)) is not None)
         return self._tape.record(y, saved, entries, rows=rows, product=product if plain else None)
 
-    def _weights(self) -> list[Any]:
+    def _call_leaves(self) -> list[Any]:
         """Returns all arguments of the call, flattened."""
         return tree_flatten((self._given.args, self._given.kwargs))[0]
 
 
-def _untouched(func: Any, kwargs: Any) -> bool:
+def _must_not_vmap(func: Any, kwargs: Any) -> bool:
     """Returns whether vmap must not see a function, because it writes or asks for no value."""
     name = getattr(func, "__name__", "")
     writes = "out" in kwargs or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))

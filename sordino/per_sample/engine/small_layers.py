@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sordino.kernels.matrices import Matrices, functions, suits
-from sordino.kernels.product import products
+from sordino.kernels.matrices import Matrices, is_readable_matrix, load_functions
+from sordino.kernels.product import load_products
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, add_outer
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.protocol import Norms
@@ -44,11 +44,11 @@ class SmallLayers:
 
     def norms(self, names: tuple[str, ...]) -> Norms:
         """Returns the squared norms, where these are the parts of all parameters."""
-        return Norms.summed(*self._matrices.squared(self._pairs), names)
+        return Norms.with_known_sums(*self._matrices.squared_row_products(self._pairs), names)
 
-    def squared(self) -> Iterator[tuple[int, Tensor]]:
+    def squared_norms_by_column(self) -> Iterator[tuple[int, Tensor]]:
         """Returns, for each parameter, its column and its squared norms, (B,)."""
-        return zip(self.columns, self._matrices.squared(self._pairs)[0].unbind(1), strict=True)
+        return zip(self.columns, self._matrices.squared_row_products(self._pairs)[0].unbind(1), strict=True)
 
     def add_to(self, room: Callable[[int], Tensor], weights: Tensor, beta: int) -> Iterator[tuple[int, Tensor]] | None:
         """Adds Σ w_i g_i to the memory of each parameter, one after the other, and yields its column and the sum.
@@ -62,7 +62,7 @@ class SmallLayers:
         weighted: dict[int, Tensor] = {}
         sums: dict[int, Tensor] = {}
         products_of: dict[int, tuple[Tensor, Tensor] | None] = {}  # by part; None: from its matrices as they are
-        kernel, pairs = products(), self._pairs
+        kernel, pairs = load_products(), self._pairs
         for k, part in enumerate(self._parts):
             out, g, a = room(self.columns[k]), pairs[2 * k], pairs[2 * k + 1]
             if out.dtype is not torch.float32 or not out.is_contiguous():
@@ -71,7 +71,7 @@ class SmallLayers:
                 if g in sums:  # the same gradient for two parameters
                     return None
                 sums[g] = out
-            elif kernel is not None and kernel.takes(part.g, part.a, out):
+            elif kernel is not None and kernel.can_multiply(part.g, part.a, out):
                 products_of[k] = None
             elif part.a.shape[1] < part.g.shape[1]:
                 if a not in weighted:
@@ -82,10 +82,10 @@ class SmallLayers:
                     weighted[g] = torch.empty_like(part.g, memory_format=torch.contiguous_format)
                 products_of[k] = weighted[g], part.a
         # One call multiplies all rows by their weights and adds up the sums of rows.
-        self._matrices.weighted(weights, weighted, sums, anew=not beta)
-        return self._added(room, weights, beta, sums, products_of)
+        self._matrices.write_weighted_rows(weights, weighted, sums, anew=not beta)
+        return self._iterate_sums(room, weights, beta, sums, products_of)
 
-    def _added(
+    def _iterate_sums(
         self,
         room: Callable[[int], Tensor],
         weights: Tensor,
@@ -94,7 +94,7 @@ class SmallLayers:
         products_of: Mapping[int, tuple[Tensor, Tensor] | None],
     ) -> Iterator[tuple[int, Tensor]]:
         """Yields the sum of each part, making the products that are left."""
-        kernel = products()
+        kernel = load_products()
         for k, part in enumerate(self._parts):
             column = self.columns[k]
             if isinstance(part, GradientRows):
@@ -105,14 +105,14 @@ class SmallLayers:
                 add_outer(out, *both, beta)
             else:
                 assert kernel is not None, "it was asked before"
-                kernel.add(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())
+                kernel.add_weighted_product(part.g, part.a, weights[:, 0], out, beta, torch.get_num_threads())
             yield column, out
             del out
 
 
-def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
+def find_small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
     """Returns the parts of b samples that one call can do, if there are several of them; else None."""
-    compiled = functions()
+    compiled = load_functions()
     if compiled is None:
         return None
     places: dict[int, int] = {}  # by identity
@@ -120,7 +120,7 @@ def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
     pairs: list[int] = []
     columns: list[int] = []
     simple: list[Matmul | GradientRows] = []
-    most = compiled.most
+    max_matrices = compiled.most
     # Collect the parts of the two simple kinds whose matrices the library can read, each matrix once.
     for column, part in enumerate(parts):
         if type(part) is Matmul and part.kept is None:
@@ -130,9 +130,9 @@ def small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
         else:
             continue
         new_g, new_a = id(g) not in places, a is not None and id(a) not in places
-        if len(matrices) + new_g + new_a > most or (new_g and not suits(g, b, _SMALL)):
+        if len(matrices) + new_g + new_a > max_matrices or (new_g and not is_readable_matrix(g, b, _SMALL)):
             continue
-        if new_a and a is not None and not suits(a, b, _SMALL):
+        if new_a and a is not None and not is_readable_matrix(a, b, _SMALL):
             continue
         if new_g:
             places[id(g)] = len(matrices)

@@ -21,9 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from sordino.distributed.layer_by_layer import reroutes
+from sordino.distributed.layer_by_layer import are_our_hooks
 from sordino.per_sample.engine.recorded_use import Parts, Use
-from sordino.per_sample.engine.sample_layout import Layout, Layouts, Meeting, other_length, unseen
+from sordino.per_sample.engine.sample_layout import (
+    Layout,
+    Layouts,
+    SharedOperation,
+    make_other_length_refusal,
+    make_unseen_refusal,
+)
 from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.layers.layer_registry import Rule
@@ -101,7 +107,7 @@ class Tape:
     places: set[Any] = field(default_factory=set)  # SHAPES: the graph's nodes at which layers were recorded
     sink: Callable[[Use, Tensor], None] | None = None  # HAND_OVER: called during the backward pass
     closed: bool = False
-    sharing: bool = False  # inside a layer whose input no sample owns
+    in_shared_layer: bool = False  # inside a layer whose input no sample owns
     idle: bool = False  # layers run by their own code, as inside a part's computation
     _path: Tensor | None = None
     name: str = ""
@@ -112,16 +118,18 @@ class Tape:
     _calls: dict[Hashable, int] = field(default_factory=dict)
     _layout: Layout = _FIRST
 
-    def run(self, index: int, name: str, module: nn.Module, rule: Rule, original: Rule, args: Any, kwargs: Any) -> Any:
+    def run_layer(
+        self, index: int, name: str, module: nn.Module, rule: Rule, original: Rule, args: Any, kwargs: Any
+    ) -> Any:
         """Runs a layer's forward by its rule, or by its own code where nothing is to be recorded."""
         if self.idle or not torch.is_grad_enabled():
             return original(*args, **kwargs)
         # Find out where the layer's input has its samples; an input that no sample owns is not recorded.
         outer = self.index, self.name, self._layout, self.original
         if index in self.layouts:  # a fallback leaf asks for each of its tensors instead
-            layout = self._layout_of(index, name)
+            layout = self._next_layout(index, name)
             if layout is None:
-                return self._shared(original, args, kwargs)
+                return self._run_shared(original, args, kwargs)
             self._layout = layout
         else:
             self._layout = _UNSEEN
@@ -132,18 +140,18 @@ class Tape:
         finally:
             self.index, self.name, self._layout, self.original = outer
 
-    def forget(self) -> None:
+    def release_graph(self) -> None:
         """Lets go of the pass: the graph holds the tape, and what the tape holds of the graph would keep both alive."""
         self.uses.clear()
         self.follower = self._path = None
 
-    def _shared(self, original: Rule, args: Any, kwargs: Any) -> Any:
+    def _run_shared(self, original: Rule, args: Any, kwargs: Any) -> Any:
         """Runs a layer whose input no sample owns by its own code."""
-        outer, self.sharing = self.sharing, True
+        outer, self.in_shared_layer = self.in_shared_layer, True
         try:
             return original(*args, **kwargs)
         finally:
-            self.sharing = outer
+            self.in_shared_layer = outer
 
     @property
     def path(self) -> Tensor:
@@ -158,42 +166,42 @@ class Tape:
         return self.mode is Mode.SHAPES
 
     @property
-    def keeps(self) -> bool:
+    def keeps_inputs_only(self) -> bool:
         """Whether the tape holds inputs, and nothing else, until the backward pass."""
         return self.mode is Mode.KEEP and not self.outputs
 
-    def one_row_each(self, module: nn.Module, rule: Rule) -> bool:
+    def has_one_row_per_sample(self, module: nn.Module, rule: Rule) -> bool:
         """Returns whether a layer is run by that rule on inputs with one row per sample, in the first dimension."""
         position, found = self.rules.get(id(module), (-1, None))
         return found is rule and tuple(self.layouts.get(position, ())) == _ROW_EACH
 
-    def layout_of(self, key: Hashable) -> Layout | None:
+    def lookup_layout(self, key: Hashable) -> Layout | None:
         """Returns what is known of a tensor by its key; None means that it has no samples."""
-        return self._layout_of(key, self.name)
+        return self._next_layout(key, self.name)
 
-    def meeting(self, key: Hashable, name: str) -> Meeting:
+    def shared_operation(self, key: Hashable, name: str) -> SharedOperation:
         """Returns what is known of an operation on shared tensors; raises where the first batch had another."""
-        found: Meeting = self._layout_of(key, self.name)  # type: ignore[assignment]
+        found: SharedOperation = self._next_layout(key, self.name)  # type: ignore[assignment]
         if found.name != name:
-            raise unseen(self.name)
+            raise make_unseen_refusal(self.name)
         return found
 
     def check_length(self, x: Tensor, layout: Layout) -> None:
         """Raises where the samples are not where they were, with as many rows."""
         if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.rows:
-            raise other_length(self.name, x.dim())
+            raise make_other_length_refusal(self.name, x.dim())
 
-    def _layout_of(self, key: Hashable, name: str) -> Layout | None:
+    def _next_layout(self, key: Hashable, name: str) -> Layout | None:
         """Returns the layout of this call of a layer, and counts the call where calls differ."""
         layouts = self.layouts.get(key, ())
         if len(layouts) == 1:
             return layouts[0]  # type: ignore[return-value]
         if not layouts:
-            raise unseen(name)
+            raise make_unseen_refusal(name)
         call = self._calls.get(key, 0)
         self._calls[key] = call + 1
         if call >= len(layouts):
-            raise unseen(name)
+            raise make_unseen_refusal(name)
         return layouts[call]  # type: ignore[return-value]
 
     def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
@@ -207,7 +215,7 @@ class Tape:
             return 0
         layout = self._layout
         if layout is _UNSEEN:
-            raise unseen(self.name)
+            raise make_unseen_refusal(self.name)
         self.check_length(x, layout)
         if (only is not None and layout.dim != only) or (layout.rows != 1 and (layout.dim or not several)):
             raise Refusal(
@@ -216,13 +224,13 @@ class Tape:
             )
         return layout.dim
 
-    def argument_layout(self, which: tuple[Hashable, ...], x: Tensor) -> Layout | None:
+    def find_argument_layout(self, which: tuple[Hashable, ...], x: Tensor) -> Layout | None:
         """Returns the layout of one of several tensors a layer takes or returns; None if all samples share it."""
         key = (self.index, *which)
         if self.mode is Mode.SHAPES:
             self.shapes.append((key, x.shape))
             return Layout(0)
-        layout = self._layout_of(key, self.name)
+        layout = self._next_layout(key, self.name)
         if layout is not None:
             self.check_length(x, layout)
         return layout
@@ -263,7 +271,7 @@ class Tape:
             # Saved tensors that are rerouted mean activation checkpointing, which would run the layer again; the engine
             # has to go in two passes then.
             rerouted = torch._C._autograd._top_saved_tensors_default_hooks(True)
-            if rerouted is not None and not reroutes(rerouted):
+            if rerouted is not None and not are_our_hooks(rerouted):
                 raise Checkpointed
             # Make sure that a gradient reaches y, and note inputs with their versions, so that a change is noticed.
             if not y.requires_grad:
@@ -277,7 +285,12 @@ class Tape:
             own = node is None or isinstance(node, torch._C._FunctionBase)
             edge = get_gradient_edge(y) if node is None or own else GradientEdge(node, y.output_nr)
             use = Use(self.name, edge, held, versions, parts, each, y.nbytes + more, inside)
-            if self.outputs and product is not None and y.dtype in _EXACT and product.pays(y.numel() // self.size):
+            if (
+                self.outputs
+                and product is not None
+                and y.dtype in _EXACT
+                and product.is_cheaper(y.numel() // self.size)
+            ):
                 use.output, use.version, use.product = y.detach(), y._version, product
             self.uses.append(use)
             return y

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from sordino.per_sample.batch_structure import size
-from sordino.per_sample.engine.autograd_graph import recorded_only
-from sordino.per_sample.engine.batch_result import room_for_sum
+from sordino.per_sample.batch_structure import batch_size
+from sordino.per_sample.engine.autograd_graph import require_recorded_uses
+from sordino.per_sample.engine.batch_result import allocate_sum
 from sordino.per_sample.engine.recorded_use import Use
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.engine.tape import Mode
-from sordino.per_sample.formulas.compound_parts import SeveralParts, joined
-from sordino.per_sample.formulas.gradient_part import NEVER, Part, full_precision, measured, raised
+from sordino.per_sample.formulas.compound_parts import SeveralParts, join_parts
+from sordino.per_sample.formulas.gradient_part import NEVER, Part, full_precision, measure_part, raise_cancelled_norms
 from sordino.per_sample.protocol import Norms
 from sordino.refusal import Refusal
 from sordino.release.vectors import Grads, accumulation_dtype
-from sordino.rng.global_generators import GlobalState, left_as_they_were
+from sordino.rng.global_generators import GlobalState, preserve_generators
 
 _OUTSIDE = (
     "a checkpointed part of the model uses parameters outside their layer, and cannot be followed when it runs again; need "
@@ -44,15 +44,15 @@ class TwoPassResult:
     def __init__(self, session: Session, batch: Any, scale: Tensor | None, products: bool) -> None:
         """Runs the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
         self._session, self._batch, self._scale = session, batch, scale
-        parameters, b = session.plan.parameters, size(batch)
-        self._begun = GlobalState.now(session.cuda_devices())
+        parameters, b = session.plan.parameters, batch_size(batch)
+        self._initial_rng = GlobalState.capture(session.list_cuda_devices())
         self.inner: Tensor | None = None  # ⟨g_i, θ⟩
         if products:
             self.inner = torch.zeros(b, len(parameters), dtype=torch.float64, device=parameters[0].device)
-        self.losses, squared = self._measured(b)
+        self.losses, squared = self._measure(b)
         self._norms = Norms(squared, session.plan.names)
 
-    def _measured(self, b: int) -> tuple[Tensor, Tensor]:
+    def _measure(self, b: int) -> tuple[Tensor, Tensor]:
         """Returns the losses, and the squared norms (B, P)."""
         plan = self._session.plan
         options = replace(self._session.options, keep_bytes=NEVER)  # the second pass sums what it computes, no rows
@@ -65,27 +65,29 @@ class TwoPassResult:
             uses[column] = uses.get(column, 0) + 1
             if self.inner is not None:
                 self.inner[:, column] += part.dot(plan.parameters[column].detach())
-            if column in plan.usage.once:
-                columns[column] = measured(part, options)
+            if column in plan.usage.used_once:
+                columns[column] = measure_part(part, options)
             else:  # the norm of a sum has cross terms: wait for all uses
                 waiting.setdefault(column, []).append(part)
 
         # Run the pass. If a parameter that was measured as used once turns out to have several uses, its norm is wrong,
         # and everything is measured again.
-        losses = self._pass(measure)
+        losses = self._run_pass(measure)
         once = frozenset(column for column, n in uses.items() if n == 1)
-        wrong, plan.usage.once = plan.usage.once - once, once
+        wrong, plan.usage.used_once = plan.usage.used_once - once, once
         if any(uses.get(column, 0) > 1 for column in wrong):  # measured as if used once: measure again
             uses.clear()
             waiting.clear()
             if self.inner is not None:
                 self.inner.zero_()
-            self._again(measure)
+            self._repeat_pass(measure)
         # Parts of the same parameter are measured together, because the norm of a sum has cross terms.
         with torch.no_grad(), full_precision(losses.device):
             for column, parts in waiting.items():
-                separate = SeveralParts(tuple(parts)).uncancelled(options)  # the second pass adds them one by one
-                columns[column] = raised(joined(parts).squared(options), separate)
+                separate = SeveralParts(tuple(parts)).bound_squared_terms(
+                    options
+                )  # the second pass adds them one by one
+                columns[column] = raise_cancelled_norms(join_parts(parts).measure_squared_norms(options), separate)
         return losses, torch.stack(columns, 1)
 
     def norms(self) -> Norms:
@@ -94,64 +96,64 @@ class TwoPassResult:
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Returns ⟨g_i, u⟩, (B, P), from another pass."""
-        found, names = torch.zeros_like(self._norms.squared), self._norms.names
+        products, names = torch.zeros_like(self._norms.squared), self._norms.names
 
         def take(column: int, part: Part) -> None:
             """Adds the products of one part to its column."""
             if names[column] in u:
-                found[:, column] += part.dot(u[names[column]].detach())
+                products[:, column] += part.dot(u[names[column]].detach())
 
-        self._again(take)
-        return found
+        self._repeat_pass(take)
+        return products
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Returns Σ_i w_i g_i from a second pass; `into` adds to an earlier result."""
         plan, total = self._session.plan, into
         if total is None:
-            total = room_for_sum(plan.names, plan.parameters, plan.pool)
+            total = allocate_sum(plan.names, plan.parameters, plan.pool)
             torch._foreach_zero_(list(total.values()))
-        room = total
+        target = total
         # Samples without a finite norm are masked, since 0 · nan is nan.
         finite = self._norms.squared.isfinite().all(dim=1)
-        whole = finite.is_cpu and bool(finite.all())  # a device is not waited for
+        all_finite = finite.is_cpu and bool(finite.all())  # a device is not waited for
 
         def take(column: int, part: Part) -> None:
             """Adds one part to the sum, without samples whose norm is not finite and whose weight is 0."""
             w = weights[:, column if weights.shape[1] > 1 else 0]
-            kept = part if whole else part.without((w == 0) & ~finite)
-            kept.add_to(room[plan.names[column]], w)
+            kept = part if all_finite else part.mask_samples((w == 0) & ~finite)
+            kept.add_to(target[plan.names[column]], w)
 
-        self._again(take)
+        self._repeat_pass(take)
         return total
 
-    def _again(self, take: Take) -> None:
+    def _repeat_pass(self, take: Take) -> None:
         """Runs a pass that draws what the first drew, and leaves the generators as it found them."""
-        with left_as_they_were(self._session.cuda_devices()):
-            self._begun.put_back()
-            self._pass(take)
+        with preserve_generators(self._session.list_cuda_devices()):
+            self._initial_rng.restore()
+            self._run_pass(take)
 
-    def _pass(self, take: Take) -> Tensor:
+    def _run_pass(self, take: Take) -> Tensor:
         """Runs the model on a tape that hands each part to `take` during the backward pass; returns the losses."""
         session, plan = self._session, self._session.plan
-        tape = session.tape(size(self._batch), Mode.HAND_OVER)
+        tape = session.make_tape(batch_size(self._batch), Mode.HAND_OVER)
 
         def sink(use: Use, g: Tensor) -> None:
             """Resolves one use and hands over its parts, during which layers run by their own code."""
             tape.idle = True
             try:
                 with torch.no_grad(), full_precision(g.device):
-                    for p, part in use.resolve(g).items():
+                    for p, part in use.resolve_parts(g).items():
                         take(plan.columns[id(p)], part)
             finally:
                 tape.idle = False
 
         # Forward pass; the tape is closed after it, because a checkpoint's second forward is no new use.
         tape.sink = sink
-        with session.recording(tape), session.vectors_kept(), torch.enable_grad():
-            losses = session.losses(self._batch, tape.size)
+        with session.record_on(tape), session.keep_vectors(), torch.enable_grad():
+            losses = session.compute_losses(self._batch, tape.size)
             tape.closed = True
             if losses.requires_grad:
-                recorded_only(losses, plan.columns, plan.names)
+                require_recorded_uses(losses, plan.columns, plan.names)
                 upstream = torch.ones_like(losses) if self._scale is None else self._scale.to(losses)
                 try:  # unused: no recorded layer at all
                     torch.autograd.grad(losses, [tape.path], upstream, allow_unused=True)
@@ -160,6 +162,8 @@ class TwoPassResult:
         return losses.detach()
 
 
-def two_passes(session: Session, batch: Any, scale: Tensor | None = None, *, products: bool = False) -> TwoPassResult:
+def run_two_passes(
+    session: Session, batch: Any, scale: Tensor | None = None, *, products: bool = False
+) -> TwoPassResult:
     """Returns the gradients of a batch after a first pass that has measured them."""
     return TwoPassResult(session, batch, scale, products)

@@ -14,19 +14,19 @@ from typing import Any
 
 import torch
 
-from sordino.per_sample.batch_structure import take
-from sordino.per_sample.engine.autograd_graph import reachable, refuse_reentrant, still_there
-from sordino.per_sample.engine.sample_layout import ODD, Layout, Layouts, Meeting
+from sordino.per_sample.batch_structure import take_rows
+from sordino.per_sample.engine.autograd_graph import find_reachable_nodes, find_unrecorded_parameters, refuse_reentrant
+from sordino.per_sample.engine.sample_layout import ODD, Layout, Layouts, SharedOperation
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.engine.tape import Mode
-from sordino.per_sample.first_batch.find_shared_tensors import met
+from sordino.per_sample.first_batch.find_shared_tensors import find_shared_operations
 from sordino.per_sample.first_batch.second_order import SecondOrder
-from sordino.per_sample.layers.fallback import fallback
+from sordino.per_sample.layers.fallback import run_fallback
 from sordino.refusal import Refusal
-from sordino.rng.global_generators import GlobalState, left_as_they_were, seed_all
-from sordino.rng.shape_independent import Steady
+from sordino.rng.global_generators import GlobalState, preserve_generators, seed_all
+from sordino.rng.shape_independent import SteadyDraws
 
-FEW, MORE = 2, 3
+SMALLER_RUN, LARGER_RUN = 2, 3
 """Samples in the two runs that are compared."""
 
 _SEEDS = 8
@@ -39,19 +39,19 @@ _OTHERWISE = (
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _LayoutFindings:
     """What two runs, or several pairs of them, said."""
 
-    layouts: dict[Hashable, Sequence[Layout | Meeting | None]]
+    layouts: dict[Hashable, Sequence[Layout | SharedOperation | None]]
     loose: bool  # a parameter is used outside its layer
     reordered: frozenset[int]  # layers without a rule in which rows may change their order
 
-    def __or__(self, other: _Looked) -> _Looked:
+    def __or__(self, other: _LayoutFindings) -> _LayoutFindings:
         layouts = {**other.layouts, **self.layouts}
-        return _Looked(layouts, self.loose or other.loose, self.reordered | other.reordered)
+        return _LayoutFindings(layouts, self.loose or other.loose, self.reordered | other.reordered)
 
 
-def layouts_of(session: Session, more: Any) -> Layouts:
+def find_sample_layouts(session: Session, three_samples: Any) -> Layouts:
     """Returns the layouts of the layers, and of uses of parameters outside them.
 
     The layers come first; then, if parameters are used outside them, those uses, knowing which layers are shared.
@@ -59,120 +59,126 @@ def layouts_of(session: Session, more: Any) -> Layouts:
     their order, are run as a whole instead, one sample at a time.
     """
     plan = session.plan
-    needed = plan.loose
+    needed = plan.has_loose_parameters
     while True:
         # Compare two runs in which only layers are recorded.
-        plan.loose = plan.followed = False
-        first = _compared(session, more, {})
+        plan.has_loose_parameters = plan.follows_code = False
+        first = _compare_runs(session, three_samples, {})
         shared = any(layout is None for layouts in first.layouts.values() for layout in layouts)
-        without = frozenset(position for position, _, rule in plan.rules if rule is fallback) - plan.mapped
+        without = (
+            frozenset(position for position, _, rule in plan.rules if rule is run_fallback) - plan.mapped_positions
+        )
         if not (needed or first.loose or shared or without):
             return first.layouts
         # Compare two more, in which operations outside layers are followed too.
-        plan.loose = plan.followed = True
-        found = _compared(session, more, first.layouts)
+        plan.has_loose_parameters = plan.follows_code = True
+        found = _compare_runs(session, three_samples, first.layouts)
         # Layers that cannot be followed are run as a whole, and everything is compared again with that.
-        stuck = (found.reordered | _left_behind(session, more, found.layouts)) & without
+        stuck = (found.reordered | _find_left_behind(session, three_samples, found.layouts)) & without
         if not stuck:
-            plan.loose = any(isinstance(key, tuple) and key[:2] == (-1, "met") for key in found.layouts)
+            plan.has_loose_parameters = any(isinstance(key, tuple) and key[:2] == (-1, "met") for key in found.layouts)
             return found.layouts
-        plan.mapped |= stuck
+        plan.mapped_positions |= stuck
 
 
-def _left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]:
+def _find_left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]:
     """Returns the positions of layers without a rule that own a parameter which is still in the graph."""
     plan = session.plan
-    tape = session.tape(MORE, Mode.HAND_OVER, layouts)
-    with torch.enable_grad(), left_as_they_were(session.cuda_devices()), session.vectors_kept():
-        seed_all(0, session.cuda_devices())
-        with session.recording(tape):
-            nodes = reachable(session.losses(more, MORE))
-    kept = still_there(nodes, plan.columns)
-    tape.forget()  # no backward pass follows, which would
+    tape = session.make_tape(LARGER_RUN, Mode.HAND_OVER, layouts)
+    with torch.enable_grad(), preserve_generators(session.list_cuda_devices()), session.keep_vectors():
+        seed_all(0, session.list_cuda_devices())
+        with session.record_on(tape):
+            nodes = find_reachable_nodes(session.compute_losses(more, LARGER_RUN))
+    kept = find_unrecorded_parameters(nodes, plan.columns)
+    tape.release_graph()  # no backward pass follows, which would
     return {
         position
         for position, _, rule in plan.rules
-        if rule is fallback and any(id(p) in kept for p in session.modules[position].parameters())
+        if rule is run_fallback and any(id(p) in kept for p in session.modules[position].parameters())
     }
 
 
-def _compared(session: Session, more: Any, known: Layouts) -> _Looked:
+def _compare_runs(session: Session, more: Any, known: Layouts) -> _LayoutFindings:
     """Returns what two runs say.
 
     Where the model draws at random, draws are steady, so that both runs have the same; and several seeds are tried,
     until every layer was called: a random choice may leave some out.
     """
-    with left_as_they_were(session.cuda_devices()):
+    with preserve_generators(session.list_cuda_devices()):
         # Two runs suffice if nothing is drawn.
-        found = _two_runs(session, more, known, None)
+        found = _compare_two_runs(session, more, known, None)
         if found is not None:
             return found
         # Otherwise collect what pairs of runs with the same draws say, until every layer with a rule was called.
         wanted = {position for position, _, _ in session.plan.rules}
         for seed in range(_SEEDS):
-            looked = _two_runs(session, more, known, seed)
-            assert looked is not None, "steady draws are compared whatever is drawn"
-            found = looked if found is None else found | looked
+            findings = _compare_two_runs(session, more, known, seed)
+            assert findings is not None, "steady draws are compared whatever is drawn"
+            found = findings if found is None else found | findings
             if wanted <= {key[0] if isinstance(key, tuple) else key for key in found.layouts}:
                 break
         assert found is not None, "there is a seed"
         return found
 
 
-def _two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> _Looked | None:
+def _compare_two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> _LayoutFindings | None:
     """Runs the model on two and on three samples and compares the shapes.
 
     With a seed, draws are steady; without one, it returns None where something was drawn.
     """
-    plan, devices = session.plan, session.cuda_devices()
+    plan, devices = session.plan, session.list_cuda_devices()
     names = {position: name for position, name, _ in plan.rules}
     tapes, loose = [], False
     # Run the model at both sizes on a tape that only logs shapes.
-    for n in (FEW, MORE):
-        tape = session.tape(n, Mode.SHAPES, known)
+    for n in (SMALLER_RUN, LARGER_RUN):
+        tape = session.make_tape(n, Mode.SHAPES, known)
         seed_all(seed or 0, devices)
-        began = GlobalState.now(devices)
-        steady = nullcontext() if seed is None else Steady(seed)
+        began = GlobalState.capture(devices)
+        steady = nullcontext() if seed is None else SteadyDraws(seed)
         with (
             torch.enable_grad(),
-            session.recording(tape),
-            session.vectors_kept(),
+            session.record_on(tape),
+            session.keep_vectors(),
             SecondOrder(tape),
             steady,
         ):
-            losses = session.losses(take(more, slice(0, n)), n)
-        if seed is None and not began.same(GlobalState.now(devices)):
+            losses = session.compute_losses(take_rows(more, slice(0, n)), n)
+        if seed is None and not began.equals(GlobalState.capture(devices)):
             return None
         # Note whether a parameter is used outside the recorded layers.
-        nodes = reachable(losses)
+        nodes = find_reachable_nodes(losses)
         refuse_reentrant(nodes)
-        loose = loose or bool(still_there(nodes, plan.columns))
+        loose = loose or bool(find_unrecorded_parameters(nodes, plan.columns))
         tapes.append(tape)
     # Both runs must have called the same layers; the dimension that differs counts the samples.
-    few, many = tapes
-    if [key for key, _ in few.shapes] != [key for key, _ in many.shapes]:
+    two_samples_tape, three_samples_tape = tapes
+    if [key for key, _ in two_samples_tape.shapes] != [key for key, _ in three_samples_tape.shapes]:
         raise Refusal(_OTHERWISE)
-    found: dict[Hashable, list[Layout | Meeting | None]] = {}
-    for (key, less), (_, more_) in zip(few.shapes, many.shapes, strict=True):
+    found: dict[Hashable, list[Layout | SharedOperation | None]] = {}
+    for (key, less), (_, more_) in zip(two_samples_tape.shapes, three_samples_tape.shapes, strict=True):
         if key not in known:
-            found.setdefault(key, []).append(_whole_rows(less, more_, names.get(_position(key), "")))
+            found.setdefault(key, []).append(_require_whole_rows(less, more_, names.get(_layer_position(key), "")))
     # The operations on shared tensors are compared in the same way.
-    meetings = met(few.follower.events, many.follower.events, partial(layout_between, FEW, MORE))
+    meetings = find_shared_operations(
+        two_samples_tape.follower.events,
+        three_samples_tape.follower.events,
+        partial(compare_shapes, SMALLER_RUN, LARGER_RUN),
+    )
     if meetings is None:
         raise Refusal(_OTHERWISE)
-    reordered = meetings[1] | few.follower.reordered | many.follower.reordered
+    reordered = meetings[1] | two_samples_tape.follower.reordered | three_samples_tape.follower.reordered
     for key, meeting in meetings[0]:
         found.setdefault(key, []).append(meeting)
     # A layer whose calls all agree has one layout for all of them.
     layouts = {key: each[:1] if len(set(each)) == 1 else each for key, each in found.items()}
-    return _Looked({**known, **layouts}, loose, frozenset(reordered))
+    return _LayoutFindings({**known, **layouts}, loose, frozenset(reordered))
 
 
-def _position(key: Hashable) -> Any:
+def _layer_position(key: Hashable) -> Any:
     return key[0] if isinstance(key, tuple) else key
 
 
-def layout_between(few: int, many: int, less: torch.Size, more: torch.Size) -> Layout | None:
+def compare_shapes(few: int, many: int, less: torch.Size, more: torch.Size) -> Layout | None:
     """Returns where the shapes of a tensor for few and for many samples differ; None where they do not."""
     different = [j for j, (a, b) in enumerate(zip(less, more, strict=False)) if a != b]
     if len(less) == len(more) and not different:
@@ -184,9 +190,9 @@ def layout_between(few: int, many: int, less: torch.Size, more: torch.Size) -> L
     return Layout(dim, rows)
 
 
-def _whole_rows(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
+def _require_whole_rows(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
     """Returns the layout of a layer's input, and refuses one that does not grow by whole rows."""
-    layout = layout_between(FEW, MORE, few, many)
+    layout = compare_shapes(SMALLER_RUN, LARGER_RUN, few, many)
     if layout is ODD:
         raise Refusal(
             f"layer '{name}': its input does not grow by whole rows with the number of samples; need one dimension that "

@@ -14,7 +14,7 @@ from itertools import zip_longest
 import torch
 
 from sordino.per_sample.engine.loose_parameters import PARAMETER, ParameterUseEvent
-from sordino.per_sample.engine.sample_layout import Layout, Meeting
+from sordino.per_sample.engine.sample_layout import Layout, SharedOperation
 
 Between = Callable[[torch.Size, torch.Size], Layout | None]
 
@@ -27,7 +27,7 @@ class _Run:
         self.shared = {PARAMETER}
         self.reordered: set[int] = set()
 
-    def that_matter(self) -> Iterator[ParameterUseEvent]:
+    def iterate_shared_events(self) -> Iterator[ParameterUseEvent]:
         """Yields the events that take something shared, while the caller adds to what is known to be shared."""
         for event in self.events:
             if event.reorders and event.takes[0][0] not in self.shared:
@@ -35,37 +35,37 @@ class _Run:
             if any(number in self.shared for number, _ in event.takes):
                 yield event
 
-    def others(self, event: ParameterUseEvent) -> list[torch.Size]:
+    def other_shapes(self, event: ParameterUseEvent) -> list[torch.Size]:
         """Returns the shapes of the tensors that an event takes and that are not shared."""
         return [shape for number, shape in event.takes if number not in self.shared]
 
 
-def met(
-    few: list[ParameterUseEvent], many: list[ParameterUseEvent], between: Between
-) -> tuple[list[tuple[Hashable, Meeting]], set[int]] | None:
+def find_shared_operations(
+    small_run: list[ParameterUseEvent], large_run: list[ParameterUseEvent], between: Between
+) -> tuple[list[tuple[Hashable, SharedOperation]], set[int]] | None:
     """Returns what each operation does, by layer and number within a call of it, and the layers that may reorder rows.
 
     Returns None where the two runs do not do the same.
     """
-    first, second = _Run(few), _Run(many)
+    first, second = _Run(small_run), _Run(large_run)
     numbers: dict[int, int] = {}
-    found: list[tuple[Hashable, Meeting]] = []
-    for a, b in zip_longest(first.that_matter(), second.that_matter()):
+    operations: list[tuple[Hashable, SharedOperation]] = []
+    for a, b in zip_longest(first.iterate_shared_events(), second.iterate_shared_events()):
         # The runs must do the same operations in the same order.
         if a is None or b is None or (a.name, a.leaf, len(a.makes)) != (b.name, b.leaf, len(b.makes)):
             return None
-        taken = first.others(a), second.others(b)
+        taken = first.other_shapes(a), second.other_shapes(b)
         if len(taken[0]) != len(taken[1]):
             return None
         # Compare the shapes of what the operation takes and returns. A result of equal shape in both runs has no
         # samples, and is shared from here on.
         given = tuple(between(less, more) for less, more in zip(*taken, strict=True))
         made = tuple(between(less, more) for (_, less), (_, more) in zip(a.makes, b.makes, strict=True))
-        for layout, (here, _), (there, _) in zip(made, a.makes, b.makes, strict=True):
+        for layout, (small_number, _), (large_number, _) in zip(made, a.makes, b.makes, strict=True):
             if layout is None:
-                first.shared.add(here)
-                second.shared.add(there)
+                first.shared.add(small_number)
+                second.shared.add(large_number)
         # Number the operation within this call of its layer, as a real pass will count it.
         number = numbers[a.entry] = numbers.get(a.entry, -1) + 1
-        found.append(((a.leaf, "met", number), Meeting(a.name, given, made)))
-    return found, first.reordered | second.reordered
+        operations.append(((a.leaf, "met", number), SharedOperation(a.name, given, made)))
+    return operations, first.reordered | second.reordered

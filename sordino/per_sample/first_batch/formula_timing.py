@@ -24,7 +24,7 @@ _SAMPLES = 8
 _COLD = 1 << 22
 
 
-def samples(written: int) -> int:
+def samples_to_time(written: int) -> int:
     """Returns how many samples to measure on, when a candidate writes so many elements for each.
 
     They are few, but enough to leave the cache: rows look cheap on eight samples and cost their page faults on a real
@@ -33,7 +33,7 @@ def samples(written: int) -> int:
     return max(_SAMPLES, min(64, _COLD // max(1, written)))
 
 
-def _clock(device: torch.device) -> float:
+def _read_clock(device: torch.device) -> float:
     """Returns the CPU time of this thread, which other processes do not disturb; a wall clock on other devices."""
     if device.type == "cpu":
         return time.thread_time()
@@ -55,7 +55,7 @@ class Stopwatch:
         self._choices: dict[Hashable, str] = {}
         self._restored: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
 
-    def known(self, key: Hashable) -> str | None:
+    def known_choice(self, key: Hashable) -> str | None:
         """Returns the choice made for this shape before, here or in the run a checkpoint came from."""
         if not self.measures:
             return None
@@ -66,13 +66,13 @@ class Stopwatch:
                 self._choices[key] = choice
         return choice
 
-    def remember(self, key: Hashable, choice: str) -> str:
+    def remember_choice(self, key: Hashable, choice: str) -> str:
         """Keeps a choice that was made elsewhere, and returns it."""
         if self.measures:
             self._choices[key] = choice
         return choice
 
-    def fastest(
+    def choose_fastest(
         self,
         key: Hashable,
         device: torch.device,
@@ -92,20 +92,20 @@ class Stopwatch:
             if len(running) < 2:
                 break
             for name, run in running.items():
-                start = _clock(device)
+                start = _read_clock(device)
                 run()
-                best[name] = min(best[name], _clock(device) - start)
+                best[name] = min(best[name], _read_clock(device) - start)
             # Candidates that are far behind are not run again.
-            most = _HOPELESS * min(best.values())
-            running = {name: run for name, run in running.items() if best[name] <= most}
+            slowest_allowed = _HOPELESS * min(best.values())
+            running = {name: run for name, run in running.items() if best[name] <= slowest_allowed}
         best[next(iter(best))] *= 1 - margin
-        return self.remember(key, min(best, key=best.__getitem__))
+        return self.remember_choice(key, min(best, key=best.__getitem__))
 
-    def choices(self) -> dict[str, str]:
+    def export_choices(self) -> dict[str, str]:
         """Returns every choice so far, for a checkpoint: shapes of layers and samples, nothing of the data."""
         return {**self._restored, **{repr(key): choice for key, choice in self._choices.items()}}
 
-    def restore(self, saved: Mapping[str, str]) -> None:
+    def restore_choices(self, saved: Mapping[str, str]) -> None:
         """Goes on with the choices of a checkpoint; what was measured before is dropped."""
         if self.measures:
             self._choices.clear()

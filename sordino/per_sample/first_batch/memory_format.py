@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sordino.per_sample.batch_structure import size, take, tensors
+from sordino.per_sample.batch_structure import batch_size, list_tensors, take_rows
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.engine.tape import Checkpointed
 from sordino.refusal import Refusal
@@ -20,7 +20,7 @@ _CLEAR = 1.25
 _LAST = "channels last"
 
 
-def faster(session: Session, batch: Any, more: Any) -> bool:
+def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
     """Returns whether a whole step is faster with channels last, by timing both memory formats.
 
     Each format runs once untimed, while its layers choose their formulas. Where the stopwatch was stopped and does not know
@@ -28,24 +28,24 @@ def faster(session: Session, batch: Any, more: Any) -> bool:
     """
     # A choice that was made before, in this run or the one it resumes, is kept.
     plan, model, stopwatch = session.plan, session.model, session.workspace.stopwatch
-    inputs = tuple((tuple(t.shape[1:]), t.dtype, t.device) for t in tensors(batch))
+    inputs = tuple((tuple(t.shape[1:]), t.dtype, t.device) for t in list_tensors(batch))
     shapes = tuple(p.shape for p in plan.parameters)
     key = ("format", plan.names, shapes, model.training, inputs, torch.get_num_threads())
-    before = stopwatch.known(key)
+    before = stopwatch.known_choice(key)
     if before is not None:
         return before == _LAST
     if stopwatch.stopped:
-        return accepts_last(session, more)
+        return accepts_channels_last(session, more)
     # Time a whole step in both formats, several times in turn.
-    few = take(batch, slice(0, TRIAL))
-    ones = torch.ones(size(few), 1, device=next(iter(model.parameters())).device)
+    trial_batch = take_rows(batch, slice(0, TRIAL))
+    ones = torch.ones(batch_size(trial_batch), 1, device=next(iter(model.parameters())).device)
     best = {False: float("inf"), True: float("inf")}
     for repeat in range(1 + _REPEATS):
         for last in (False, True):
             plan.channels_last = last
             start = time.perf_counter() if torch.cuda.is_available() else time.thread_time()
             try:
-                grads = session.run(few)
+                grads = session.run_passes(trial_batch)
                 grads.weighted_sum(ones)
             except Checkpointed:
                 return False
@@ -55,7 +55,7 @@ def faster(session: Session, batch: Any, more: Any) -> bool:
             ):  # the model's own code asks for the other format, as x.view(len(x), -1) does
                 if not last:
                     raise
-                stopwatch.remember(key, "default")
+                stopwatch.remember_choice(key, "default")
                 return False
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
@@ -65,10 +65,10 @@ def faster(session: Session, batch: Any, more: Any) -> bool:
         # Stop when one format is clearly faster.
         if repeat and max(best.values()) > _CLEAR * min(best.values()):
             break
-    return stopwatch.remember(key, _LAST if best[True] < best[False] else "default") == _LAST
+    return stopwatch.remember_choice(key, _LAST if best[True] < best[False] else "default") == _LAST
 
 
-def accepts_last(session: Session, more: Any) -> bool:
+def accepts_channels_last(session: Session, more: Any) -> bool:
     """Returns whether to use channels last without a stopwatch: on a CPU, where it won on all models tried.
 
     The model's own code must allow it, which is tried on the records `more`.
@@ -77,7 +77,7 @@ def accepts_last(session: Session, more: Any) -> bool:
         return False
     session.plan.channels_last = True
     try:
-        session.run(more)
+        session.run_passes(more)
     except (Checkpointed, RuntimeError, Refusal):
         return False
     return True

@@ -30,8 +30,8 @@ class SecondOrder(TorchFunctionMode):
         """Raises for a gradient taken with a graph through a recorded layer; lets everything else pass."""
         kwargs = kwargs or {}
         if func is torch.autograd.grad and kwargs.get("create_graph"):
-            outputs, inputs = _tensors(args[0]), _tensors(args[1])
-            if _between(outputs, inputs) & self._tape.places:
+            outputs, inputs = _list_tensors(args[0]), _list_tensors(args[1])
+            if _nodes_between(outputs, inputs) & self._tape.places:
                 raise Refusal(
                     "the loss differentiates the model with create_graph=True (a gradient penalty): the weights are used "
                     "a second time where the fast engine cannot see it; need the gradient of the whole loss; pass "
@@ -40,11 +40,11 @@ class SecondOrder(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _tensors(given: Any) -> list[Tensor]:
+def _list_tensors(given: Any) -> list[Tensor]:
     return [given] if isinstance(given, Tensor) else [t for t in given if isinstance(t, Tensor)]
 
 
-def _between(outputs: list[Tensor], inputs: list[Tensor]) -> set[Any]:
+def _nodes_between(outputs: list[Tensor], inputs: list[Tensor]) -> set[Any]:
     """Returns the nodes that a backward pass from the outputs to the inputs runs through."""
     ends = {get_gradient_edge(t).node for t in inputs if t.requires_grad}
     reaches: dict[Any, bool] = dict.fromkeys(ends, True)

@@ -15,19 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.batch_structure import mapped, take
+from sordino.per_sample.batch_structure import map_tensors, take_rows
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.engine.tape import Checkpointed
-from sordino.per_sample.engine.two_pass import two_passes
-from sordino.per_sample.first_batch.find_layouts import MORE, layouts_of
+from sordino.per_sample.engine.two_pass import run_two_passes
+from sordino.per_sample.first_batch.find_layouts import LARGER_RUN, find_sample_layouts
 from sordino.per_sample.first_batch.without_dropout import without_dropout
-from sordino.per_sample.formulas.gradient_part import as_computed
-from sordino.per_sample.protocol import PerSample, trainable
-from sordino.per_sample.row_arithmetic import squared_norms
+from sordino.per_sample.formulas.gradient_part import leave_norms_as_computed
+from sordino.per_sample.protocol import PerSample, trainable_parameters
+from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.refusal import Refusal
 from sordino.release.vectors import accumulation_dtype
 from sordino.rng.global_generators import GlobalState, seed_all
-from sordino.rng.named_draws import Drawn, drawn_by
+from sordino.rng.named_draws import RandomDraws, find_random_draws
 
 _AGREE = 2e-3
 """Relative difference allowed in float32: rounding is far below, a wrong formula far above."""
@@ -43,7 +43,7 @@ _NOTHING = 1e-15
 """Norms of gradients that are exactly 0 are a little more, because squares that vanish are counted."""
 
 
-def verify(session: Session, more: Any) -> None:
+def verify_model(session: Session, more: Any) -> None:
     """Compares norms and a sum of three samples with autograd's, in training mode without dropout, else in evaluation mode.
 
     The plan becomes trusted when the comparison has ended well, and not before: a model that was refused once must be
@@ -60,15 +60,15 @@ def verify(session: Session, more: Any) -> None:
     for last in (session.plan.channels_last, False):
         session.plan.channels_last = last  # a tensor is filled with random numbers in the order of its memory
         for everything in (False, True):
-            with without_dropout(session.modules, everything=everything), as_computed():
-                worst, drawn, compared = _worst(session, more)
+            with without_dropout(session.modules, everything=everything), leave_norms_as_computed():
+                worst, drawn, compared = _find_worst_disagreement(session, more)
             if worst[0] <= _tolerance(session.model):
                 session.plan.trusted = compared
                 return
         if not (last and drawn):
             break
     # What still disagrees is compared in float64, where rounding disappears and a wrong formula does not.
-    apart = _in_double(session, more)
+    apart = _compare_in_double(session, more)
     if apart is not None and apart <= _AGREE:
         session.plan.trusted = compared
         return
@@ -87,28 +87,31 @@ def verify(session: Session, more: Any) -> None:
     )
 
 
-def _worst(session: Session, more: Any) -> tuple[tuple[float, str], bool, bool]:
+def _find_worst_disagreement(session: Session, more: Any) -> tuple[tuple[float, str], bool, bool]:
     """Returns the largest disagreement, whether the passes are random, and whether any sample could be compared.
 
     Random passes are compared with several seeds, because coins may leave layers out. Masks of dropout leave no layer out,
     so one seed is enough where nothing else is drawn.
     """
-    worst, drawn, compared = _disagreement(session, more, _SEEDS[0])
+    worst, drawn, compared = _measure_disagreement(session, more, _SEEDS[0])
     if not drawn or _draws_only_masks(session, more):
         return worst, drawn, compared
     for seed in _SEEDS[1:]:
-        another, _, also = _disagreement(session, more, seed)
+        another, _, also = _measure_disagreement(session, more, seed)
         worst, compared = max(worst, another), compared or also
     return worst, drawn, compared
 
 
 def _draws_only_masks(session: Session, more: Any) -> bool:
     """Returns whether masks of dropout are all that a pass draws."""
-    with session.vectors_kept():
-        return drawn_by(lambda: session.losses(more, MORE), session.cuda_devices()) is Drawn.MASKS
+    with session.keep_vectors():
+        return (
+            find_random_draws(lambda: session.compute_losses(more, LARGER_RUN), session.list_cuda_devices())
+            is RandomDraws.MASKS
+        )
 
 
-def _in_double(session: Session, more: Any) -> float | None:
+def _compare_in_double(session: Session, more: Any) -> float | None:
     """Returns the disagreement in float64, on a copy; None where the model or its loss cannot be computed so.
 
     What a trained classifier is sure of has a gradient p − y that is little but rounding, and autograd on one sample
@@ -119,11 +122,11 @@ def _in_double(session: Session, more: Any) -> float | None:
         return float("inf")
     try:
         twin = copy.deepcopy(session.model).double()
-        wide = mapped(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
-        other = session.on(twin)
-        with without_dropout(other.modules, everything=True), as_computed():
-            other.plan.layouts = layouts_of(other, wide)
-            return _worst(other, wide)[0][0]
+        wide = map_tensors(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
+        other = session.for_model(twin)
+        with without_dropout(other.modules, everything=True), leave_norms_as_computed():
+            other.plan.layouts = find_sample_layouts(other, wide)
+            return _find_worst_disagreement(other, wide)[0][0]
     except Exception:  # the model's or the loss's own, of any kind: they were not made for float64
         return None
 
@@ -135,29 +138,29 @@ def _tolerance(model: nn.Module) -> float:
     return _AGREE_LOW if low else _AGREE
 
 
-def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
+def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
     """Returns the largest relative difference with its parameter, whether anything was drawn, and whether any compared.
 
     The last is False where no sample's gradient was finite.
     """
     plan, model = session.plan, session.model
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     some = next(iter(parameters.values()))
-    scale = torch.arange(1.0, 1 + MORE, device=some.device)
+    scale = torch.arange(1.0, 1 + LARGER_RUN, device=some.device)
     # The engine's norms of three samples, whose losses are scaled so that equal samples differ.
-    with session.vectors_kept():
-        grads, drawn = _measured(session, more, scale, seed)
+    with session.keep_vectors():
+        grads, drawn = _measure_by_engine(session, more, scale, seed)
         norms = grads.norms().squared.double().sqrt()  # (3, P)
     true, weights = torch.zeros_like(norms), torch.tensor([[1.0], [-0.5], [2.0]], device=some.device)
     sums = {name: torch.zeros_like(p, dtype=accumulation_dtype(p.dtype)).detach() for name, p in parameters.items()}
     compared = False
-    plainly = _on_one_graph if drawn else _one_by_one
+    plainly = _iterate_joint_gradients if drawn else _iterate_single_gradients
     # Autograd's gradients one after the other: their norms, and their sum with weights of both signs. A sample whose
     # gradient is not finite is left out of both.
     for i, plain in enumerate(plainly(session, more, scale, seed)):  # one gradient in memory at a time
         for column, name in enumerate(parameters):
             if name in plain:
-                true[i, column] = squared_norms(plain[name][None])[0].sqrt()
+                true[i, column] = row_squared_norms(plain[name][None])[0].sqrt()
         if not bool((true[i].isfinite() & norms[i].isfinite()).all()):
             true[i], norms[i], weights[i] = 0, 0, 0
             continue
@@ -170,47 +173,49 @@ def _disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, 
     floor = _tolerance(model) * 0.1 * overall + true
     worst = (((norms - true).abs() - _NOTHING).clamp(min=0) / floor).max(0).values
     for column, name in enumerate(parameters):
-        difference = squared_norms((sums[name] - ours[name])[None]).sqrt()[0]
+        difference = row_squared_norms((sums[name] - ours[name])[None]).sqrt()[0]
         worst[column] = torch.maximum(worst[column], difference / floor[:, column].sum())
     where = int(worst.argmax())
     return (float(worst[where]), plan.names[where]), drawn, compared
 
 
-def _measured(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
+def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
     """Returns the engine's answer, and whether its pass drew at random."""
-    devices = session.cuda_devices()
+    devices = session.list_cuda_devices()
     seed_all(seed, devices)
-    began = GlobalState.now(devices)
+    began = GlobalState.capture(devices)
     try:
-        grads: PerSample = session.run(more, scale)
+        grads: PerSample = session.run_passes(more, scale)
     except Checkpointed:
-        session.plan.two_pass = True
+        session.plan.needs_two_passes = True
         seed_all(seed, devices)
-        grads = two_passes(session, more, scale)
-    return grads, not began.same(GlobalState.now(devices))
+        grads = run_two_passes(session, more, scale)
+    return grads, not began.equals(GlobalState.capture(devices))
 
 
-def _one_by_one(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
+def _iterate_single_gradients(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
     """Yields autograd's gradients by name, each sample as a batch of its own."""
-    for i in range(MORE):
-        with torch.enable_grad(), session.vectors_kept():
-            loss = session.losses(take(more, slice(i, i + 1)), 1)
-            yield _plain(session, loss, scale[i : i + 1])
+    for i in range(LARGER_RUN):
+        with torch.enable_grad(), session.keep_vectors():
+            loss = session.compute_losses(take_rows(more, slice(i, i + 1)), 1)
+            yield _autograd_gradient(session, loss, scale[i : i + 1])
 
 
-def _on_one_graph(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
+def _iterate_joint_gradients(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
     """Yields autograd's gradients by name, of samples that share one pass with this seed."""
-    seed_all(seed, session.cuda_devices())
-    with torch.enable_grad(), session.vectors_kept():
-        losses = session.losses(more, MORE)
-    for i in range(MORE):
-        yield _plain(session, losses[i : i + 1], scale[i : i + 1])
+    seed_all(seed, session.list_cuda_devices())
+    with torch.enable_grad(), session.keep_vectors():
+        losses = session.compute_losses(more, LARGER_RUN)
+    for i in range(LARGER_RUN):
+        yield _autograd_gradient(session, losses[i : i + 1], scale[i : i + 1])
 
 
-def _plain(session: Session, loss: Tensor, scale: Tensor) -> dict[str, Tensor]:
+def _autograd_gradient(session: Session, loss: Tensor, scale: Tensor) -> dict[str, Tensor]:
     """Returns autograd's gradient of one scaled loss by parameter name, without parameters it does not use."""
     if not loss.requires_grad:
         return {}
-    parameters = trainable(session.model)
-    found = torch.autograd.grad(loss, list(parameters.values()), scale.to(loss), allow_unused=True, retain_graph=True)
-    return {name: g.detach().to_dense() for name, g in zip(parameters, found, strict=True) if g is not None}
+    parameters = trainable_parameters(session.model)
+    gradients = torch.autograd.grad(
+        loss, list(parameters.values()), scale.to(loss), allow_unused=True, retain_graph=True
+    )
+    return {name: g.detach().to_dense() for name, g in zip(parameters, gradients, strict=True) if g is not None}

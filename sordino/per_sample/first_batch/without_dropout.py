@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 @contextmanager
 def without_dropout(modules: list[nn.Module], *, everything: bool) -> Iterator[None]:
     """Switches dropout off inside the context; or the whole model to evaluation, for code that asks self.training."""
-    noisy = [m for m in modules if m.training and (everything or isinstance(m, _DropoutNd) or _drops(m))]
+    noisy = [m for m in modules if m.training and (everything or isinstance(m, _DropoutNd) or _has_dropout(m))]
     for module in noisy:
         module.training = False
     try:
@@ -22,6 +22,6 @@ def without_dropout(modules: list[nn.Module], *, everything: bool) -> Iterator[N
             module.training = True
 
 
-def _drops(module: nn.Module) -> bool:
+def _has_dropout(module: nn.Module) -> bool:
     """Returns whether a layer with an option for dropout applies it."""
     return isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0

@@ -31,20 +31,20 @@ _ONE_PRODUCT = 4
 """Up to so many positions one product with all patches beats the framework's kernel."""
 
 
-def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Container[str]) -> str:
+def choose_norms_formula(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Container[str]) -> str:
     """Returns how to measure the weight's gradients, with input a (B, C, *S) and output gradient g (B, p, *S').
 
     `kernels` are those that were compiled and take the layer.
     """
     # With few positions, the Gram formulas multiply less than rows do.
     t, p, d = prod(g.shape[2:]), g.shape[1], a.shape[1] // geometry.groups * geometry.taps
-    few = t * (p + d * geometry.groups) < p * d
-    if few and geometry.shiftable and t > 1:
+    has_few_positions = t * (p + d * geometry.groups) < p * d
+    if has_few_positions and geometry.shiftable and t > 1:
         return "shifted"
-    if few and not keep:
+    if has_few_positions and not keep:
         return "gram"
     # Compiled kernels come next, then torch's products by memory layout.
-    if "winograd" in kernels and _fills_panels(a.shape[1], p) and t >= _SOME_POSITIONS:
+    if "winograd" in kernels and _mostly_fills_panels(a.shape[1], p) and t >= _SOME_POSITIONS:
         return "winograd"
     if "compiled" in kernels:
         return "compiled"
@@ -56,17 +56,17 @@ def norms(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Cont
     return "last" if (strided and a.shape[1] != _FEW_CHANNELS) or t <= _FEW_POSITIONS else "unfold"
 
 
-def total(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
+def choose_sum_code(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
     """Returns how to sum the weight's gradients where no rows were kept, from the shapes of a and g."""
     t = prod(g[2:])
-    if "winograd" in ways and _fills_panels(a[1], g[1]) and t > 1:
+    if "winograd" in ways and _mostly_fills_panels(a[1], g[1]) and t > 1:
         return "winograd"
     if t <= _ONE_PRODUCT and "product" in ways:
         return "product"
     return next((way for way in ("compiled", "depthwise") if way in ways), "native")
 
 
-def whole_pass(
+def choose_pass_code(
     which: str,
     geometry: Geometry,
     weight: Sequence[int],
@@ -86,13 +86,13 @@ def whole_pass(
     return "compiled" if strided and (which == "forward" or weight[1] >= _VECTOR) else "torch"
 
 
-def _fills_panels(channels: int, outputs: int) -> bool:
+def _mostly_fills_panels(channels: int, outputs: int) -> bool:
     """Returns whether little of what `winograd` multiplies is padding."""
     held = prod(-(-n // _PANEL) * _PANEL for n in (channels, outputs))
     return min(channels, outputs) >= _PANEL and 2 * held <= 3 * channels * outputs
 
 
-def linear_norms(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: bool) -> str:
+def choose_linear_formula(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: bool) -> str:
     """Returns how to measure a linear map's gradients from T positions of p outputs and d inputs.
 
     It counts operations in float32. In bfloat16 (`low`), timed on Zen 4 with T from 32 to 512 and widths from 192 to
@@ -106,6 +106,6 @@ def linear_norms(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: boo
     return "compiled" if compiled else "gram"
 
 
-def product(instructions: str, *, wide: bool) -> str:
+def choose_product_code(instructions: str, *, wide: bool) -> str:
     """Returns the code for products of matrices by the processor's instructions; `wide`: sixteen floats in one piece."""
     return "compiled" if instructions in ("AVX2", "AVX512") and not wide else "torch"

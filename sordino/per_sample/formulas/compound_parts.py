@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.formulas.gradient_part import GradientRows, Part, per_pass, square_sum, terms_of
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, samples_per_pass, square_sum, squared_terms
 
 Joiner = Callable[[Sequence[Part]], Part | None]
 _JOINERS: list[Joiner] = []
 
 
-def joiner(function: Joiner) -> Joiner:
+def register_joiner(function: Joiner) -> Joiner:
     """Registers a way to join several uses of one parameter; it returns None for parts it does not know."""
     _JOINERS.append(function)
     return function
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def join_parts(parts: Sequence[Part]) -> Part:
     """Returns one part for all uses of a parameter."""
     if len(parts) == 1:
         return parts[0]
@@ -43,22 +43,22 @@ class SeveralParts:
 
     parts: tuple[Part, ...]
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns ‖Σ rows‖², in passes that fit the scratch memory."""
         first = self.parts[0].rows(slice(0, 1))
-        step = per_pass(first.numel() * len(self.parts), options, first.element_size())
-        found, start = [], 0
+        step = samples_per_pass(first.numel() * len(self.parts), options, first.element_size())
+        pieces, start = [], 0
         while True:
             rows = self.rows(slice(start, start + step))
             if start and not rows.shape[0]:
                 break
-            found.append(square_sum(rows))
+            pieces.append(square_sum(rows))
             start += step
-        return torch.cat(found)
+        return torch.cat(pieces)
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns the square of the lengths of all uses, added."""
-        return torch.stack([terms_of(part, options).sqrt() for part in self.parts]).sum(0).square_()
+        return torch.stack([squared_terms(part, options).sqrt() for part in self.parts]).sum(0).square_()
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns ⟨g_i, u⟩ as a sum over the uses."""
@@ -77,9 +77,9 @@ class SeveralParts:
             total = total + part.rows(where)
         return total
 
-    def without(self, gone: Tensor) -> SeveralParts:
+    def mask_samples(self, mask: Tensor) -> SeveralParts:
         """Returns the part with each use masked."""
-        return SeveralParts(tuple(part.without(gone) for part in self.parts))
+        return SeveralParts(tuple(part.mask_samples(mask) for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class Block:
     stop: int
     shape: torch.Size
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the block's squared norms; the other rows are zero."""
-        return self.part.squared(options)
+        return self.part.measure_squared_norms(options)
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
         """Returns the block's terms; the other rows are zero."""
-        return self.part.uncancelled(options)
+        return self.part.bound_squared_terms(options)
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns ⟨g_i, u⟩ over the block alone."""
@@ -112,13 +112,13 @@ class Block:
     def rows(self, where: slice | Tensor) -> Tensor:
         """Returns the block's rows within zeros."""
         inner = self.part.rows(where)
-        whole = inner.new_zeros((inner.shape[0], *self.shape))
-        whole[:, self.start : self.stop] = inner
-        return whole
+        full_rows = inner.new_zeros((inner.shape[0], *self.shape))
+        full_rows[:, self.start : self.stop] = inner
+        return full_rows
 
-    def without(self, gone: Tensor) -> Block:
+    def mask_samples(self, mask: Tensor) -> Block:
         """Returns the block with the samples of the mask set to zero."""
-        return Block(self.part.without(gone), self.start, self.stop, self.shape)
+        return Block(self.part.mask_samples(mask), self.start, self.stop, self.shape)
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,13 @@ class Window:
         """The rows that the part keeps for the sum, or None."""
         return getattr(self.part, "kept", None)
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the squared norms of these taps; the other taps are zero."""
-        return self.part.squared(options)
+        return self.part.measure_squared_norms(options)
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
         """Returns the terms of these taps; the other taps are zero."""
-        return self.part.uncancelled(options)
+        return self.part.bound_squared_terms(options)
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns ⟨g_i, u⟩ over these taps alone."""
@@ -148,25 +148,25 @@ class Window:
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Adds the weighted gradients to these taps and leaves the others, or clears them where β = 0."""
-        mine = out[self.taps]
-        total = torch.empty(mine.shape, dtype=out.dtype, device=out.device)
+        window = out[self.taps]
+        total = torch.empty(window.shape, dtype=out.dtype, device=out.device)
         self.part.add_to(total, weights, 0)
         if beta:
-            mine.add_(total)
+            window.add_(total)
         else:
             out.zero_()
-            mine.copy_(total)
+            window.copy_(total)
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """Returns the taps' rows within zeros."""
         inner = self.part.rows(where)
-        whole = inner.new_zeros((inner.shape[0], *self.shape))
-        whole[(slice(None), *self.taps)] = inner
-        return whole
+        full_rows = inner.new_zeros((inner.shape[0], *self.shape))
+        full_rows[(slice(None), *self.taps)] = inner
+        return full_rows
 
-    def without(self, gone: Tensor) -> Window:
+    def mask_samples(self, mask: Tensor) -> Window:
         """Returns the part with the samples of the mask set to zero."""
-        return Window(self.part.without(gone), self.taps, self.shape)
+        return Window(self.part.mask_samples(mask), self.taps, self.shape)
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class Disjoint:
 
     blocks: tuple[Block, ...]
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the sum of the blocks' squared norms (Pythagoras)."""
-        return torch.stack([block.squared(options) for block in self.blocks]).sum(0)
+        return torch.stack([block.measure_squared_norms(options) for block in self.blocks]).sum(0)
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns the sum of the blocks' terms, which do not meet."""
-        return torch.stack([terms_of(block, options) for block in self.blocks]).sum(0)
+        return torch.stack([squared_terms(block, options) for block in self.blocks]).sum(0)
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns ⟨g_i, u⟩ as a sum over the blocks."""
@@ -198,9 +198,9 @@ class Disjoint:
         """Returns the rows of the blocks, added, which is to put them side by side."""
         return torch.stack([block.rows(where) for block in self.blocks]).sum(0)
 
-    def without(self, gone: Tensor) -> Disjoint:
+    def mask_samples(self, mask: Tensor) -> Disjoint:
         """Returns the part with every block masked."""
-        return Disjoint(tuple(block.without(gone) for block in self.blocks))
+        return Disjoint(tuple(block.mask_samples(mask) for block in self.blocks))
 
 
 @dataclass(frozen=True)
@@ -210,13 +210,13 @@ class SeveralRows:
     part: Part  # over B·k rows
     k: int
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns squared norms from gradients, since the rows of a sample add up before the norm."""
-        return SeveralParts((self,)).squared(options)
+        return SeveralParts((self,)).measure_squared_norms(options)
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns the square of the lengths of all frames of a sample, added."""
-        return terms_of(self.part, options).sqrt().view(-1, self.k).sum(1).square_()
+        return squared_terms(self.part, options).sqrt().view(-1, self.k).sum(1).square_()
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns ⟨g_i, u⟩ as a sum over the rows of a sample."""
@@ -235,21 +235,21 @@ class SeveralRows:
             rows = self.part.rows((where[:, None] * self.k + torch.arange(self.k, device=where.device)).flatten())
         return rows.reshape(rows.shape[0] // self.k, self.k, *rows.shape[1:]).sum(1)
 
-    def without(self, gone: Tensor) -> SeveralRows:
+    def mask_samples(self, mask: Tensor) -> SeveralRows:
         """Returns the part with all rows of the masked samples set to zero."""
-        return SeveralRows(self.part.without(gone.repeat_interleave(self.k)), self.k)
+        return SeveralRows(self.part.mask_samples(mask.repeat_interleave(self.k)), self.k)
 
 
-@joiner
-def _rows(parts: Sequence[Part]) -> Part | None:
+@register_joiner
+def _join_rows(parts: Sequence[Part]) -> Part | None:
     """Joins parts that are all held as rows by adding the rows; returns None for others."""
     if all(isinstance(part, GradientRows) for part in parts):
         return GradientRows(torch.stack([part.rows(slice(None)) for part in parts]).sum(0))
     return None
 
 
-@joiner
-def _disjoint(parts: Sequence[Part]) -> Part | None:
+@register_joiner
+def _join_disjoint(parts: Sequence[Part]) -> Part | None:
     """Joins blocks that coincide or do not overlap; returns None where they overlap in part or are no blocks."""
     blocks = [part for part in parts if isinstance(part, Block)]
     if len(blocks) < len(parts):
@@ -262,5 +262,5 @@ def _disjoint(parts: Sequence[Part]) -> Part | None:
     if any(before[1] > after[0] for before, after in pairwise(ordered)):
         return None
     return Disjoint(
-        tuple(Block(joined([b.part for b in group]), *span, group[0].shape) for span, group in spans.items())
+        tuple(Block(join_parts([b.part for b in group]), *span, group[0].shape) for span, group in spans.items())
     )

@@ -41,7 +41,7 @@ class Geometry:
         """Whether the shifted view exists and is not the plain one: stride 1 and more than one tap."""
         return all(s == 1 for s in self.stride) and self.groups == 1 and len(self.kernel) <= 2 and self.taps > 1
 
-    def fitted(self, a: Tensor, out: torch.Size) -> Tensor:
+    def fit_input(self, a: Tensor, out: torch.Size) -> Tensor:
         """Returns the input padded with zeros and cut to what produces outputs of spatial size `out`."""
         if any(self.padding):
             a = torch.nn.functional.pad(a, [n for p in reversed(self.padding) for n in (p, p)])
@@ -49,7 +49,7 @@ class Geometry:
             a = a.narrow(dim + 2, 0, (n - 1) * s + d * (k - 1) + 1)
         return a
 
-    def unfolded(self, a: Tensor) -> Tensor:
+    def unfold_patches(self, a: Tensor) -> Tensor:
         """Returns the patches (B, groups, C/groups·K, T) of a fitted input (B, C, *S)."""
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
@@ -57,7 +57,7 @@ class Geometry:
         a = a.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))  # (B, C, *kernel, *S')
         return a.reshape(a.shape[0], self.groups, channels // self.groups * self.taps, prod(a.shape[2 + n :]))
 
-    def unfolded_last(self, a: Tensor, buffer: Tensor) -> Tensor:
+    def unfold_channels_last(self, a: Tensor, buffer: Tensor) -> Tensor:
         """Returns the patches (B, T, K·C) of a fitted input (B, C, *S) in a buffer, with channels innermost."""
         n = len(self.kernel)
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
@@ -67,7 +67,7 @@ class Geometry:
         patches.copy_(a)
         return patches.view(a.shape[0], prod(a.shape[1 : 1 + n]), -1)
 
-    def slices(self, a: Tensor, out: torch.Size) -> Iterator[Tensor]:
+    def iterate_tap_slices(self, a: Tensor, out: torch.Size) -> Iterator[Tensor]:
         """Yields, for each tap, the fitted input pixels it meets, (B, C, *out)."""
         for tap in product(*map(range, self.kernel)):
             part = a
@@ -77,7 +77,7 @@ class Geometry:
                 ]
             yield part
 
-    def grid(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    def to_flat_grid(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, list[int]]:
         """Returns the shifted view: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each tap's offset.
 
         Channels come last, so that a slice of pixels is one block of memory.
@@ -93,8 +93,8 @@ class Geometry:
         # Lay the pixels out with channels last, and spread g on the same grid, with zeros where a row wraps around.
         length = prod(out[:-1]) * width
         pixels = a.new_zeros((a.shape[0], max(offsets) + length, a.shape[1]))
-        held = prod(a.shape[2:])
-        pixels[:, :held].view(a.shape[0], *a.shape[2:], a.shape[1]).copy_(a.movedim(1, -1))
+        pixel_count = prod(a.shape[2:])
+        pixels[:, :pixel_count].view(a.shape[0], *a.shape[2:], a.shape[1]).copy_(a.movedim(1, -1))
         spread = g.new_zeros((g.shape[0], prod(out[:-1]), width, g.shape[1]))
         spread[:, :, : out[-1]] = g.movedim(1, -1).reshape(g.shape[0], -1, out[-1], g.shape[1])
         return pixels, spread.view(g.shape[0], length, g.shape[1]), offsets
@@ -105,7 +105,7 @@ class Geometry:
 
 
 @lru_cache(maxsize=1024)
-def live(geometry: Geometry, size: tuple[int, ...]) -> tuple[tuple[slice, ...], Geometry] | None:
+def find_live_taps(geometry: Geometry, size: tuple[int, ...]) -> tuple[tuple[slice, ...], Geometry] | None:
     """Returns the taps that read more than padding on inputs of this size, and the convolution with those alone.
 
     Returns None where all do. Late layers see a pixel or four, of which a 3×3 kernel reads little else than padding.

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import winograd
-from sordino.kernels.correlation import Correlations, correlations, takes
-from sordino.kernels.processor import full_width
+from sordino.kernels.correlation import Correlations, can_run, load_correlations
+from sordino.kernels.processor import torch_computes_sixteen_at_once
 from sordino.per_sample.formulas import choice_by_shape
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.workspace import Workspace
@@ -31,9 +31,9 @@ Ways: TypeAlias = dict[str, Callable[[], Tensor]]
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, workspace: Workspace) -> Tensor:
     """Returns torch.conv2d of x and weight with channels last, by whichever code is faster for their shapes."""
-    kernel = correlations() if takes(x, weight, geometry) else None
+    kernel = load_correlations() if can_run(x, weight, geometry) else None
     if kernel is None or torch.is_autocast_enabled("cpu") or x.is_inference():
-        return _plain(x, weight, bias, geometry)
+        return _convolve_by_torch(x, weight, bias, geometry)
     y: Tensor = _Convolve.apply(x, weight, bias, geometry, kernel, workspace)  # type: ignore[no-untyped-call]
     return y
 
@@ -55,11 +55,11 @@ class _Convolve(torch.autograd.Function):
         ctx.save_for_backward(weight)
         ctx.size, ctx.geometry, ctx.kernel, ctx.workspace = x.shape, geometry, kernel, workspace
         given = x, weight, bias, geometry
-        ways: Ways = {"torch": partial(_plain, *given), "compiled": partial(kernel.forward, *given)}
-        fewer = _with_fewer_multiplications(geometry)
+        ways: Ways = {"torch": partial(_convolve_by_torch, *given), "compiled": partial(kernel.forward, *given)}
+        fewer = _find_winograd(geometry)
         if fewer is not None:
-            ways["winograd"] = partial(fewer.forward, *given, workspace.scratch)
-        return _by_the_faster("forward", x, weight, geometry, ways, workspace)
+            ways["winograd"] = partial(fewer.forward, *given, workspace.allocate_temporary)
+        return _run_fastest("forward", x, weight, geometry, ways, workspace)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
@@ -67,40 +67,41 @@ class _Convolve(torch.autograd.Function):
         found, (weight,) = None, ctx.saved_tensors
         if ctx.needs_input_grad[0]:
             given = ctx.size, g, weight, ctx.geometry
-            ways: Ways = {"torch": partial(_plain_input, *given), "compiled": partial(ctx.kernel.backward, *given)}
-            fewer = _with_fewer_multiplications(ctx.geometry)
+            ways: Ways = {
+                "torch": partial(_input_gradient_by_torch, *given),
+                "compiled": partial(ctx.kernel.backward, *given),
+            }
+            fewer = _find_winograd(ctx.geometry)
             if fewer is not None:
                 ways["winograd"] = partial(fewer.backward, *given, ctx.workspace.scratch)
-            found = _by_the_faster("input", g, weight, ctx.geometry, ways, ctx.workspace)
+            found = _run_fastest("input", g, weight, ctx.geometry, ways, ctx.workspace)
         return found, None, None, None, None, None
 
 
-def _with_fewer_multiplications(geometry: Geometry) -> winograd.Passes | None:
+def _find_winograd(geometry: Geometry) -> winograd.Passes | None:
     """Returns the Winograd passes, if they were compiled and fit this convolution."""
-    return winograd.passes() if winograd.fits(geometry) else None
+    return winograd.load_passes() if winograd.is_winograd_convolution(geometry) else None
 
 
-def _by_the_faster(
-    which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways, workspace: Workspace
-) -> Tensor:
+def _run_fastest(which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways, workspace: Workspace) -> Tensor:
     """Runs one of several codes of equal result: the one chosen before for this shape, or the one that is faster now."""
     key = (which, geometry, x.shape[1:], x.stride()[1:], weight.shape, torch.get_num_threads())
-    choice = workspace.stopwatch.known(key)
+    choice = workspace.stopwatch.known_choice(key)
     if choice is None:
-        wide = full_width(torch.backends.cpu.get_cpu_capability())
-        first = choice_by_shape.whole_pass(which, geometry, weight.shape, x.shape, ways, wide=wide)
-        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways})
+        wide = torch_computes_sixteen_at_once(torch.backends.cpu.get_cpu_capability())
+        first = choice_by_shape.choose_pass_code(which, geometry, weight.shape, x.shape, ways, wide=wide)
+        choice = workspace.stopwatch.choose_fastest(key, x.device, {first: ways[first], **ways})
     return ways.get(choice, ways["torch"])()  # a checkpoint may name what is not here
 
 
-def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def _convolve_by_torch(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """Returns torch's own convolution."""
     return torch.conv2d(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
 
-def _plain_input(size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+def _input_gradient_by_torch(size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """Returns torch's own gradient at the input of a convolution."""
     like = g.new_empty(1).expand(size)  # only its shape is read
     options = (geometry.stride, geometry.padding, geometry.dilation, False, (0, 0), geometry.groups)
-    found: Tensor = torch.ops.aten.convolution_backward(g, like, weight, None, *options, (True, False, False))[0]
-    return found
+    gradient: Tensor = torch.ops.aten.convolution_backward(g, like, weight, None, *options, (True, False, False))[0]
+    return gradient

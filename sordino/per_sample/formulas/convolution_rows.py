@@ -28,38 +28,40 @@ _WARM = 1 << 19
 """Elements of patches made at once: they should still be in the cache when they are multiplied."""
 
 
-def gram(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor, Tensor]:
+def compute_gram_sums(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor, Tensor]:
     """Returns squared norms, and the diagonal terms they are sums of, by "gram" or "shifted"."""
-    a = geometry.fitted(a, g.shape[2:])
+    a = geometry.fit_input(a, g.shape[2:])
     if choice == "gram":
-        patches = geometry.unfolded(a)  # (b, groups, d, T)
+        patches = geometry.unfold_patches(a)  # (b, groups, d, T)
         grads = g.reshape(g.shape[0], geometry.groups, g.shape[1] // geometry.groups, patches.shape[3])
         product = (patches.transpose(2, 3) @ patches).mul_(grads.transpose(2, 3) @ grads)  # (b, groups, T, T)
     else:
-        pixels, grads, offsets = geometry.grid(a, g)  # (b, N, C), (b, L, p)
+        pixels, grads, offsets = geometry.to_flat_grid(a, g)  # (b, N, C), (b, L, p)
         products, length = torch.bmm(pixels, pixels.transpose(1, 2)), grads.shape[1]
-        met = products[:, :length, :length].clone()
+        overlap = products[:, :length, :length].clone()
         for offset in offsets[1:]:
-            met += products[:, offset : offset + length, offset : offset + length]
-        product = torch.bmm(grads, grads.transpose(1, 2)).mul_(met).unsqueeze(1)
+            overlap += products[:, offset : offset + length, offset : offset + length]
+        product = torch.bmm(grads, grads.transpose(1, 2)).mul_(overlap).unsqueeze(1)
     return product.sum(3).flatten(1).sum(1), product.diagonal(dim1=2, dim2=3).flatten(1).sum(1)
 
 
-def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choice: str, workspace: Workspace) -> Tensor:
+def compute_rows(
+    a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choice: str, workspace: Workspace
+) -> Tensor:
     """Returns per-sample gradients, in the order that `ORDER` has for the choice."""
     if choice == "native":
-        each = [weight_gradient(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
+        each = [sum_by_torch(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
         return torch.stack(each) if each else a.new_zeros((0, *shape))
     if choice == "last":
-        return _last(a, g, geometry, workspace)
+        return _rows_channels_last(a, g, geometry, workspace)
     if choice == "unfold":
-        return _unfold(a, g, shape, geometry, workspace)
-    a = geometry.fitted(a, g.shape[2:])
+        return _rows_by_unfolding(a, g, shape, geometry, workspace)
+    a = geometry.fit_input(a, g.shape[2:])
     if choice == "taps":
-        by_tap = [(g * part).flatten(2).sum(2) for part in geometry.slices(a, g.shape[2:])]
+        by_tap = [(g * part).flatten(2).sum(2) for part in geometry.iterate_tap_slices(a, g.shape[2:])]
         return torch.stack(by_tap, 2).view(g.shape[0], *shape)
     # "shift": one product of contiguous slices for each tap.
-    pixels, grads, offsets = geometry.grid(a, g)  # "shift"
+    pixels, grads, offsets = geometry.to_flat_grid(a, g)  # "shift"
     rows_by_tap = pixels.new_empty((g.shape[0], len(offsets), g.shape[1], a.shape[1]))  # (b, K, p, C)
     transposed, length = grads.transpose(1, 2), grads.shape[1]
     for k, offset in enumerate(offsets):
@@ -67,40 +69,48 @@ def rows(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choic
     return rows_by_tap
 
 
-def _unfold(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, workspace: Workspace) -> Tensor:
+def _rows_by_unfolding(
+    a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, workspace: Workspace
+) -> Tensor:
     """Returns rows (b, p, C/groups, *kernel) from patches of a few samples at a time, positions innermost."""
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     groups, wide = geometry.groups, prod(shape[1:])
-    found = workspace.room((b, groups, p // groups, wide), a)
+    found = workspace.allocate_rows((b, groups, p // groups, wide), a)
     step = max(1, _WARM // max(1, t * wide * groups))
     for i in range(0, b, step):
-        patches = geometry.unfolded(geometry.fitted(a[i : i + step], g.shape[2:]).contiguous())  # (s, groups, d, T)
-        few = g[i : i + step]
-        few = few.flatten(2).unsqueeze(1) if groups == 1 else few.reshape(few.shape[0], groups, p // groups, t)
-        torch.matmul(few, patches.transpose(2, 3), out=found[i : i + step])
+        patches = geometry.unfold_patches(
+            geometry.fit_input(a[i : i + step], g.shape[2:]).contiguous()
+        )  # (s, groups, d, T)
+        output_gradients = g[i : i + step]
+        output_gradients = (
+            output_gradients.flatten(2).unsqueeze(1)
+            if groups == 1
+            else output_gradients.reshape(output_gradients.shape[0], groups, p // groups, t)
+        )
+        torch.matmul(output_gradients, patches.transpose(2, 3), out=found[i : i + step])
     return found.view(b, *shape)
 
 
-def _last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
+def _rows_channels_last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
     """Returns rows (b, p, K, C) from patches of a few samples at a time in one warm buffer."""
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     wide = a.shape[1] * geometry.taps
-    found = workspace.room((b, p, wide), a)
+    found = workspace.allocate_rows((b, p, wide), a)
     step = max(1, _WARM // (t * wide))
-    buffer = workspace.scratch((min(step, b) * t * wide,), a)
+    buffer = workspace.allocate_temporary((min(step, b) * t * wide,), a)
     for i in range(0, b, step):
-        few = geometry.fitted(a[i : i + step], g.shape[2:])
-        patches = geometry.unfolded_last(few, buffer)  # (s, T, K·C)
+        inputs = geometry.fit_input(a[i : i + step], g.shape[2:])
+        patches = geometry.unfold_channels_last(inputs, buffer)  # (s, T, K·C)
         torch.bmm(g[i : i + step].flatten(2), patches, out=found[i : i + step])
     return found.view(b, p, geometry.taps, a.shape[1])
 
 
-def weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+def sum_by_torch(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
     """Returns Σ_i G_i by the framework's own kernel."""
     rank = len(geometry.kernel)
     # Cut an input of which not every pixel is read, which the framework would refuse.
-    if _outputs(a, geometry) != g.shape[2:]:  # a transposed convolution's output padding leaves unread pixels
-        a = geometry.fitted(a, g.shape[2:])
+    if _output_size(a, geometry) != g.shape[2:]:  # a transposed convolution's output padding leaves unread pixels
+        a = geometry.fit_input(a, g.shape[2:])
         padding = (0,) * rank
     else:
         padding = geometry.padding
@@ -122,7 +132,7 @@ def weight_gradient(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geom
     return found
 
 
-def _outputs(a: Tensor, geometry: Geometry) -> torch.Size:
+def _output_size(a: Tensor, geometry: Geometry) -> torch.Size:
     """Returns the spatial size of a convolution's output."""
     sizes = zip(a.shape[2:], geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
     return torch.Size((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)

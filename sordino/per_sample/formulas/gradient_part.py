@@ -1,6 +1,6 @@
 """Defines `Part`: the gradients of B samples for one parameter, through one use of it.
 
-A layer rule hands over one part per trainable parameter. `squared`, `dot` and `add_to` are what a training step needs;
+A layer rule hands over one part per trainable parameter. `measure_squared_norms`, `dot` and `add_to` are what a training step needs;
 `rows` is the plain per-sample gradient, from which the other three follow and against which they are tested.
 `compound_parts` joins the parts of a parameter that is used more than once.
 
@@ -11,7 +11,7 @@ Only the norm has cross terms, so only the norm needs the uses together.
 Privacy: a norm that reads low breaks the bound, so what rounding may hide is added to it. Squares below 2⁻¹²⁶ vanish,
 and every element counts as if one had (`square_sum`). Terms that cancel leave a short gradient, and while they are
 added up the others are rounded to their size: a sample counts as at least 1/64 of what its terms come to without
-cancelling (`measured`).
+cancelling (`measure_part`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.row_arithmetic import vanished
+from sordino.per_sample.row_arithmetic import vanished_squares
 from sordino.release.vectors import accumulation_dtype
 
 CANCELLED = 64.0
@@ -39,14 +39,14 @@ _RUN = 1024
 class Part(Protocol):
     """The gradients of B samples with respect to one parameter, through one use of it."""
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns ‖g_i‖², shape (B,)."""
         ...
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
         """Returns at least (Σ ‖term‖)², shape (B,), over the terms that `add_to` adds for a sample.
 
-        Returns None after `squared` where the sum is made of the very rows that were measured.
+        Returns None after `measure_squared_norms` where the sum is made of the very rows that were measured.
         """
         ...
 
@@ -62,7 +62,7 @@ class Part(Protocol):
         """Returns the gradients of some samples, (b, *shape)."""
         ...
 
-    def without(self, gone: Tensor) -> Part:
+    def mask_samples(self, mask: Tensor) -> Part:
         """Returns the part with the samples of this mask (B,) set to zero, whatever they held."""
         ...
 
@@ -71,14 +71,14 @@ _AS_IT_IS = nullcontext()
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # a quick no; not promised to stay there
 
 
-def autocasting(device: torch.device) -> bool:
+def is_autocasting(device: torch.device) -> bool:
     """Returns whether autocast is on."""
     return bool(_any_autocast()) and torch.is_autocast_enabled(device.type)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Switches autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
-    if autocasting(device):
+    if is_autocasting(device):
         return torch.autocast(device.type, enabled=False)
     return _AS_IT_IS
 
@@ -109,7 +109,7 @@ class PlainArithmetic:
             torch._C._set_grad_enabled(self._recording)
 
 
-def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+def lift_precision(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     """Returns a tensor in the precision of accumulation; `like` first rounds to the precision the layer computed in.
 
     The two differ under autocast.
@@ -120,13 +120,13 @@ def lift(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _length(x: Tensor, dim: int) -> Tensor:
+def _l2_norms(x: Tensor, dim: int) -> Tensor:
     """Returns the L2 norms along a dimension."""
     found: Tensor = torch.linalg.vector_norm(x, dim=dim)
     return found
 
 
-def pieces(x: Tensor, n: int) -> tuple[Tensor, ...]:
+def split_rows(x: Tensor, n: int) -> tuple[Tensor, ...]:
     """Returns consecutive stretches of n rows; none of an empty tensor."""
     return torch.split(x, n) if len(x) else ()
 
@@ -144,30 +144,30 @@ def square_sum(rows: Tensor) -> Tensor:
     flat = rows if rows.dim() == 2 else two_dimensional(rows)
     n = flat.shape[1]
     if n <= _RUN:
-        return _length(flat, 1).square_().add_(vanished(flat))
+        return _l2_norms(flat, 1).square_().add_(vanished_squares(flat))
     whole = n // _RUN * _RUN
     runs = flat[:, :whole].view(flat.shape[0], -1, _RUN)
-    total = _length(runs, 2).square_().sum(1).add_(vanished(flat))
-    return total if whole == n else total + _length(flat[:, whole:], 1).square_()
+    total = _l2_norms(runs, 2).square_().sum(1).add_(vanished_squares(flat))
+    return total if whole == n else total + _l2_norms(flat[:, whole:], 1).square_()
 
 
-def rough_square_sum(x: Tensor, floor: float) -> Tensor:
+def estimate_square_sum(x: Tensor, floor: float) -> Tensor:
     """Returns Σ x² of each sample of (B, …) to a few digits, for any strides, at least `floor` for each element."""
     each = tuple(range(1, x.dim()))
     found: Tensor = torch.linalg.vector_norm(x, dim=each)
     return found.square_().add_(math.prod(x.shape[1:]) * floor)
 
 
-def rough_lengths(x: Tensor, floor: float) -> Tensor:
+def estimate_lengths(x: Tensor, floor: float) -> Tensor:
     """Returns ‖x_t‖ of each position of (B, T, n) to a few digits, its square at least `floor` for each element."""
-    return _length(x, 2).square_().add_(x.shape[2] * floor).sqrt_()
+    return _l2_norms(x, 2).square_().add_(x.shape[2] * floor).sqrt_()
 
 
 _COMPARED = threading.local()
 
 
 @contextmanager
-def as_computed() -> Iterator[None]:
+def leave_norms_as_computed() -> Iterator[None]:
     """Leaves norms as their formulas give them inside the context.
 
     It is for a comparison with autograd, which knows nothing of terms.
@@ -179,24 +179,24 @@ def as_computed() -> Iterator[None]:
         _COMPARED.now = False
 
 
-def raised(squared: Tensor, uncancelled: Tensor) -> Tensor:
+def raise_cancelled_norms(squared: Tensor, uncancelled: Tensor) -> Tensor:
     """Returns the squared norms, none below what terms that cancel leave of accuracy."""
     if getattr(_COMPARED, "now", False):
         return squared
     return torch.maximum(squared, uncancelled.mul(CANCELLED**-2))
 
 
-def measured(part: Part, options: PerformanceOptions) -> Tensor:
+def measure_part(part: Part, options: PerformanceOptions) -> Tensor:
     """Returns ‖g_i‖², (B,), never too low: the one way to measure a part that is summed."""
-    squared = part.squared(options)
-    terms = part.uncancelled(options)
-    return squared if terms is None else raised(squared, terms)
+    squared = part.measure_squared_norms(options)
+    terms = part.bound_squared_terms(options)
+    return squared if terms is None else raise_cancelled_norms(squared, terms)
 
 
-def terms_of(part: Part, options: PerformanceOptions) -> Tensor:
+def squared_terms(part: Part, options: PerformanceOptions) -> Tensor:
     """Returns (Σ ‖term‖)² of a part within a larger one."""
-    found = part.uncancelled(options)
-    return part.squared(options) if found is None else found
+    found = part.bound_squared_terms(options)
+    return part.measure_squared_norms(options) if found is None else found
 
 
 _TOGETHER = 320
@@ -245,12 +245,12 @@ class Squares:
         return self.found
 
 
-def blank(tensor: Tensor, gone: Tensor) -> Tensor:
+def zero_masked_rows(tensor: Tensor, gone: Tensor) -> Tensor:
     """Returns the tensor with the rows of the mask set to zero, which multiplying by 0 would not do for nan."""
     return tensor.masked_fill(gone.view(-1, *[1] * (tensor.dim() - 1)), 0)
 
 
-def per_pass(sample_elements: int, options: PerformanceOptions, itemsize: int = 4) -> int:
+def samples_per_pass(sample_elements: int, options: PerformanceOptions, itemsize: int = 4) -> int:
     """Returns how many samples fit the scratch memory, at least one."""
     return max(1, options.scratch_bytes // max(1, sample_elements * itemsize))
 
@@ -264,14 +264,16 @@ NEVER = -1
 """Bytes of rows that may be kept, for a pass that sums nothing."""
 
 
-def may_keep(rows: int, own: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
-    """Returns whether the rows of b samples may stay until the sum; `rows` and `own` are elements of one sample.
+def may_keep_rows(rows: int, own_elements: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
+    """Returns whether the rows of b samples may stay until the sum; `rows` and `own_elements` are elements of one sample.
 
     Rows no larger than the layer's input and output gradient are always kept: they take their place.
     """
     if options.keep_bytes == NEVER:
         return False
-    return rows <= own or (rows <= _LARGEST * own and b * rows * itemsize <= (options.keep_bytes or 0))
+    return rows <= own_elements or (
+        rows <= _LARGEST * own_elements and b * rows * itemsize <= (options.keep_bytes or 0)
+    )
 
 
 class GradientRows:
@@ -284,11 +286,11 @@ class GradientRows:
         self.grads = grads
         self.squares = squares
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the sums of squares of the rows."""
         return square_sum(self.grads) if self.squares is None else self.squares()
 
-    def uncancelled(self, options: PerformanceOptions) -> None:
+    def bound_squared_terms(self, options: PerformanceOptions) -> None:
         """Returns None, because the rows that were measured are those that are added."""
         return
 
@@ -306,6 +308,6 @@ class GradientRows:
         """Returns the rows as they are held."""
         return self.grads[where]
 
-    def without(self, gone: Tensor) -> GradientRows:
+    def mask_samples(self, mask: Tensor) -> GradientRows:
         """Returns the part with the samples of the mask set to zero."""
-        return GradientRows(blank(self.grads, gone))
+        return GradientRows(zero_masked_rows(self.grads, mask))

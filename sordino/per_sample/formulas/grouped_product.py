@@ -20,12 +20,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from sordino.kernels.gram import Grams, grams
-from sordino.kernels.kernel_tensors import on_cpu
+from sordino.kernels.gram import Grams, load_grams
+from sordino.kernels.kernel_tensors import are_cpu_floats
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.formulas.gradient_part import blank, pieces, rough_lengths, square_sum
-from sordino.per_sample.formulas.matrix_product import diagonal_guard, gram_rounding, vanishing
-from sordino.per_sample.formulas.output_gradient import add_product
+from sordino.per_sample.formulas.gradient_part import estimate_lengths, split_rows, square_sum, zero_masked_rows
+from sordino.per_sample.formulas.matrix_product import find_cancelled, gram_rounding_factor, vanishing_floor
+from sordino.per_sample.formulas.output_gradient import add_weighted_product
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Routes:
         ends = torch.tensor([0, *[sum(row) for row in self.counts]]).cumsum(0).tolist()
         return [slice(begin, end) for begin, end in pairwise(ends)]
 
-    def stretches(self) -> Iterator[tuple[int, int, slice]]:
+    def iterate_stretches(self) -> Iterator[tuple[int, int, slice]]:
         """Yields matrix, sample and rows of every pair that has some."""
         begin = 0
         for matrix, row in enumerate(self.counts):
@@ -56,10 +56,10 @@ class Routes:
                 begin += count
 
 
-def _kernel(a: Tensor, g: Tensor) -> Grams | None:
+def _find_gram_kernel(a: Tensor, g: Tensor) -> Grams | None:
     """Returns the compiled kernel for stretches of few rows; without vector instructions torch's products are faster."""
-    found = grams() if on_cpu(a, g) else None
-    return found if found is not None and found.level else None
+    kernel = load_grams() if are_cpu_floats(a, g) else None
+    return kernel if kernel is not None and kernel.level else None
 
 
 @dataclass
@@ -71,19 +71,19 @@ class Grouped:
     routes: Routes
     _terms: Tensor | None = field(default=None, init=False)
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the squared norms, stretch by stretch; those with few rows in one call if there is a kernel."""
         found, parts, whose = self.a.new_zeros(2, self.routes.size), list[Tensor](), list[int]()
-        kernel = _kernel(self.a, self.g)
-        few: list[tuple[int, int, int]] = []  # whose, first, count
+        kernel = _find_gram_kernel(self.a, self.g)
+        short_stretches: list[tuple[int, int, int]] = []  # whose, first, count
         d, p = self.a.shape[1], self.g.shape[1]
         # Each stretch is one sample's rows through one matrix: from its gradient where it has many rows, else by Gram.
-        for _, sample, rows in self.routes.stretches():
+        for _, sample, rows in self.routes.iterate_stretches():
             count = rows.stop - rows.start
             if count * (d + p) >= d * p:
                 parts.append(square_sum(torch.mm(self.g[rows].t(), self.a[rows]).unsqueeze(0)).expand(2))
             elif kernel is not None:
-                few.append((sample, rows.start, count))
+                short_stretches.append((sample, rows.start, count))
                 continue
             else:
                 a, g = self.a[rows], self.g[rows]
@@ -91,49 +91,51 @@ class Grouped:
                 parts.append(torch.stack((product.sum(1).sum(), product.diagonal().sum())))
             whose.append(sample)
         # All short stretches in one call of the kernel.
-        if kernel is not None and few:
-            sums = kernel.stretches(self.g, self.a, [(first, n) for _, first, n in few], torch.get_num_threads())
+        if kernel is not None and short_stretches:
+            sums = kernel.sum_stretches(
+                self.g, self.a, [(first, n) for _, first, n in short_stretches], torch.get_num_threads()
+            )
             parts += sums[:, :2].to(found.dtype).unbind()
-            whose += [sample for sample, _, _ in few]
+            whose += [sample for sample, _, _ in short_stretches]
         if not parts:
             return found[0]
         # Add up the stretches of each sample. Samples whose Gram sums cancelled are measured again from rows, the
         # others are raised by what rounding may have hidden.
         found.index_add_(1, torch.tensor(whose, device=found.device), torch.stack(parts, 1))
-        again = diagonal_guard(found[0], found[1])
-        squared = found[0] + self.uncancelled(options).mul(gram_rounding(found.dtype))
-        for index in pieces(again, 1):
+        again = find_cancelled(found[0], found[1])
+        squared = found[0] + self.bound_squared_terms(options).mul(gram_rounding_factor(found.dtype))
+        for index in split_rows(again, 1):
             squared[index] = square_sum(self.rows(index))
         return squared
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns (Σ_r ‖a_r‖‖g_r‖)²."""
         if self._terms is None:
-            floor = vanishing(self.a.dtype)
-            lengths = rough_lengths(self.a[None], floor)[0] * rough_lengths(self.g[None], floor)[0]
-            self._terms = self._by_sample(lengths).square_()
+            floor = vanishing_floor(self.a.dtype)
+            lengths = estimate_lengths(self.a[None], floor)[0] * estimate_lengths(self.g[None], floor)[0]
+            self._terms = self._sum_by_sample(lengths).square_()
         return self._terms
 
-    def _by_sample(self, rows: Tensor) -> Tensor:
+    def _sum_by_sample(self, rows: Tensor) -> Tensor:
         """Adds up one number for each row over the rows of each sample."""
         return rows.new_zeros(self.routes.size).index_add_(0, self.routes.owners, rows)
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns Σ_r g_r · (U_e a_r)."""
-        each = [(self.a[rows] @ m.t().to(self.a.dtype) * self.g[rows]).sum(1) for m, rows in self._matrices(u)]
-        return self._by_sample(torch.cat(each))
+        each = [(self.a[rows] @ m.t().to(self.a.dtype) * self.g[rows]).sum(1) for m, rows in self._pair_with_rows(u)]
+        return self._sum_by_sample(torch.cat(each))
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Adds the weighted gradients, with one product for each matrix."""
         # Every row has its sample's weight.
         w = weights.to(out.dtype)[self.routes.owners]
-        for total, rows in self._matrices(out):
+        for total, rows in self._pair_with_rows(out):
             if rows.start < rows.stop:
-                add_product(self.a[rows], self.g[rows], w[rows], total, beta)
+                add_weighted_product(self.a[rows], self.g[rows], w[rows], total, beta)
             elif not beta:
                 total.zero_()
 
-    def _matrices(self, stacked: Tensor) -> Iterator[tuple[Tensor, slice]]:
+    def _pair_with_rows(self, stacked: Tensor) -> Iterator[tuple[Tensor, slice]]:
         """Yields each of the stacked matrices with its rows."""
         return zip(stacked, self.routes.by_matrix, strict=True)
 
@@ -142,12 +144,12 @@ class Grouped:
         wanted = torch.arange(self.routes.size)[where.cpu() if isinstance(where, Tensor) else where].tolist()
         places = {sample: place for place, sample in enumerate(wanted)}
         found = self.a.new_zeros((len(wanted), len(self.routes.counts), self.g.shape[1], self.a.shape[1]))
-        for matrix, sample, rows in self.routes.stretches():
+        for matrix, sample, rows in self.routes.iterate_stretches():
             if sample in places:
                 found[places[sample], matrix] = self.g[rows].t() @ self.a[rows]
         return found
 
-    def without(self, gone: Tensor) -> Grouped:
+    def mask_samples(self, mask: Tensor) -> Grouped:
         """Returns the part with both factors masked."""
-        rows = gone[self.routes.owners]
-        return Grouped(blank(self.a, rows), blank(self.g, rows), self.routes)
+        rows = mask[self.routes.owners]
+        return Grouped(zero_masked_rows(self.a, rows), zero_masked_rows(self.g, rows), self.routes)

@@ -14,26 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.kernels.affine import Affines, affines
-from sordino.kernels.processor import full_width
+from sordino.kernels.affine import Affines, load_affines
+from sordino.kernels.processor import torch_computes_sixteen_at_once
 from sordino.per_sample.formulas import choice_by_shape
-from sordino.per_sample.formulas.gradient_part import autocasting
+from sordino.per_sample.formulas.gradient_part import is_autocasting
 from sordino.per_sample.formulas.workspace import Workspace
 
 _SMALL = 1 << 26
 """Multiplications; in fewer there is less to gain than a function of one's own in autograd's graph costs."""
 
 
-def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
+def run_linear_map(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
     """Returns `F.linear` for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
-    kernel = affines() if x.numel() * len(weight) >= _SMALL else None
-    if kernel is None or not kernel.takes(x, weight.t()) or autocasting(x.device) or x.is_inference():
+    kernel = load_affines() if x.numel() * len(weight) >= _SMALL else None
+    if kernel is None or not kernel.can_multiply(x, weight.t()) or is_autocasting(x.device) or x.is_inference():
         return torch.nn.functional.linear(x, weight, bias)
-    y: Tensor = _Mapped.apply(x, weight, bias, len(x) // max(1, size), kernel, workspace)  # type: ignore[no-untyped-call]
+    y: Tensor = _LinearMap.apply(x, weight, bias, len(x) // max(1, size), kernel, workspace)  # type: ignore[no-untyped-call]
     return y
 
 
-class _Mapped(torch.autograd.Function):
+class _LinearMap(torch.autograd.Function):
     """Runs a linear map whose forward and backward pass each choose their own code."""
 
     @staticmethod
@@ -43,7 +43,7 @@ class _Mapped(torch.autograd.Function):
         """Computes the output by the faster code."""
         ctx.save_for_backward(weight)
         ctx.each, ctx.kernel, ctx.workspace = each, kernel, workspace
-        return _by_the_faster("mapped", x, weight.t(), bias, each, kernel, workspace)
+        return _run_fastest("mapped", x, weight.t(), bias, each, kernel, workspace)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
@@ -51,27 +51,27 @@ class _Mapped(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, None, None, None, None, None
         (weight,) = ctx.saved_tensors
-        found = _by_the_faster("mapped back", g, weight, None, ctx.each, ctx.kernel, ctx.workspace)
+        found = _run_fastest("mapped back", g, weight, None, ctx.each, ctx.kernel, ctx.workspace)
         return found, None, None, None, None, None
 
 
-def _by_the_faster(
+def _run_fastest(
     which: str, x: Tensor, m: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
 ) -> Tensor:
     """Returns x m + b by the code chosen before for this shape, or by the one that is faster now."""
-    if not kernel.takes(x, m):
-        return _plain(x, m, bias)
+    if not kernel.can_multiply(x, m):
+        return _multiply_by_torch(x, m, bias)
     threads = torch.get_num_threads()
     key = (which, each, *m.shape, threads)
-    choice = workspace.stopwatch.known(key)
+    choice = workspace.stopwatch.known_choice(key)
     if choice is None:
-        ways = {"torch": lambda: _plain(x, m, bias), "compiled": lambda: kernel(x, m, bias, threads)}
+        ways = {"torch": lambda: _multiply_by_torch(x, m, bias), "compiled": lambda: kernel(x, m, bias, threads)}
         instructions = torch.backends.cpu.get_cpu_capability()
-        first = choice_by_shape.product(instructions, wide=full_width(instructions))
-        choice = workspace.stopwatch.fastest(key, x.device, {first: ways[first], **ways})
-    return kernel(x, m, bias, threads) if choice == "compiled" else _plain(x, m, bias)
+        first = choice_by_shape.choose_product_code(instructions, wide=torch_computes_sixteen_at_once(instructions))
+        choice = workspace.stopwatch.choose_fastest(key, x.device, {first: ways[first], **ways})
+    return kernel(x, m, bias, threads) if choice == "compiled" else _multiply_by_torch(x, m, bias)
 
 
-def _plain(x: Tensor, m: Tensor, bias: Tensor | None) -> Tensor:
+def _multiply_by_torch(x: Tensor, m: Tensor, bias: Tensor | None) -> Tensor:
     """Returns x m + b by torch."""
     return torch.mm(x, m) if bias is None else torch.addmm(bias, x, m)

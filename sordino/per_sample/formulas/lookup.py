@@ -18,18 +18,25 @@ import torch
 from torch import Tensor
 
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.formulas.compound_parts import SeveralParts, joiner
-from sordino.per_sample.formulas.gradient_part import NEVER, Part, blank, lift, pieces, square_sum
-from sordino.per_sample.formulas.matrix_product import Matmul, diagonal_guard, gram_rounding
+from sordino.per_sample.formulas.compound_parts import SeveralParts, register_joiner
+from sordino.per_sample.formulas.gradient_part import (
+    NEVER,
+    Part,
+    lift_precision,
+    split_rows,
+    square_sum,
+    zero_masked_rows,
+)
+from sordino.per_sample.formulas.matrix_product import Matmul, find_cancelled, gram_rounding_factor
 
 
-def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
+def find_distinct(values: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the different values, ascending, and the place of each value among them."""
     found, place = torch.unique(values, return_inverse=True)
     return found, place
 
 
-def distinct_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
+def find_distinct_padded(values: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the different values and the place of each, in tensors as long as the values.
 
     The last places are 0 and nobody's. How many different ones there are is a number on the device, for which the host
@@ -50,17 +57,17 @@ class Lookup:
     g: Tensor  # (B, T, d), zero where the id is padding
     count: int  # V
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the squared norms from segment sums over equal (sample, id) pairs."""
         b = self.ids.shape[0]
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
-        found, segment = (distinct if pairs.is_cpu else distinct_in_place)(pairs.flatten())
+        found, segment = (find_distinct if pairs.is_cpu else find_distinct_padded)(pairs.flatten())
         # Add up the gradients of equal ids of a sample, then the squares of its different ids.
         sums = self.g.new_zeros((found.numel(), self.g.shape[2])).index_add_(0, segment, self.g.flatten(0, 1))
         owner = found.div(self.count, rounding_mode="floor")
         return self.g.new_zeros(b).index_add_(0, owner, square_sum(sums))
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns the square of the lengths of all positions' gradients, added."""
         return square_sum(self.g.flatten(0, 1)).sqrt_().view(self.ids.shape).sum(1).square_()
 
@@ -83,9 +90,9 @@ class Lookup:
         table = g.new_zeros((b * self.count, d)).index_add_(0, (ids + offset).flatten(), g.flatten(0, 1))
         return table.view(b, self.count, d)
 
-    def without(self, gone: Tensor) -> Lookup:
+    def mask_samples(self, mask: Tensor) -> Lookup:
         """Returns the part with the samples of the mask set to zero."""
-        return Lookup(self.ids, blank(self.g, gone), self.count)
+        return Lookup(self.ids, zero_masked_rows(self.g, mask), self.count)
 
 
 @dataclass
@@ -96,32 +103,32 @@ class Tied:
     head: Matmul
     _terms: Tensor | None = field(default=None, init=False)
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns both norms and the cross term, a sample at a time in memory; from rows where they cancel."""
         # The cross term needs the head's gradient only at the ids that were looked up.
         a = self.head.a if self.head.a.dim() == 3 else self.head.a.unsqueeze(1)  # (B, S, d)
         q = self.head.g if self.head.g.dim() == 3 else self.head.g.unsqueeze(1)  # (B, S, V)
-        inner = torch.bmm(self.embedding.g, lift(a).transpose(1, 2))  # (B, T, S)
+        inner = torch.bmm(self.embedding.g, lift_precision(a).transpose(1, 2))  # (B, T, S)
         at = q.gather(2, self.embedding.ids[:, None, :].expand(-1, q.shape[1], -1))  # (B, S, T)
         alone = replace(options, keep_bytes=NEVER)  # the sum wants input and gradient: rows would be made for nothing
         head = Matmul(a, q, workspace=self.head.workspace)
-        separate = self.embedding.squared(options) + head.squared(alone)
+        separate = self.embedding.measure_squared_norms(options) + head.measure_squared_norms(alone)
         self.head.terms = self.head.terms if head.terms is None else head.terms  # of the same tensors
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         # Samples in which the terms cancelled are measured again from rows, the others raised by what rounding may have
         # hidden.
-        again = diagonal_guard(squared, separate)
-        squared += gram_rounding(squared.dtype) * self.uncancelled(options)
-        for index in pieces(again, 1):
+        again = find_cancelled(squared, separate)
+        squared += gram_rounding_factor(squared.dtype) * self.bound_squared_terms(options)
+        for index in split_rows(again, 1):
             squared[index] = square_sum(self.rows(index))
         return squared
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns the square of the lengths of both, added."""
         if self._terms is None:
-            head = self.head.uncancelled(options)
-            head = Matmul(self.head.a, self.head.g).squared(options) if head is None else head
-            self._terms = (self.embedding.uncancelled(options).sqrt() + head.sqrt()).square_()
+            head = self.head.bound_squared_terms(options)
+            head = Matmul(self.head.a, self.head.g).measure_squared_norms(options) if head is None else head
+            self._terms = (self.embedding.bound_squared_terms(options).sqrt() + head.sqrt()).square_()
         return self._terms
 
     def dot(self, u: Tensor) -> Tensor:
@@ -137,25 +144,25 @@ class Tied:
         """Returns the rows of both, added."""
         return self.embedding.rows(where) + self.head.rows(where)
 
-    def without(self, gone: Tensor) -> Tied:
+    def mask_samples(self, mask: Tensor) -> Tied:
         """Returns the part with both masked."""
-        return Tied(self.embedding.without(gone), self.head.without(gone))
+        return Tied(self.embedding.mask_samples(mask), self.head.mask_samples(mask))
 
 
-def _lookups(parts: Sequence[Lookup]) -> Lookup:
+def _join_lookups(parts: Sequence[Lookup]) -> Lookup:
     """Joins several lookups of one table into one with more positions."""
     return Lookup(torch.cat([p.ids for p in parts], 1), torch.cat([p.g for p in parts], 1), parts[0].count)
 
 
-@joiner
-def _tables(parts: Sequence[Part]) -> Part | None:
+@register_joiner
+def _join_tables(parts: Sequence[Part]) -> Part | None:
     """Joins lookups of a table with each other and with one head; returns None where neither applies."""
     tables = [part for part in parts if isinstance(part, Lookup)]
     heads = [part for part in parts if isinstance(part, Matmul)]
     if not tables or len(tables) + len(heads) < len(parts):
         return None
     if not heads:
-        return _lookups(tables)
+        return _join_lookups(tables)
     if len(heads) == 1 and heads[0].kept is None:
-        return Tied(_lookups(tables), heads[0])
+        return Tied(_join_lookups(tables), heads[0])
     return SeveralParts(tuple(parts))

@@ -118,8 +118,8 @@ class CompiledLSTMLayer(torch.autograd.Function):
         workspace: Workspace,
     ) -> tuple[Tensor, Tensor]:
         """Runs all steps."""
-        out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads(), workspace.room)
-        ctx.kernel, ctx.weights, ctx.held, ctx.room, ctx.spent = kernel, weights, held, workspace.room, False
+        out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads(), workspace.allocate_rows)
+        ctx.kernel, ctx.weights, ctx.held, ctx.room, ctx.spent = kernel, weights, held, workspace.allocate_rows, False
         ctx.save_for_backward(trace.read, trace.gates, trace.cells)
         return out, trace.cells[-1].clone()
 

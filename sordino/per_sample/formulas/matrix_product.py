@@ -16,7 +16,7 @@ was fastest would decide how far a sample is clipped.
 
 Where a and g are bfloat16, kernels multiply them as they are, and take values below tiny = 2⁻¹²⁶ for zero, which
 torch's products do not. What that hides, of a value or of a product, is less than tiny for each; every length of terms
-is at least √(n·tiny/4eps) for n elements (`vanishing`), and what a norm is raised by of those lengths is more than was
+is at least √(n·tiny/4eps) for n elements (`vanishing_floor`), and what a norm is raised by of those lengths is more than was
 hidden, whoever sums.
 """
 
@@ -28,21 +28,27 @@ import torch
 from torch import Tensor
 
 from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.formulas.compound_parts import joiner
+from sordino.per_sample.formulas.compound_parts import register_joiner
 from sordino.per_sample.formulas.gradient_part import (
     Part,
     Squares,
     add_rows,
-    blank,
-    lift,
-    may_keep,
-    per_pass,
-    pieces,
-    rough_lengths,
-    rough_square_sum,
+    estimate_lengths,
+    estimate_square_sum,
+    lift_precision,
+    may_keep_rows,
+    samples_per_pass,
+    split_rows,
     square_sum,
+    zero_masked_rows,
 )
-from sordino.per_sample.formulas.output_gradient import Output, add_product, gram_of, gram_with, rows_of
+from sordino.per_sample.formulas.output_gradient import (
+    OutputGradient,
+    add_weighted_product,
+    compute_gram_sums,
+    compute_rows,
+    gram_sums_from,
+)
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.release.vectors import accumulation_dtype
 
@@ -53,20 +59,20 @@ _CANCELLED = 0.05
 _ROUNDINGS = 4
 
 
-def gram_rounding(dtype: torch.dtype) -> float:
+def gram_rounding_factor(dtype: torch.dtype) -> float:
     """Returns the factor of (Σ_t ‖a_t‖‖g_t‖)² by which a Gram sum may read low."""
     return _ROUNDINGS * torch.finfo(dtype).eps
 
 
-def vanishing(dtype: torch.dtype) -> float:
+def vanishing_floor(dtype: torch.dtype) -> float:
     """Returns what each element adds to the square of a length.
 
     It is so much that what a Gram sum loses of products too small is within its rounding too.
     """
-    return torch.finfo(dtype).tiny / gram_rounding(dtype)
+    return torch.finfo(dtype).tiny / gram_rounding_factor(dtype)
 
 
-def diagonal_guard(squared: Tensor, diagonal: Tensor) -> Tensor:
+def find_cancelled(squared: Tensor, diagonal: Tensor) -> Tensor:
     """Returns the index of the samples whose Gram sums have cancelled."""
     return (squared < _CANCELLED * diagonal).nonzero().flatten()
 
@@ -80,7 +86,7 @@ class Matmul:
         self,
         a: Tensor,
         g: Tensor,
-        output: Output | None = None,
+        output: OutputGradient | None = None,
         squares: Squares | None = None,
         start: int = 0,
         workspace: Workspace | None = None,
@@ -94,14 +100,14 @@ class Matmul:
         self.a = a
         self.g = g
         self.workspace = workspace if output is None else output.workspace
-        self.output = None if a.dim() == 2 else output or Output(g, None, workspace)
-        self.number = 0 if self.output is None else self.output.joins(a)
+        self.output = None if a.dim() == 2 else output or OutputGradient(g, None, workspace)
+        self.number = 0 if self.output is None else self.output.add_input(a)
         self.squares = squares
         self.start = start
         self.terms: Tensor | None = None  # (B,), once it is known
         self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the squared norms, by whichever formula was fastest for this shape."""
         if self.kept is not None:
             return square_sum(self.kept)
@@ -114,71 +120,77 @@ class Matmul:
         if not b or not t:
             return self.a.new_zeros(b, dtype=dtype)
         # Decide whether rows may be kept until the sum, and by which formula.
-        own = t * (p + d) * self.a.element_size() // dtype.itemsize  # as many elements of rows
-        keep = may_keep(p * d, own, b, options, dtype.itemsize)
+        own_elements = t * (p + d) * self.a.element_size() // dtype.itemsize  # as many elements of rows
+        keep = may_keep_rows(p * d, own_elements, b, options, dtype.itemsize)
         assert self.output is not None, "there are positions"
-        choice = self.output.formula(options, keep)
+        choice = self.output.choose_formula(options, keep)
         # Gram sums, compiled or by torch, guarded against cancellation.
         if choice == "compiled":
-            squared, diagonal, self.terms = self.output.compiled(self.number, vanishing(dtype))
-            return self._guarded(squared, diagonal, options)
+            squared, diagonal, self.terms = self.output.compiled_gram_sums(self.number, vanishing_floor(dtype))
+            return self._guard_cancellation(squared, diagonal, options)
         if choice == "gram":
-            return self._gram(self.output, per_pass(2 * t * t, options, self.a.element_size()), options)
+            return self._measure_by_gram(
+                self.output, samples_per_pass(2 * t * t, options, self.a.element_size()), options
+            )
         # Rows, kept in place of input and output gradient, or measured and dropped a few samples at a time.
         if keep:
-            self.kept, squared = rows_of(self.a, self.g, self.output.workspace)
+            self.kept, squared = compute_rows(self.a, self.g, self.output.workspace)
             self.a = self.g = self.kept[:, 0]  # freed: the rows say it all
             self.output = None
             return squared
-        step = per_pass(p * d, options, dtype.itemsize)
-        both = zip(pieces(self.a, step), pieces(self.g, step), strict=True)
-        return torch.cat([rows_of(a, g, self.output.workspace)[1] for a, g in both])
+        step = samples_per_pass(p * d, options, dtype.itemsize)
+        both = zip(split_rows(self.a, step), split_rows(self.g, step), strict=True)
+        return torch.cat([compute_rows(a, g, self.output.workspace)[1] for a, g in both])
 
-    def _gram(self, output: Output, step: int, options: PerformanceOptions) -> Tensor:
+    def _measure_by_gram(self, output: OutputGradient, step: int, options: PerformanceOptions) -> Tensor:
         """Returns the squared norms by torch's Gram products, sharing ggᵀ between weights of one output if it fits."""
         b, t, _ = self.a.shape
         if len(output.inputs) > 1 and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
-            shared = pieces(output.product(), step)
-            found = [gram_with(a, gram) for a, gram in zip(pieces(self.a, step), shared, strict=True)]
+            shared = split_rows(output.gram_matrix(), step)
+            gram_sums = [gram_sums_from(a, gram) for a, gram in zip(split_rows(self.a, step), shared, strict=True)]
         else:  # passes small enough for the cache
-            found = [gram_of(a, g) for a, g in zip(pieces(self.a, step), pieces(self.g, step), strict=True)]
-        return self._guarded(torch.cat([s for s, _ in found]), torch.cat([d for _, d in found]), options)
+            gram_sums = [
+                compute_gram_sums(a, g) for a, g in zip(split_rows(self.a, step), split_rows(self.g, step), strict=True)
+            ]
+        return self._guard_cancellation(
+            torch.cat([s for s, _ in gram_sums]), torch.cat([d for _, d in gram_sums]), options
+        )
 
-    def _guarded(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
+    def _guard_cancellation(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
         """Returns Gram sums that do not read low.
 
         Samples that cancelled are measured again from rows, the others raised by what rounding may hide.
         """
-        again = diagonal_guard(squared, diagonal)
-        squared = squared + self._terms().mul(gram_rounding(squared.dtype))
-        step = per_pass(self.a.shape[2] * self.g.shape[2], options, squared.element_size())
-        for index in pieces(again, step):
+        again = find_cancelled(squared, diagonal)
+        squared = squared + self._squared_terms().mul(gram_rounding_factor(squared.dtype))
+        step = samples_per_pass(self.a.shape[2] * self.g.shape[2], options, squared.element_size())
+        for index in split_rows(again, step):
             squared[index] = square_sum(self.rows(index))
         return squared
 
-    def uncancelled(self, options: PerformanceOptions) -> Tensor | None:
+    def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
         """Returns (Σ_t ‖a_t‖‖g_t‖)², or ‖a‖²‖g‖² where positions are not next to each other.
 
         The latter is no less, by Cauchy and Schwarz.
         """
-        return None if self.kept is not None or self.a.dim() == 2 else self._terms()
+        return None if self.kept is not None or self.a.dim() == 2 else self._squared_terms()
 
-    def _terms(self) -> Tensor:
+    def _squared_terms(self) -> Tensor:
         """Returns the terms, computed once."""
         if self.terms is None:
-            a, g = lift(self.a), lift(self.g)
-            floor = vanishing(a.dtype)
+            a, g = lift_precision(self.a), lift_precision(self.g)
+            floor = vanishing_floor(a.dtype)
             if a.stride(2) == g.stride(2) == 1:
-                self.terms = (rough_lengths(a, floor) * rough_lengths(g, floor)).sum(1).square_()
+                self.terms = (estimate_lengths(a, floor) * estimate_lengths(g, floor)).sum(1).square_()
             else:  # six times the price
-                self.terms = rough_square_sum(a, floor) * rough_square_sum(g, floor)
+                self.terms = estimate_square_sum(a, floor) * estimate_square_sum(g, floor)
         return self.terms
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
         if self.kept is not None:
             return (self.kept.flatten(1) * u.flatten().to(self.kept.dtype)).sum(1)
-        a = lift(self.a)
+        a = lift_precision(self.a)
         return (torch.nn.functional.linear(a, u.to(a.dtype)) * self.g).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
@@ -187,9 +199,9 @@ class Matmul:
         if self.kept is not None:
             add_rows(out.view(-1), self.kept.flatten(1), w, beta)
             return
-        total = None if self.output is None else self.output.summed(w)
+        total = None if self.output is None else self.output.compute_shared_sum(w)
         if total is None:
-            add_product(self.a, self.g, w, out, beta)
+            add_weighted_product(self.a, self.g, w, out, beta)
         else:
             mine = total[:, self.start : self.start + self.a.shape[2]]
             out.copy_(mine) if not beta else out.add_(mine)
@@ -198,26 +210,28 @@ class Matmul:
         """Returns gᵀa per sample."""
         if self.kept is not None:
             return self.kept[where]
-        a, g = lift(self.a[where]), lift(self.g[where])
+        a, g = lift_precision(self.a[where]), lift_precision(self.g[where])
         return g.unsqueeze(2) * a.unsqueeze(1) if a.dim() == 2 else torch.bmm(g.transpose(1, 2), a)
 
-    def without(self, gone: Tensor) -> Matmul:
+    def mask_samples(self, mask: Tensor) -> Matmul:
         """Returns the part with both factors masked."""
-        masked = Matmul(blank(self.a, gone), blank(self.g, gone), workspace=self.workspace)
-        masked.kept = None if self.kept is None else blank(self.kept, gone)
+        masked = Matmul(zero_masked_rows(self.a, mask), zero_masked_rows(self.g, mask), workspace=self.workspace)
+        masked.kept = None if self.kept is None else zero_masked_rows(self.kept, mask)
         return masked
 
 
-def _positions(tensor: Tensor) -> Tensor:
+def _with_positions(tensor: Tensor) -> Tensor:
     """Returns a tensor with a dimension for positions."""
     return tensor.unsqueeze(1) if tensor.dim() == 2 else tensor
 
 
-@joiner
-def _along_positions(parts: Sequence[Part]) -> Part | None:
+@register_joiner
+def _join_along_positions(parts: Sequence[Part]) -> Part | None:
     """Joins uses of one layer, which together are a layer with more positions."""
     same = [part for part in parts if isinstance(part, Matmul)]
     if len(same) < len(parts):
         return None
-    a, g = (torch.cat([_positions(each) for each in uses], 1) for uses in zip(*[(p.a, p.g) for p in same], strict=True))
+    a, g = (
+        torch.cat([_with_positions(each) for each in uses], 1) for uses in zip(*[(p.a, p.g) for p in same], strict=True)
+    )
     return Matmul(a, g, workspace=same[0].workspace)

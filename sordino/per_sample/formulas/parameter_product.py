@@ -18,20 +18,20 @@ from sordino.per_sample.formulas.workspace import Workspace
 
 @dataclass(frozen=True)
 class ParameterProduct:
-    """Describes an output that is linear in the parameters `of`, together.
+    """Describes an output that is linear in the parameters `parameters`, together.
 
     The others' own products are computed and subtracted, which leaves that of the first: so it should be the largest.
     """
 
-    of: tuple[Tensor | None, ...]
-    rows: Callable[[Tensor, Tensor], Tensor]  # (δ, y) to Σ δ·y of each row of the layer's input
+    parameters: tuple[Tensor | None, ...]
+    sum_products: Callable[[Tensor, Tensor], Tensor]  # (δ, y) to Σ δ·y of each row of the layer's input
 
-    def pays(self, outputs: int) -> bool:
+    def is_cheaper(self, outputs: int) -> bool:
         """Returns whether holding so many outputs per sample is cheaper than one product with rows.
 
         The rows are those that the layer would keep instead.
         """
-        largest = self.of[0]
+        largest = self.parameters[0]
         return largest is not None and outputs <= largest.numel()
 
 
@@ -39,15 +39,17 @@ _WARM = 1 << 16
 """Elements multiplied at once: the product should still be in the cache when it is added up."""
 
 
-def each(workspace: Workspace, g: Tensor, y: Tensor) -> Tensor:
+def sum_products_by_row(workspace: Workspace, g: Tensor, y: Tensor) -> Tensor:
     """Returns Σ δ·y over all but the first dimension, whatever the memory format, a few rows at a time."""
-    rest, n = tuple(range(1, g.dim())), g[:1].numel()
+    other_dims, n = tuple(range(1, g.dim())), g[:1].numel()
     dense = g.is_contiguous() or (g.dim() == 4 and g.is_contiguous(memory_format=torch.channels_last))
     if g.stride() != y.stride() or not dense or not n:
-        return (g * y).sum(rest)
+        return (g * y).sum(other_dims)
     step, found = max(1, _WARM // n), g.new_empty(g.shape[0])
     for i in range(0, g.shape[0], step):
-        few = g[i : i + step]
-        room = workspace.scratch((few.numel(),), few).as_strided(few.shape, few.stride())
-        found[i : i + step] = torch.mul(few, y[i : i + step], out=room).sum(rest)
+        gradient_rows = g[i : i + step]
+        room = workspace.allocate_temporary((gradient_rows.numel(),), gradient_rows).as_strided(
+            gradient_rows.shape, gradient_rows.stride()
+        )
+        found[i : i + step] = torch.mul(gradient_rows, y[i : i + step], out=room).sum(other_dims)
     return found

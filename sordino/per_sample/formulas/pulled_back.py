@@ -16,35 +16,35 @@ from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.gradient_part import (
     Part,
     add_rows,
-    blank,
-    lift,
-    may_keep,
-    per_pass,
+    lift_precision,
+    may_keep_rows,
+    samples_per_pass,
     square_sum,
     two_dimensional,
+    zero_masked_rows,
 )
 
 
-def pulled(value: Tensor, of: Sequence[Tensor], rows: Tensor) -> dict[Tensor, Tensor]:
+def pull_back_rows(value: Tensor, parameters: Sequence[Tensor], rows: Tensor) -> dict[Tensor, Tensor]:
     """Returns Jfᵀ of each row (b, *shape of the value) for each parameter that it depends on, (b, *shape)."""
     if not len(rows):
-        return {p: lift(p.new_zeros((0, *p.shape))) for p in of}
+        return {p: lift_precision(p.new_zeros((0, *p.shape))) for p in parameters}
     # Differentiate for all rows at once, or one by one where an operation cannot be batched.
     upstream = rows.to(value.dtype)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")
             found = torch.autograd.grad(
-                value, of, upstream, is_grads_batched=True, retain_graph=True, allow_unused=True
+                value, parameters, upstream, is_grads_batched=True, retain_graph=True, allow_unused=True
             )
     except RuntimeError:  # an operation that cannot be differentiated for many at once
-        each = [torch.autograd.grad(value, of, g, retain_graph=True, allow_unused=True) for g in upstream]
+        each = [torch.autograd.grad(value, parameters, g, retain_graph=True, allow_unused=True) for g in upstream]
         columns: list[tuple[Tensor | None, ...]] = list(zip(*each, strict=True))
         found = tuple(
             torch.stack([t if t is not None else torch.zeros_like(p) for t in ts])
-            for p, ts in zip(of, columns, strict=True)
+            for p, ts in zip(parameters, columns, strict=True)
         )
-    return {p: lift(t.detach()) for p, t in zip(of, found, strict=True) if t is not None}
+    return {p: lift_precision(t.detach()) for p, t in zip(parameters, found, strict=True) if t is not None}
 
 
 class PulledBack:
@@ -59,12 +59,12 @@ class PulledBack:
         self.of = of
         self.kept: Tensor | None = None
 
-    def squared(self, options: PerformanceOptions) -> Tensor:
+    def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the squared norms from rows, a few samples at a time; they are kept for the sum if they fit."""
         if self.kept is not None:
             return square_sum(self.kept)
         n, size = self.value.numel() + self.of.numel(), self.value.element_size()
-        step, start = per_pass(2 * n, options, size), 0
+        step, start = samples_per_pass(2 * n, options, size), 0
         found, kept = [], list[Tensor]()
         while True:
             rows = self.rows(slice(start, start + step))
@@ -72,7 +72,7 @@ class PulledBack:
                 break
             found.append(square_sum(rows))
             start += step
-            if may_keep(n, 0, start, options, size):
+            if may_keep_rows(n, 0, start, options, size):
                 kept.append(rows)
         # Rows stay for the sum only if those of all samples were kept.
         squared = torch.cat(found)
@@ -80,18 +80,18 @@ class PulledBack:
             self.kept = torch.cat(kept)
         return squared
 
-    def uncancelled(self, options: PerformanceOptions) -> None:
+    def bound_squared_terms(self, options: PerformanceOptions) -> None:
         """Returns None, because the rows that were measured are those that are added."""
         return
 
     def dot(self, u: Tensor) -> Tensor:
         """Returns the rows times a vector."""
-        flat = two_dimensional(self._all())
+        flat = two_dimensional(self._all_rows())
         return (flat * u.flatten().to(flat.dtype)).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Adds the weights times the rows, in passes of a few samples where they were not kept."""
-        step = len(weights) if self.kept is not None else per_pass(2 * self.value.numel(), PerformanceOptions())
+        step = len(weights) if self.kept is not None else samples_per_pass(2 * self.value.numel(), PerformanceOptions())
         for start in range(0, max(1, len(weights)), max(1, step)):
             rows = two_dimensional(self.rows(slice(start, start + step)))
             add_rows(out.view(-1), rows, weights[start : start + step].to(rows.dtype), beta)
@@ -103,15 +103,15 @@ class PulledBack:
             return self.kept[where]
         inner = self.part.rows(where)
         with torch.enable_grad():
-            found = pulled(self.value, (self.of,), inner)
-        return found[self.of] if found else lift(self.of.new_zeros((len(inner), *self.of.shape)))
+            found = pull_back_rows(self.value, (self.of,), inner)
+        return found[self.of] if found else lift_precision(self.of.new_zeros((len(inner), *self.of.shape)))
 
-    def _all(self) -> Tensor:
+    def _all_rows(self) -> Tensor:
         """Returns the rows of all samples."""
         return self.rows(slice(None))
 
-    def without(self, gone: Tensor) -> PulledBack:
+    def mask_samples(self, mask: Tensor) -> PulledBack:
         """Returns the part with the samples of the mask set to zero."""
-        masked = PulledBack(self.part.without(gone), self.value, self.of)
-        masked.kept = None if self.kept is None else blank(self.kept, gone)
+        masked = PulledBack(self.part.mask_samples(mask), self.value, self.of)
+        masked.kept = None if self.kept is None else zero_masked_rows(self.kept, mask)
         return masked

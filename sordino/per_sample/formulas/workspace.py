@@ -33,7 +33,7 @@ class Workspace:
         self._rows: list[Tensor] = []
         self._temporaries = threading.local()  # autograd may run a backward pass in a thread of its own
 
-    def room(self, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def allocate_rows(self, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Returns an uninitialised tensor for rows that live until the sum, in a buffer nobody holds if there is one.
 
         It is on the device of `like`, and of its type unless another is given. What is remembered is bounded, because
@@ -51,11 +51,11 @@ class Workspace:
             self._rows.append(buffer)
         return buffer[:n].view(shape)
 
-    def forget_rows(self) -> None:
+    def release_rows(self) -> None:
         """Gives the buffers for rows back."""
         self._rows.clear()
 
-    def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def allocate_temporary(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Returns an uninitialised tensor for a temporary; the next temporary of its type overwrites it."""
         key, elements = f"{like.dtype}{like.device}", math.prod(shape)
         held: Tensor | None = self._temporaries.__dict__.get(key)

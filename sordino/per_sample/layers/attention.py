@@ -12,42 +12,44 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample.formulas.compound_parts import Block
-from sordino.per_sample.formulas.gradient_part import GradientRows, lift
+from sordino.per_sample.formulas.gradient_part import GradientRows, lift_precision
 from sordino.per_sample.layers.layer_registry import rule
-from sordino.per_sample.layers.linear import affine
+from sordino.per_sample.layers.linear import record_affine
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
     from sordino.per_sample.engine.tape import Tape
 
 
-def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
+def _to_additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
     """Returns a mask to be added to the scores; a boolean one says where not to look."""
     if mask is None or mask.dtype != torch.bool:
         return None if mask is None else mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
 
 
-def _projections(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: Tensor, dim: int) -> list[Tensor]:
+def _project_inputs(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: Tensor, dim: int) -> list[Tensor]:
     """Returns the projections of query, key and value, recorded as linear maps."""
     bias, e = m.in_proj_bias, m.embed_dim
     # Three weights, whose biases are blocks of one parameter.
     if m.in_proj_weight is None:
         weights = (m.q_proj_weight, m.k_proj_weight, m.v_proj_weight)
-        found = []
+        projections = []
         for i, (x, weight) in enumerate(zip((q, k, v), weights, strict=True)):
-            y = affine(tape, x, weight, None, dim)
+            y = record_affine(tape, x, weight, None, dim)
             if bias is not None:
-                y = y + _bias_rows(tape, bias, (i * e, (i + 1) * e), y, dim)
-            found.append(y)
-        return found
+                y = y + _record_bias_copies(tape, bias, (i * e, (i + 1) * e), y, dim)
+            projections.append(y)
+        return projections
     # One weight: in self-attention a single map, otherwise one block of it for each input.
     if q is k and k is v:
-        return list(affine(tape, q, m.in_proj_weight, bias, dim).chunk(3, dim=-1))
-    return [affine(tape, x, m.in_proj_weight, bias, dim, block=(i * e, (i + 1) * e)) for i, x in enumerate((q, k, v))]
+        return list(record_affine(tape, q, m.in_proj_weight, bias, dim).chunk(3, dim=-1))
+    return [
+        record_affine(tape, x, m.in_proj_weight, bias, dim, block=(i * e, (i + 1) * e)) for i, x in enumerate((q, k, v))
+    ]
 
 
-def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:
+def _record_bias_copies(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:
     """Returns one recorded copy per sample of a stretch of a parameter, shaped to be added to `like`."""
     shape = [1] * like.dim()
     shape[dim], shape[-1] = tape.size, block[1] - block[0]
@@ -55,12 +57,12 @@ def _bias_rows(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, d
     return tape.record(
         copies.contiguous(),
         (),
-        lambda _, g: {bias: Block(GradientRows(lift(g).reshape(tape.size, -1)), *block, bias.shape)},
+        lambda _, g: {bias: Block(GradientRows(lift_precision(g).reshape(tape.size, -1)), *block, bias.shape)},
         rows=1,
     )
 
 
-def _appended(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
+def _append_learned(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
     """Returns x (B, S, E) with a learned key or value (1, 1, E) after each sample's own."""
     copies = tape.leaf(p).expand(x.shape[0], 1, -1).contiguous()
     copies = tape.record(copies, (), lambda _, g: {p: g.reshape(-1, 1, 1, g.shape[-1])}, rows=1)
@@ -68,7 +70,7 @@ def _appended(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
 
 
 @rule(nn.MultiheadAttention)
-def attention(
+def run_attention(
     tape: Tape,
     module: nn.MultiheadAttention,
     query: Tensor,
@@ -89,22 +91,22 @@ def attention(
     if key.shape[dim] != size or value.shape[dim] != size:
         raise Refusal(f"layer '{tape.name}': key and value need one row per sample; expand them")
     # Project the inputs, add learned and zero keys, and split the heads.
-    q, k, v = _projections(tape, module, query, key, value, dim)
+    q, k, v = _project_inputs(tape, module, query, key, value, dim)
     if dim:
         q, k, v = (t.transpose(0, 1) for t in (q, k, v))  # (B, T, E)
     if module.bias_k is not None and module.bias_v is not None:
-        k, v = _appended(tape, module.bias_k, k), _appended(tape, module.bias_v, v)
+        k, v = _append_learned(tape, module.bias_k, k), _append_learned(tape, module.bias_v, v)
     if module.add_zero_attn:
         k, v = (torch.cat([t, t.new_zeros(size, 1, t.shape[2])], 1) for t in (k, v))
     q, k, v = (t.reshape(size, t.shape[1], heads, -1).transpose(1, 2) for t in (q, k, v))  # (B, heads, T, E/heads)
     added = k.shape[2] - key.shape[lengths]
 
     # Bring both masks into the shape of the scores; keys that were added are never masked.
-    mask = _additive(attn_mask, q)
+    mask = _to_additive_mask(attn_mask, q)
     if mask is not None:
         mask = mask.view(size, heads, *mask.shape[1:]) if mask.dim() == 3 else mask
         mask = nn.functional.pad(mask, (0, added))
-    padded = _additive(key_padding_mask, q)
+    padded = _to_additive_mask(key_padding_mask, q)
     if padded is not None:
         padded = nn.functional.pad(padded, (0, added)).view(size, 1, 1, -1)
         mask = padded if mask is None else mask + padded
@@ -123,4 +125,4 @@ def attention(
     if dim:
         y = y.transpose(0, 1)
     out = module.out_proj
-    return affine(tape, y, out.weight, out.bias, dim), weights
+    return record_affine(tape, y, out.weight, out.bias, dim), weights

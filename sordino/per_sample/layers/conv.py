@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample.formulas.compound_parts import Window
-from sordino.per_sample.formulas.convolution_geometry import Geometry, live
+from sordino.per_sample.formulas.convolution_geometry import Geometry, find_live_taps
 from sordino.per_sample.formulas.convolution_pass import convolve
 from sordino.per_sample.formulas.convolution_weight import Convolution
-from sordino.per_sample.formulas.gradient_part import Part, lift
-from sordino.per_sample.formulas.parameter_product import ParameterProduct, each
+from sordino.per_sample.formulas.gradient_part import Part, lift_precision
+from sordino.per_sample.formulas.parameter_product import ParameterProduct, sum_products_by_row
 from sordino.per_sample.layers.layer_registry import rule
 
 if TYPE_CHECKING:
     from sordino.per_sample.engine.tape import Tape
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def _to_channels_last(x: Tensor) -> Tensor:
     """Returns x with channels last in memory, by a copy where its strides do not say so.
 
     With one channel both formats look alike, and the choice would silently be lost.
@@ -31,7 +31,7 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
+def run_convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
     """Runs a convolution as torch does; padding other than zeros comes first, as its own operation."""
     tape.batch_dim(input, only=0)
     x, weight, bias, rank = input, module.weight, module.bias, len(module.kernel_size)
@@ -48,25 +48,25 @@ def convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
     geometry = Geometry(
         tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
     )
-    return convolved(tape, x, weight, bias, geometry)
+    return record_convolution(tape, x, weight, bias, geometry)
 
 
-def convolved(
+def record_convolution(
     tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, rows: int | None = None
 ) -> Tensor:
     """Records `F.conv1d`, `F.conv2d` or `F.conv3d`; `rows` of x belong to one sample, by default as its layout says."""
     rank = len(geometry.stride)
     w, taps = tape.leaf(weight, x), None
     # Taps that read nothing but padding are left out; their gradient is zero.
-    few = live(geometry, tuple(x.shape[2:]))
-    if few is not None:
-        taps, geometry = few
+    live_taps = find_live_taps(geometry, tuple(x.shape[2:]))
+    if live_taps is not None:
+        taps, geometry = live_taps
         w = w[taps]
     b = None if bias is None else bias.detach()
     # Run the convolution in the memory format of the plan.
     if tape.channels_last and rank == 2 and not tape.shapes_only:
-        x = _channels_last(x)
-        w = _channels_last(w.detach()).requires_grad_(w.requires_grad)
+        x = _to_channels_last(x)
+        w = _to_channels_last(w.detach()).requires_grad_(w.requires_grad)
         y = convolve(x, w, b, geometry, tape.workspace)
     else:
         plain = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
@@ -75,20 +75,20 @@ def convolved(
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts of weight and bias from the gradient at the output."""
         found: dict[Tensor, Part | Tensor] = {}
-        g32 = lift(g)
+        g32 = lift_precision(g)
         if tape.wants(weight):
-            own = Convolution(lift(saved[0], g), g32, geometry, tape.workspace)
+            own = Convolution(lift_precision(saved[0], g), g32, geometry, tape.workspace)
             found[weight] = own if taps is None else Window(own, taps, weight.shape)
         if bias is not None and tape.wants(bias):
             found[bias] = g32.flatten(2).sum(2)
         return found
 
-    product = ParameterProduct((weight, bias), partial(each, tape.workspace))
+    product = ParameterProduct((weight, bias), partial(sum_products_by_row, tape.workspace))
     return tape.record(y, (x,), parts, rows=rows, product=product)
 
 
 @rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-def transposed(
+def run_transposed_convolution(
     tape: Tape,
     module: nn.ConvTranspose2d,
     input: Tensor,
@@ -130,11 +130,13 @@ def transposed(
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts of weight and bias, with the roles of input and output gradient exchanged."""
         found: dict[Tensor, Part | Tensor] = {}
-        g32 = lift(g)
+        g32 = lift_precision(g)
         if tape.wants(weight):
-            found[weight] = Convolution(g32, lift(saved[0], g), geometry, tape.workspace)
+            found[weight] = Convolution(g32, lift_precision(saved[0], g), geometry, tape.workspace)
         if bias is not None and tape.wants(bias):
             found[bias] = g32.flatten(2).sum(2)
         return found
 
-    return tape.record(y, (input,), parts, product=ParameterProduct((weight, bias), partial(each, tape.workspace)))
+    return tape.record(
+        y, (input,), parts, product=ParameterProduct((weight, bias), partial(sum_products_by_row, tape.workspace))
+    )

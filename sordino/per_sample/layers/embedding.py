@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.formulas.gradient_part import Part, lift
+from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.per_sample.formulas.lookup import Lookup
 from sordino.per_sample.layers.layer_registry import rule
 from sordino.refusal import Refusal
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sordino.per_sample.engine.tape import Tape
 
 
-def _check(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
+def _refuse_coupling_options(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
     """Refuses options by which a table's gradient or weight depends on other records."""
     kind = type(module).__name__
     if module.max_norm is not None:
@@ -31,7 +31,7 @@ def _check(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
         )
 
 
-def looked_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim: int) -> Tensor:
+def record_lookup(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim: int) -> Tensor:
     """Looks rows of a table up and records it; `dim` counts the samples."""
     size = tape.size
     y = nn.functional.embedding(ids, tape.leaf(weight))
@@ -40,7 +40,7 @@ def looked_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim:
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the table's part, in which padding has no gradient."""
         where = saved[0].reshape(size, -1)  # (B, T)
-        rows = lift(g)
+        rows = lift_precision(g)
         rows = (rows.movedim(dim, 0) if dim else rows).reshape(size, where.shape[1], -1)  # (B, T, d)
         if padding is not None:
             rows = rows.masked_fill((where == padding).unsqueeze(2), 0)
@@ -50,13 +50,15 @@ def looked_up(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim:
 
 
 @rule(nn.Embedding)
-def embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:
+def run_embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:
     """Looks up a table."""
-    _check(tape, module)
-    return looked_up(tape, module.weight, module.padding_idx, input, tape.batch_dim(input))
+    _refuse_coupling_options(tape, module)
+    return record_lookup(tape, module.weight, module.padding_idx, input, tape.batch_dim(input))
 
 
-def _bags(ids: Tensor, offsets: Tensor, weights: Tensor | None, *, last: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+def _pad_bags(
+    ids: Tensor, offsets: Tensor, weights: Tensor | None, *, last: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Returns one long list of ids as (bags, L), which of them are there, and their weights in the same shape."""
     begin = offsets[:-1] if last else offsets
     end = offsets[1:] if last else torch.cat([offsets[1:], offsets.new_tensor([len(ids)])])
@@ -70,7 +72,7 @@ def _bags(ids: Tensor, offsets: Tensor, weights: Tensor | None, *, last: bool) -
 
 
 @rule(nn.EmbeddingBag)
-def embedding_bag(
+def run_embedding_bag(
     tape: Tape,
     module: nn.EmbeddingBag,
     input: Tensor,
@@ -78,12 +80,12 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None,
 ) -> Tensor:
     """Looks up a table and reduces over each sample's bag; ids equal to padding_idx take no part."""
-    _check(tape, module)
+    _refuse_coupling_options(tape, module)
     # Bring the ids into one row per bag, and find which dimension counts the samples.
     real = None
     if offsets is not None:  # one long list of ids, and where each bag begins
         tape.batch_dim(offsets[:-1] if module.include_last_offset else offsets, only=0)
-        input, real, per_sample_weights = _bags(input, offsets, per_sample_weights, last=module.include_last_offset)
+        input, real, per_sample_weights = _pad_bags(input, offsets, per_sample_weights, last=module.include_last_offset)
     elif input.dim() == 2:
         tape.batch_dim(input, only=0)
     else:
@@ -92,17 +94,17 @@ def embedding_bag(
             "offsets; say where each record's bag begins"
         )
     # Look the rows up, and leave padding out of the reduction.
-    found = looked_up(tape, module.weight, module.padding_idx, input, 0)  # (B, L, d)
+    vectors = record_lookup(tape, module.weight, module.padding_idx, input, 0)  # (B, L, d)
     counted = torch.ones_like(input, dtype=torch.bool) if real is None else real
     if module.padding_idx is not None:
         counted = counted & (input != module.padding_idx)
     if module.mode == "max":
-        low = found.masked_fill(~counted.unsqueeze(2), -torch.inf).max(dim=1).values
+        low = vectors.masked_fill(~counted.unsqueeze(2), -torch.inf).max(dim=1).values
         return low.masked_fill(~counted.any(1, keepdim=True), 0)
-    share = counted.to(found.dtype)
+    share = counted.to(vectors.dtype)
     if per_sample_weights is not None:
         share = share * per_sample_weights
-    y = (found * share.unsqueeze(2)).sum(1)
+    y = (vectors * share.unsqueeze(2)).sum(1)
     if module.mode == "mean":
         y = y / counted.sum(1, keepdim=True).clamp(min=1)
     return y

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from sordino.distributed.layer_by_layer import at_hand
-from sordino.per_sample.formulas.gradient_part import Part, lift
+from sordino.distributed.layer_by_layer import keep_gathered
+from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.refusal import Refusal
-from sordino.rng.global_generators import GlobalState, left_as_they_were
+from sordino.rng.global_generators import GlobalState, preserve_generators
 
 if TYPE_CHECKING:
     from sordino.per_sample.engine.sample_layout import Layout
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _CHUNK = 16  # samples per vmap
 
 
-def slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
+def find_parameter_slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
     """Returns where each trainable parameter of a module sits: its owner, its key and itself, by name."""
     found = {}
     for prefix, owner in module.named_modules():
@@ -46,9 +46,9 @@ def slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
 
 
 @contextmanager
-def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+def swap_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Puts other tensors in the places of a module's parameters, for as long as the context lasts."""
-    places = {name: place for name, place in slots(module).items() if name in tensors}
+    places = {name: place for name, place in find_parameter_slots(module).items() if name in tensors}
     try:
         for name, (owner, key, _) in places.items():
             owner._parameters[key] = tensors[name]  # type: ignore[assignment]
@@ -58,20 +58,20 @@ def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
             owner._parameters[key] = p
 
 
-def _same_precision(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+def _capture_autocast(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Returns contexts in which autocast is what it is now: the leaf must be differentiated as it computed."""
     kind = device.type
     now = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
     return lambda: torch.autocast(kind, *now, cache_enabled=False)  # a cast that is remembered would leave the vmap
 
 
-def spectral_vectors(module: nn.Module) -> list[nn.Module]:
+def find_spectral_norms(module: nn.Module) -> list[nn.Module]:
     """Returns the spectral normalisations whose vectors a forward pass moves on."""
     return [m for m in module.modules() if isinstance(m, _SpectralNorm) and m.training]
 
 
 @contextmanager
-def vectors_held(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
+def hold_vectors(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
     """Gives spectral normalisations the vectors that the forward pass ended with, which they do not move on."""
     before = [dict(m._buffers) for m, _ in held]
     try:
@@ -86,7 +86,7 @@ def vectors_held(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iter
 
 
 @dataclass(frozen=True)
-class _Random:
+class _RandomLeaf:
     """Holds all that is needed to run a leaf that drew random numbers again with the same ones."""
 
     module: nn.Module
@@ -97,7 +97,7 @@ class _Random:
     inputs: list[Any]
     layouts: dict[int, Layout | None]  # by the place of a tensor among the inputs: where it has its samples
 
-    def run(self, only: int | None = None) -> tuple[list[Any], list[Tensor]]:
+    def run_again(self, only: int | None = None) -> tuple[list[Any], list[Tensor]]:
         """Returns outputs and the leaf's parameters on a graph of their own; with `only`, every sample is that one."""
         # Detached copies of parameters and inputs; with `only`, one sample's rows stand in for all others.
         own = {name: p.detach().requires_grad_() for name, p in self.wanted.items()}
@@ -110,18 +110,18 @@ class _Random:
         # Run the leaf with the same random numbers, and leave the generators as they were.
         # Tensors are kept as they are, in a checkpoint too.
         plainly = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
-        with left_as_they_were(), swapped(self.module, own), plainly, torch.enable_grad():
-            self.began.put_back()
+        with preserve_generators(), swap_parameters(self.module, own), plainly, torch.enable_grad():
+            self.began.restore()
             return tree_flatten(self.original(*both[0], **both[1]))[0], list(own.values())
 
     def parts(self, number: int, at: Layout, saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the gradient of each sample's rows of an output, one after the other on one graph."""
-        with at_hand(self.wanted.values()):
-            return self._parts(number, at, g)
+        with keep_gathered(self.wanted.values()):
+            return self._differentiate_per_sample(number, at, g)
 
-    def _parts(self, number: int, at: Layout, g: Tensor) -> dict[Tensor, Part | Tensor]:
+    def _differentiate_per_sample(self, number: int, at: Layout, g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Differentiates the output once per sample, with the other samples' gradients set to zero."""
-        outputs, own = self.run()
+        outputs, own = self.run_again()
         rows = []
         for i in range(g.shape[at.dim] // at.rows):
             mine = torch.zeros_like(g)
@@ -130,15 +130,16 @@ class _Random:
             found = torch.autograd.grad(outputs[number], own, mine, retain_graph=True, allow_unused=True)
             # If another sample's value is not finite, 0 · nan spoils this one's gradient: run it without the others.
             if not all(t is None or bool(t.isfinite().all()) for t in found):  # 0 · nan of another: it has no other now
-                others, theirs = self.run(only=i)
+                others, theirs = self.run_again(only=i)
                 found = torch.autograd.grad(others[number], theirs, mine, allow_unused=True)
             rows.append([torch.zeros_like(p) if t is None else t for t, p in zip(found, own, strict=True)])
         return {
-            p: lift(torch.stack(each)) for p, each in zip(self.wanted.values(), zip(*rows, strict=True), strict=True)
+            p: lift_precision(torch.stack(each))
+            for p, each in zip(self.wanted.values(), zip(*rows, strict=True), strict=True)
         }
 
 
-def _samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], size: int) -> list[Tensor]:
+def _split_samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], size: int) -> list[Tensor]:
     """Returns each tensor with its samples first, and one sample's rows where they were; others as they are."""
     return [
         t if at is None else t.unflatten(at.dim, (size, at.rows)).movedim(at.dim, 0)
@@ -146,7 +147,7 @@ def _samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], size: 
     ]
 
 
-def _each(
+def _gradients_of_samples(
     gradient: Callable[..., dict[str, Tensor]], shared: Sequence[bool], given: Sequence[Tensor], size: int
 ) -> dict[str, Tensor]:
     """Returns the gradients of all samples, under vmap, or one after the other."""
@@ -154,31 +155,33 @@ def _each(
     try:
         with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            every = torch.func.vmap(gradient, in_dims=dims, randomness="error", chunk_size=_CHUNK)
-            found: dict[str, Tensor] = every(*given)
+            vectorised = torch.func.vmap(gradient, in_dims=dims, randomness="error", chunk_size=_CHUNK)
+            found: dict[str, Tensor] = vectorised(*given)
             return found
     except RuntimeError:  # code that looks at values, or an operation that vmap does not know
         rows = [gradient(*[t if alone else t[i] for t, alone in zip(given, shared, strict=True)]) for i in range(size)]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def run_fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Runs the leaf's own forward, and records how to get per-sample gradients from runs on one sample each."""
     original, size = tape.original, tape.size
     # Find the parameters that are wanted, and where each input has its samples.
-    wanted = {name: p for name, (_, _, p) in slots(module).items() if tape.wants(p)}
+    wanted = {name: p for name, (_, _, p) in find_parameter_slots(module).items() if tape.wants(p)}
     inputs, spec = tree_flatten((args, kwargs))
     where = [j for j, leaf in enumerate(inputs) if isinstance(leaf, Tensor)]
-    layouts = [tape.argument_layout(("in", j), inputs[j]) for j in where]
-    free = not any(inputs[j].requires_grad for j in where)
+    layouts = [tape.find_argument_layout(("in", j), inputs[j]) for j in where]
+    inputs_need_no_grad = not any(inputs[j].requires_grad for j in where)
     # Run the leaf once on the whole batch, and note whether it drew random numbers.
-    began = GlobalState.now()
-    vectors = spectral_vectors(module)
-    with swapped(module, {name: tape.leaf(p, None if free else inputs[where[0]]) for name, p in wanted.items()}):
+    began = GlobalState.capture()
+    vectors = find_spectral_norms(module)
+    with swap_parameters(
+        module, {name: tape.leaf(p, None if inputs_need_no_grad else inputs[where[0]]) for name, p in wanted.items()}
+    ):
         output = original(*args, **kwargs)
-    drew: _Random | None = None
-    if not (tape.shapes_only or began.same(GlobalState.now())):
-        drew = _Random(module, original, wanted, began, spec, inputs, dict(zip(where, layouts, strict=True)))
+    random_leaf: _RandomLeaf | None = None
+    if not (tape.shapes_only or began.equals(GlobalState.capture())):
+        random_leaf = _RandomLeaf(module, original, wanted, began, spec, inputs, dict(zip(where, layouts, strict=True)))
     # Keep the vectors of spectral normalisations, so that later runs use the same.
     held = [(m, {key: b.clone() for key, b in m._buffers.items() if b is not None}) for m in vectors]
     outputs, outspec = tree_flatten(output)
@@ -191,7 +194,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     # Record each output that has samples; one that all samples share must not depend on parameters.
     recorded = []
     for number, y in enumerate(outputs):
-        at = tape.argument_layout(("out", number), y)
+        at = tape.find_argument_layout(("out", number), y)
         if at is None and y.is_floating_point() and y.requires_grad:
             raise Refusal(
                 f"layer '{name}': {kind} returns a tensor without a batch dimension; need one row per sample; expand it"
@@ -199,10 +202,12 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not y.is_floating_point() or at is None:
             recorded.append(y)
             continue
-        precision = _same_precision(y.device)
+        precision = _capture_autocast(y.device)
         y = y.clone() if y._is_view() or any(y is leaf for leaf in inputs) else y
-        if drew is not None:
-            recorded.append(tape.record(y, tuple(inputs[j] for j in where), partial(drew.parts, number, at), rows=1))
+        if random_leaf is not None:
+            recorded.append(
+                tape.record(y, tuple(inputs[j] for j in where), partial(random_leaf.parts, number, at), rows=1)
+            )
             continue
 
         def parts(
@@ -224,7 +229,7 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
                 def run(values: dict[str, Tensor]) -> Tensor:
                     """Runs the leaf on one sample with these parameters."""
-                    with swapped(module, values), vectors_held(held), precision():
+                    with swap_parameters(module, values), hold_vectors(held), precision():
                         out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out
 
@@ -233,18 +238,18 @@ def fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 return found
 
             # Bring the samples to the front, and run the leaf's vector-Jacobian product for each.
-            given = _samples((g, *saved), (at, *layouts), size)
+            given = _split_samples((g, *saved), (at, *layouts), size)
             shared = [layout is None for layout in (at, *layouts)]
             try:
-                with at_hand(module.parameters()):
-                    rows = _each(gradient, shared, given, size)
+                with keep_gathered(module.parameters()):
+                    rows = _gradients_of_samples(gradient, shared, given, size)
             except RuntimeError as error:
                 raise Refusal(
                     f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need "
                     "per-sample gradients of its parameters; write a rule for it (sordino.per_sample.layers.rule), move "
                     "its own parameters into a small module, or use Loop()"
                 ) from error
-            return {wanted[n]: lift(t) for n, t in rows.items()}
+            return {wanted[n]: lift_precision(t) for n, t in rows.items()}
 
         recorded.append(tape.record(y, tuple(inputs[j] for j in where), parts, rows=1))
     return tree_unflatten(recorded, outspec)

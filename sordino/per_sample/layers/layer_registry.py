@@ -47,7 +47,7 @@ def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
     return register
 
 
-def family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
+def rule_for_family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
     """Registers a function as the rule of layers that have no class in common, and are known by what they are made of."""
 
     def register(function: R) -> R:

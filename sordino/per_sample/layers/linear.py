@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from sordino.per_sample.formulas.compound_parts import Block
-from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares, lift
-from sordino.per_sample.formulas.linear_map import mapped
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares, lift_precision
+from sordino.per_sample.formulas.linear_map import run_linear_map
 from sordino.per_sample.formulas.matrix_product import Matmul
-from sordino.per_sample.formulas.output_gradient import as_multiplied, over_positions
+from sordino.per_sample.formulas.output_gradient import prepare_factors, sum_over_positions
 from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.per_sample.layers.layer_registry import rule
 
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from sordino.per_sample.engine.tape import Tape
 
 
-def samples_first(x: Tensor, dim: int, size: int) -> Tensor:
+def move_samples_first(x: Tensor, dim: int, size: int) -> Tensor:
     """Returns (…, B, …, d) as (B, T, d); k rows per sample become positions."""
     if dim:
         x = x.movedim(dim, 0)
     return x.reshape(size, -1, x.shape[-1])
 
 
-def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None) -> dict[Tensor, Part | Tensor]:
+def _parts_at_one_position(
+    tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None
+) -> dict[Tensor, Part | Tensor]:
     """Returns the parts of y_i = W a_i + b, whose norms both contain ‖g_i‖²."""
     squares = Squares(g)
     found: dict[Tensor, Part | Tensor] = {}
@@ -36,7 +38,7 @@ def _one_position(tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor
     return found
 
 
-def affine(
+def record_affine(
     tape: Tape,
     x: Tensor,
     weight: Tensor,
@@ -53,20 +55,20 @@ def affine(
     # On the CPU a Linear on more than two dimensions returns a view, and in-place operations bypass a view's node in the
     # graph. So the recorded value is the two-dimensional product, which every later in-place operation goes through.
     lead, size = x.shape[:-1], tape.size
-    y = mapped(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), w, b, size, tape.workspace)
+    y = run_linear_map(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), w, b, size, tape.workspace)
     plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts of weight and bias from the gradient at the output."""
         if plain:
-            return _one_position(tape, lift(saved[0], g), lift(g), weight, bias)
-        rows = samples_first(g.view(*lead, -1), dim, size)  # (B, T, p)
+            return _parts_at_one_position(tape, lift_precision(saved[0], g), lift_precision(g), weight, bias)
+        rows = move_samples_first(g.view(*lead, -1), dim, size)  # (B, T, p)
         found: dict[Tensor, Part] = {}
         if tape.wants(weight):
-            inputs, rows = as_multiplied(samples_first(saved[0], dim, size), rows)
+            inputs, rows = prepare_factors(move_samples_first(saved[0], dim, size), rows)
             found[weight] = Matmul(inputs, rows, workspace=tape.workspace)
         if bias is not None and tape.wants(bias):
-            found[bias] = GradientRows(over_positions(rows))
+            found[bias] = GradientRows(sum_over_positions(rows))
         if block is None:
             return dict(found)
         return {p: Block(part, *block, p.shape) for p, part in found.items()}
@@ -77,7 +79,7 @@ def affine(
 
         def rows(g: Tensor, y: Tensor) -> Tensor:
             """Returns Σ δ·y of each sample."""
-            return samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
+            return move_samples_first((g * y).sum(1).view(*lead, 1), dim, size).flatten(1).sum(1)
 
         product = ParameterProduct((weight, bias), rows)
     y = tape.record(y, (x,), parts, rows=1, product=product)
@@ -85,6 +87,6 @@ def affine(
 
 
 @rule(nn.Linear)
-def linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:
+def run_linear(tape: Tape, module: nn.Linear, input: Tensor) -> Tensor:
     """Runs a Linear layer as a recorded matrix product."""
-    return affine(tape, input, module.weight, module.bias, tape.batch_dim(input))
+    return record_affine(tape, input, module.weight, module.bias, tape.batch_dim(input))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from sordino.per_sample.formulas.gradient_part import Part, autocasting, lift
+from sordino.per_sample.formulas.gradient_part import Part, is_autocasting, lift_precision
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.layers.layer_registry import rule
 from sordino.refusal import Refusal
@@ -25,87 +25,94 @@ _WARM = 1 << 18
 """Elements worked on at once: they should stay in the cache."""
 
 
-def _proxy(p: Tensor | None) -> Tensor | None:
+def _detach_or_none(p: Tensor | None) -> Tensor | None:
     """Returns a parameter detached from the graph, or None."""
     return None if p is None else p.detach()
 
 
-def _only(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _as_tuple(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Returns its arguments as a tuple."""
     return tensors
 
 
-def _over_positions(x: Tensor, size: int, shape: torch.Size) -> Tensor:
+def _sum_over_positions(x: Tensor, size: int, shape: torch.Size) -> Tensor:
     """Returns (B, …, *shape) summed to (B, *shape)."""
     rows = x.reshape(size, -1, *shape)
     return rows[:, 0] if rows.shape[1] == 1 else rows.sum(1)
 
 
-def _first(x: Tensor, dim: int) -> Tensor:
+def _move_samples_first(x: Tensor, dim: int) -> Tensor:
     """Returns x with the samples' dimension first."""
     return x.movedim(dim, 0) if dim else x
 
 
 @rule(nn.LayerNorm)
-def layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
+def run_layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
     """Normalises over the last dimensions."""
     dim, shape = tape.batch_dim(input), torch.Size(module.normalized_shape)
-    return layer_normed(tape, input, dim, shape, module.weight, module.bias, module.eps)
+    return record_layer_norm(tape, input, dim, shape, module.weight, module.bias, module.eps)
 
 
-def layer_normed(
+def record_layer_norm(
     tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Computes `F.layer_norm` and records it."""
     size = tape.size
-    if autocasting(input.device):  # autocast knows layer_norm, not the operation below it
-        y, kept = nn.functional.layer_norm(input, list(shape), _proxy(weight), _proxy(bias), eps), _only(input)
+    if is_autocasting(input.device):  # autocast knows layer_norm, not the operation below it
+        y, kept = (
+            nn.functional.layer_norm(input, list(shape), _detach_or_none(weight), _detach_or_none(bias), eps),
+            _as_tuple(input),
+        )
     else:
-        y, mean, scale = torch.native_layer_norm(input, list(shape), _proxy(weight), _proxy(bias), eps)
+        y, mean, scale = torch.native_layer_norm(
+            input, list(shape), _detach_or_none(weight), _detach_or_none(bias), eps
+        )
         kept = (input, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts of γ and β, from the statistics of the forward pass where it kept them."""
-        x = lift(saved[0])
+        x = lift_precision(saved[0])
         mu, r = saved[1:] if len(saved) > 1 else torch.native_layer_norm(x, list(shape), None, None, eps)[1:]
-        g32, found = lift(g), dict[Tensor, Part | Tensor]()
+        g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
         if weight is not None and tape.wants(weight):
-            found[weight] = _over_positions(_first((x - mu).mul_(r).mul_(g32), dim), size, shape)
+            found[weight] = _sum_over_positions(_move_samples_first((x - mu).mul_(r).mul_(g32), dim), size, shape)
         if bias is not None and tape.wants(bias):
-            found[bias] = _over_positions(_first(g32, dim), size, shape)
+            found[bias] = _sum_over_positions(_move_samples_first(g32, dim), size, shape)
         return found
 
     return tape.record(y, kept, parts, rows=1)
 
 
 @rule(nn.RMSNorm)
-def rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
+def run_rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
     """Divides by the root mean square over the last dimensions."""
     dim = tape.batch_dim(input)
-    return rms_normed(tape, input, dim, torch.Size(module.normalized_shape), module.weight, module.eps)
+    return record_rms_norm(tape, input, dim, torch.Size(module.normalized_shape), module.weight, module.eps)
 
 
-def rms_normed(tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor, eps: float | None) -> Tensor:
+def record_rms_norm(
+    tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor, eps: float | None
+) -> Tensor:
     """Computes `F.rms_norm` and records it."""
     size = tape.size
-    y = nn.functional.rms_norm(input, list(shape), _proxy(weight), eps)
+    y = nn.functional.rms_norm(input, list(shape), _detach_or_none(weight), eps)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the part of the weight."""
-        unit = lift(nn.functional.rms_norm(saved[0], list(shape), None, eps))
-        return {weight: _over_positions(_first(unit * lift(g), dim), size, shape)}
+        unit = lift_precision(nn.functional.rms_norm(saved[0], list(shape), None, eps))
+        return {weight: _sum_over_positions(_move_samples_first(unit * lift_precision(g), dim), size, shape)}
 
     # The product with the weight is part of the same operation, whose backward pass may need its output unchanged; the
     # tape marks what it records as changed, so where there is no gradient path yet it gets a copy.
     return tape.record(y if y.requires_grad else y.clone(), (input,), parts, rows=1)
 
 
-def _per_channel(x: Tensor) -> Tensor:
+def _sum_per_channel(x: Tensor) -> Tensor:
     """Returns (B, C, …) summed to (B, C)."""
     return x if x.dim() == 2 else x.flatten(2).sum(2)
 
 
-def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int, workspace: Workspace) -> Tensor:
+def _correlate_with_gradient(x: Tensor, mean: Tensor, g: Tensor, groups: int, workspace: Workspace) -> Tensor:
     """Returns Σ_t (x − mean) g per channel, (B, C), a few samples at a time so that they stay in the cache."""
     n, c = x.shape[:2]
     spread = (n, c, *[1] * (x.dim() - 2))
@@ -113,31 +120,31 @@ def _correlated(x: Tensor, mean: Tensor, g: Tensor, groups: int, workspace: Work
     step = max(1, _WARM // max(1, x[:1].numel()))
     found = x.new_empty((n, c))
     for i in range(0, n, step):
-        few = x[i : i + step]
-        dense = _dense(few)
+        inputs = x[i : i + step]
+        dense = _is_dense(inputs)
         room = (
-            workspace.scratch((few.numel(),), few).as_strided(few.shape, few.stride())
+            workspace.allocate_temporary((inputs.numel(),), inputs).as_strided(inputs.shape, inputs.stride())
             if dense
-            else torch.empty_like(few)
+            else torch.empty_like(inputs)
         )
-        torch.sub(few, centre[i : i + step], out=room)
-        found[i : i + step] = _per_channel(room.mul_(g[i : i + step]))
+        torch.sub(inputs, centre[i : i + step], out=room)
+        found[i : i + step] = _sum_per_channel(room.mul_(g[i : i + step]))
     return found
 
 
-def _dense(x: Tensor) -> bool:
+def _is_dense(x: Tensor) -> bool:
     """Returns whether a tensor fills its memory without gaps, in either memory format."""
     return x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))
 
 
 @rule(nn.GroupNorm)
-def group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
+def run_group_norm(tape: Tape, module: nn.GroupNorm, input: Tensor) -> Tensor:
     """Normalises over the channels of a group and all positions."""
     tape.batch_dim(input, only=0)
-    return group_normed(tape, input, module.num_groups, module.weight, module.bias, module.eps)
+    return record_group_norm(tape, input, module.num_groups, module.weight, module.bias, module.eps)
 
 
-def group_normed(
+def record_group_norm(
     tape: Tape,
     input: Tensor,
     groups: int,
@@ -150,29 +157,33 @@ def group_normed(
     n, c, positions = input.shape[0], input.shape[1], prod(input.shape[2:])
     x = input if input.is_contiguous() or input.dim() == 4 else input.contiguous()
     # Under autocast only the function itself is known; otherwise its statistics are kept for the gradients.
-    if autocasting(x.device):
-        y, kept = nn.functional.group_norm(x, groups, _proxy(weight), _proxy(bias), eps), _only(x)
+    if is_autocasting(x.device):
+        y, kept = nn.functional.group_norm(x, groups, _detach_or_none(weight), _detach_or_none(bias), eps), _as_tuple(x)
     else:
-        y, mean, scale = torch.native_group_norm(x, _proxy(weight), _proxy(bias), n, c, positions, groups, eps)
+        y, mean, scale = torch.native_group_norm(
+            x, _detach_or_none(weight), _detach_or_none(bias), n, c, positions, groups, eps
+        )
         kept = (x, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts of γ and β, from the statistics of the forward pass where it kept them."""
-        held = lift(saved[0])
+        held = lift_precision(saved[0])
         mu, r = (
             saved[1:] if len(saved) > 1 else torch.native_group_norm(held, None, None, n, c, positions, groups, eps)[1:]
         )
-        g32, found = lift(g), dict[Tensor, Part | Tensor]()
+        g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
         if weight is not None and tape.wants(weight):
-            found[weight] = _correlated(held, mu, g32, groups, tape.workspace) * r.repeat_interleave(c // groups, 1)
+            found[weight] = _correlate_with_gradient(held, mu, g32, groups, tape.workspace) * r.repeat_interleave(
+                c // groups, 1
+            )
         if bias is not None and tape.wants(bias):
-            found[bias] = _per_channel(g32)
+            found[bias] = _sum_per_channel(g32)
         return found
 
     return tape.record(y, kept, parts, rows=rows)
 
 
-def _affine_channels(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: Tensor) -> Tensor:
+def _record_channel_affine(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: Tensor) -> Tensor:
     """Scales and shifts a normalised input by channel, and records it."""
     weight, bias = module.weight, module.bias
     spread = (1, -1, *[1] * (unit.dim() - 2))
@@ -181,18 +192,18 @@ def _affine_channels(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: T
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts of γ and β."""
-        g32, found = lift(g), dict[Tensor, Part | Tensor]()
+        g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):
-            found[weight] = _per_channel(lift(saved[0]) * g32)
+            found[weight] = _sum_per_channel(lift_precision(saved[0]) * g32)
         if tape.wants(bias):
-            found[bias] = _per_channel(g32)
+            found[bias] = _sum_per_channel(g32)
         return found
 
     return tape.record(y, (unit,), parts)
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-def instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tensor:
+def run_instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tensor:
     """Normalises over the positions of a channel, or by stored statistics in evaluation."""
     tape.batch_dim(input, only=0)
     module._check_input_dim(input)
@@ -202,21 +213,21 @@ def instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tenso
         )
     else:
         unit = nn.functional.instance_norm(input, eps=module.eps)
-    return _affine_channels(tape, module, unit)
+    return _record_channel_affine(tape, module, unit)
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-def batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
+def run_batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
     """Scales by stored statistics, in evaluation only; refuses training mode, which mixes the samples."""
     if module.training or module.running_mean is None:
         raise Refusal(f"layer '{tape.name}': BatchNorm mixes the samples of a batch; use GroupNorm, or module.eval()")
     tape.batch_dim(input, only=0)
     unit = nn.functional.batch_norm(input, module.running_mean, module.running_var, eps=module.eps)
-    return _affine_channels(tape, module, unit)
+    return _record_channel_affine(tape, module, unit)
 
 
 @rule(nn.PReLU)
-def prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
+def run_prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
     """Computes y = max(x, 0) + γ min(x, 0) and records it."""
     weight = module.weight
     shared = weight.numel() == 1
@@ -224,7 +235,7 @@ def prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
     y = nn.functional.prelu(input, weight.detach())
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        share = _first(lift(saved[0]).clamp(max=0) * lift(g), dim)
-        return {weight: share.reshape(size, -1).sum(1, keepdim=True) if shared else _per_channel(share)}
+        share = _move_samples_first(lift_precision(saved[0]).clamp(max=0) * lift_precision(g), dim)
+        return {weight: share.reshape(size, -1).sum(1, keepdim=True) if shared else _sum_per_channel(share)}
 
     return tape.record(y, (input,), parts, rows=1)

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from sordino.kernels.abi import KernelWindow
-from sordino.kernels.pool import Pools, pools, takes
+from sordino.kernels.pool import Pools, can_run, load_pools
 
 if TYPE_CHECKING:
     from sordino.per_sample.engine.tape import Tape
     from sordino.per_sample.layers.layer_registry import Rule
 
 
-def pools_windows(module: nn.Module) -> bool:
+def is_plain_max_pool(module: nn.Module) -> bool:
     """Returns whether a module is a max pooling whose forward was not replaced."""
     return type(module) is nn.MaxPool2d and "forward" not in module.__dict__
 
 
-def max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
+def run_max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
     """Runs the layer compiled, or by its own code where anything is unusual."""
-    kernel = pools()
+    kernel = load_pools()
     plain = not (module.return_indices or module.ceil_mode) and module.dilation in (1, (1, 1))
     if kernel is None or not plain or tape.idle or tape.shapes_only or type(x) is not Tensor:
         return original(x)
@@ -34,13 +34,13 @@ def max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
         return original(x)
     if not x.requires_grad or not torch.is_grad_enabled() or x.is_inference():
         return original(x)
-    window = KernelWindow(_pair(module.kernel_size), _pair(module.stride), _pair(module.padding))
-    if not takes(x, window):
+    window = KernelWindow(_to_pair(module.kernel_size), _to_pair(module.stride), _to_pair(module.padding))
+    if not can_run(x, window):
         return original(x)
     return _MaxPool.apply(x, window, kernel)  # type: ignore[no-untyped-call]
 
 
-def _pair(given: Any) -> tuple[int, ...]:
+def _to_pair(given: Any) -> tuple[int, ...]:
     """Returns one number for each of two dimensions."""
     return (given, given) if isinstance(given, int) else tuple(given)
 
@@ -61,11 +61,11 @@ class _MaxPool(torch.autograd.Function):
         """Sends each gradient to the pixel that was the maximum."""
         (taps,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # by create_graph: what follows must be differentiable too
-            return _by_torch(ctx.size, g, taps, ctx.window), None, None
+            return _backward_by_torch(ctx.size, g, taps, ctx.window), None, None
         return ctx.kernel.backward(ctx.size, g, taps, ctx.window), None, None
 
 
-def _by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
+def _backward_by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
     """Computes the gradient by torch's own operation, which wants places in the image and can be differentiated."""
     (_, across), rows, columns = window.kernel, *g.shape[2:]
     tap = taps.long()

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from sordino.kernels.lstm import Recurrence, Weights, recurrence, usable
-from sordino.per_sample.formulas.gradient_part import GradientRows, Part, lift
+from sordino.kernels.lstm import Recurrence, Weights, is_usable, load_recurrence
+from sordino.per_sample.formulas.gradient_part import GradientRows, Part, lift_precision
 from sordino.per_sample.formulas.lstm_layer import CompiledLSTMLayer, HeldByLSTM, LSTMLayer, Port
 from sordino.per_sample.formulas.matrix_product import Matmul
-from sordino.per_sample.formulas.output_gradient import Output
+from sordino.per_sample.formulas.output_gradient import OutputGradient
 from sordino.per_sample.layers.layer_registry import rule
-from sordino.per_sample.layers.linear import affine, samples_first
+from sordino.per_sample.layers.linear import move_samples_first, record_affine
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _relu_step(x: Tensor, h: Tensor, state: State) -> State:
     return ((x + h).relu(),)
 
 
-def _step(module: nn.RNNBase | nn.RNNCellBase) -> Step:
+def _step_function(module: nn.RNNBase | nn.RNNCellBase) -> Step:
     """Returns the step function of a recurrent layer or cell."""
     if isinstance(module, nn.LSTM | nn.LSTMCell):
         return _lstm_step
@@ -65,7 +65,7 @@ def _step(module: nn.RNNBase | nn.RNNCellBase) -> Step:
     return _relu_step if module.nonlinearity == "relu" else _tanh_step
 
 
-def _parts(
+def _make_lstm_parts(
     tape: Tape, weights: list[Any], g: Tensor, x: Tensor, h: Tensor, read: Tensor | None, sums: Tensor | None
 ) -> dict[Tensor, Part | Tensor]:
     """Returns the parts of all four parameters from the gates' gradient.
@@ -74,7 +74,7 @@ def _parts(
     """
     w_ih, w_hh, *biases = weights
     found: dict[Tensor, Part | Tensor] = {}
-    output = Output(g, read, tape.workspace)
+    output = OutputGradient(g, read, tape.workspace)
     if tape.wants(w_ih):
         found[w_ih] = Matmul(x, g, output)
     if tape.wants(w_hh):
@@ -85,7 +85,7 @@ def _parts(
     return found
 
 
-def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
+def _run_lstm_by_torch(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
     """Runs one direction of an LSTM layer, x (T, B, d), by torch."""
     w_ih, w_hh, *biases = weights
     # The gates' inputs are one linear map over all steps; the gradient at them is all that the parameters need.
@@ -96,9 +96,9 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         """Returns the parts from the gradient at the gates, and the inputs and hidden states that each step read."""
-        rows = samples_first(lift(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
-        inputs, hidden = (samples_first(lift(t, g), 1, size) for t in (saved[0], held[0]))
-        return _parts(tape, weights, rows, inputs, hidden, None, None)
+        rows = move_samples_first(lift_precision(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
+        inputs, hidden = (move_samples_first(lift_precision(t, g), 1, size) for t in (saved[0], held[0]))
+        return _make_lstm_parts(tape, weights, rows, inputs, hidden, None, None)
 
     gates = tape.record(gates, (x,), parts, rows=1)
     h0, c0 = (s.to(gates.dtype) for s in state)
@@ -108,7 +108,9 @@ def _fused(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Ten
     return out, (out[-1], last)
 
 
-def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
+def _run_lstm_compiled(
+    tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: list[Any]
+) -> tuple[Tensor, State]:
     """Runs one direction of an LSTM layer, x (T, B, d), by the compiled kernel."""
     w_ih, w_hh, *biases = (p.detach().contiguous() for p in weights)
     (steps, b, d), wide = x.shape, len(w_ih)
@@ -119,7 +121,7 @@ def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: 
         """Returns the parts from what the backward pass of the layer left."""
         assert held.read is not None, "the layer's backward pass came by"
         read, rows = held.read.transpose(0, 1), g.view(steps, b, wide).transpose(0, 1)  # (B, T, d + H), (B, T, 4H)
-        return _parts(tape, weights, rows, read[:, :, :d], read[:, :, d:], read, held.sums)
+        return _make_lstm_parts(tape, weights, rows, read[:, :, :d], read[:, :, d:], read, held.sums)
 
     # The gates are no tensor of their own here, so the port gives their gradient a place in the graph.
     path = x if x.requires_grad else tape.leaf(weights[0])
@@ -129,19 +131,19 @@ def _compiled(tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: 
     return out, (out[-1], last)
 
 
-def _stepped(
+def _run_step_by_step(
     tape: Tape, module: nn.RNNBase, x: Tensor, state: State, weights: list[Any], there: Tensor | None = None
 ) -> tuple[Tensor, State]:
     """Runs one direction of any other layer, x (T, B, d); where a sequence is not there (T, B), its state stays."""
-    w_ih, w_hh, *rest = weights
-    projection = rest.pop() if module.proj_size else None
-    b_ih, b_hh = rest or (None, None)
-    inputs, step, out = affine(tape, x, w_ih, b_ih, 1), _step(module), []
+    w_ih, w_hh, *biases = weights
+    projection = biases.pop() if module.proj_size else None
+    b_ih, b_hh = biases or (None, None)
+    inputs, step, out = record_affine(tape, x, w_ih, b_ih, 1), _step_function(module), []
     for t in range(x.shape[0]):
         before = state
-        state = step(inputs[t], affine(tape, state[0], w_hh, b_hh, 0), state)
+        state = step(inputs[t], record_affine(tape, state[0], w_hh, b_hh, 0), state)
         if projection is not None:
-            state = (affine(tape, state[0], projection, None, 0), *state[1:])
+            state = (record_affine(tape, state[0], projection, None, 0), *state[1:])
         if there is not None:
             now = there[t].unsqueeze(1)
             state = tuple(torch.where(now, new, old) for new, old in zip(state, before, strict=True))
@@ -150,10 +152,10 @@ def _stepped(
 
 
 @rule(nn.LSTM, nn.GRU, nn.RNN)
-def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Any, Any]:
+def run_recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Any, Any]:
     """Runs all layers and directions of a recurrent module."""
     if isinstance(input, PackedSequence):
-        return _packed(tape, module, input, hx)
+        return _run_packed(tape, module, input, hx)
     if input.dim() != 3:
         raise Refusal(
             f"layer '{tape.name}': {type(module).__name__} on an unbatched sequence; need a tensor "
@@ -161,16 +163,16 @@ def recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tup
         )
     dim = 0 if module.batch_first else 1
     tape.batch_dim(input, only=dim, several=False)
-    x, ends = _layers(tape, module, input.transpose(0, 1) if module.batch_first else input, hx, None)
+    x, ends = _run_layers(tape, module, input.transpose(0, 1) if module.batch_first else input, hx, None)
     return x.transpose(0, 1) if module.batch_first else x, ends
 
 
-def _packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+def _run_packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
     """Runs sequences of their own lengths: padded, with a state that stays where its sequence is over or has not begun."""
     x, lengths = pad_packed_sequence(packed)  # (T, B, d), in the order of the records
     tape.batch_dim(x[0], only=0, several=False)  # the longest of fewer records may be shorter
     there = torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device)
-    out, ends = _layers(tape, module, x, hx, there)
+    out, ends = _run_layers(tape, module, x, hx, there)
     order = packed.sorted_indices
     if order is not None:
         out, lengths = out.index_select(1, order), lengths[order.cpu()]
@@ -178,7 +180,7 @@ def _packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> 
     return PackedSequence(data, packed.batch_sizes, order, packed.unsorted_indices), ends
 
 
-def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | None) -> tuple[Tensor, Any]:
+def _run_layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | None) -> tuple[Tensor, Any]:
     """Returns the outputs and the last states of all layers and directions, from x (T, B, d)."""
     directions, is_lstm = 1 + module.bidirectional, isinstance(module, nn.LSTM)
     given = None if hx is None else (tuple(hx) if is_lstm else (hx,))
@@ -196,15 +198,17 @@ def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | 
             turned = x.flip(0) if direction else x
             # Sequences of their own lengths step through time; an LSTM runs as a whole, compiled if possible.
             if there is not None:
-                out, end = _stepped(tape, module, turned, state, weights, there.flip(0) if direction else there)
+                out, end = _run_step_by_step(
+                    tape, module, turned, state, weights, there.flip(0) if direction else there
+                )
             elif is_lstm and not module.proj_size:
-                kernel = recurrence() if usable(x, *state, *weights) and x.numel() else None
+                kernel = load_recurrence() if is_usable(x, *state, *weights) and x.numel() else None
                 if kernel is None:
-                    out, end = _fused(tape, turned, state, weights)
+                    out, end = _run_lstm_by_torch(tape, turned, state, weights)
                 else:
-                    out, end = _compiled(tape, kernel, turned, state, weights)
+                    out, end = _run_lstm_compiled(tape, kernel, turned, state, weights)
             else:
-                out, end = _stepped(tape, module, turned, state, weights)
+                out, end = _run_step_by_step(tape, module, turned, state, weights)
             outputs.append(out.flip(0) if direction else out)
             last.append(end)
         x = torch.cat(outputs, 2) if directions > 1 else outputs[0]
@@ -215,7 +219,7 @@ def _layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | 
 
 
 @rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
-def cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:
+def run_cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:
     """Makes one step of a recurrent cell."""
     tape.batch_dim(input, only=0, several=False)
     if input.dim() != 2:
@@ -225,7 +229,7 @@ def cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> A
         state = (input.new_zeros(input.shape[0], module.hidden_size),) * (1 + is_lstm)
     else:
         state = tuple(hx) if is_lstm else (hx,)
-    x = affine(tape, input, module.weight_ih, module.bias_ih, 0)
-    h = affine(tape, state[0], module.weight_hh, module.bias_hh, 0)
-    end = _step(module)(x, h, state)
+    x = record_affine(tape, input, module.weight_ih, module.bias_ih, 0)
+    h = record_affine(tape, state[0], module.weight_hh, module.bias_hh, 0)
+    end = _step_function(module)(x, h, state)
     return end if is_lstm else end[0]

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
-from sordino.distributed.layer_by_layer import coming_and_going
+from sordino.distributed.layer_by_layer import is_layer_by_layer
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares
 from sordino.per_sample.formulas.matrix_product import Matmul
-from sordino.per_sample.layers.linear import linear
+from sordino.per_sample.layers.linear import run_linear
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ _SMALL = 1 << 20
 """Elements of a weight up to which a call costs more than its work."""
 
 
-def _bare(operation: Any) -> Any:
+def _unwrap_operator(operation: Any) -> Any:
     """Returns what an operator calls, without the call around it."""
     return getattr(operation, "_op", operation)
 
 
-_threshold_backward = _bare(torch.ops.aten.threshold_backward.default)
-_tanh_backward = _bare(torch.ops.aten.tanh_backward.default)
-_sigmoid_backward = _bare(torch.ops.aten.sigmoid_backward.default)
+_threshold_backward = _unwrap_operator(torch.ops.aten.threshold_backward.default)
+_tanh_backward = _unwrap_operator(torch.ops.aten.tanh_backward.default)
+_sigmoid_backward = _unwrap_operator(torch.ops.aten.sigmoid_backward.default)
 
 _Between = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 """φ, in place, and g · φ' by the value of φ."""
@@ -54,7 +54,7 @@ _BETWEEN: dict[type[nn.Module], _Between] = {
 }
 
 
-def chains(module: nn.Module) -> bool:
+def may_be_chain(module: nn.Module) -> bool:
     """Returns whether a module may be a chain; whether it is one is asked on every pass."""
     return type(module) is nn.Sequential and sum(type(m) is nn.Linear for m in module) > 1
 
@@ -69,7 +69,7 @@ class _Link:
         self.between = _NOTHING
 
 
-def _links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
+def _find_links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
     """Returns the layers, and whether a Flatten is before them; None where something is unusual."""
     links: list[_Link] = []
     flat, seen = False, set[int]()
@@ -83,7 +83,7 @@ def _links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
         # A Linear layer must be small and have one row per sample; an activation must follow one.
         if kind is nn.Linear:
             weight, bias = child._parameters["weight"], child._parameters["bias"]
-            if weight is None or weight.numel() > _SMALL or not tape.one_row_each(child, linear):
+            if weight is None or weight.numel() > _SMALL or not tape.has_one_row_per_sample(child, run_linear):
                 return None
             link = _Link(weight, bias)
             links.append(link)
@@ -104,27 +104,27 @@ def _links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
     return links, flat
 
 
-def _usual(tape: Tape, x: Any) -> bool:
+def _is_usual_pass(tape: Tape, x: Any) -> bool:
     """Returns whether the input and the tape are such that the layers may run as one."""
     return (
         type(x) is Tensor
-        and tape.keeps
+        and tape.keeps_inputs_only
         and not x.requires_grad
-        and not coming_and_going()  # weights are read again on the way back, outside autograd
+        and not is_layer_by_layer()  # weights are read again on the way back, outside autograd
         and not torch._C._is_any_autocast_enabled()
         and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
         and not (hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
     )
 
 
-def _alike(x: Tensor, links: list[_Link]) -> bool:
+def _have_same_type(x: Tensor, links: list[_Link]) -> bool:
     """Returns whether all have one type and device; in half precision the layers' own rules know where to round."""
     if x.dtype is not torch.float32 and x.dtype is not torch.float64:
         return False
     return all([link.weight.dtype is x.dtype and link.weight.is_cpu is x.is_cpu for link in links])  # noqa: C419
 
 
-def _one_by_one(tape: Tape, x: Any) -> Tensor:
+def _run_layers_one_by_one(tape: Tape, x: Any) -> Tensor:
     """Runs the layers one by one, each by its own rule."""
     outer, tape.index = tape.index, -1  # what comes between the layers is in no rule
     try:
@@ -134,16 +134,16 @@ def _one_by_one(tape: Tape, x: Any) -> Tensor:
     return y
 
 
-def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
+def run_chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
     """Runs all layers as one entry of the tape, or one by one."""
-    found = _links(tape, module) if _usual(tape, x) else None
+    found = _find_links(tape, module) if _is_usual_pass(tape, x) else None
     if found is None:
-        return _one_by_one(tape, x)
+        return _run_layers_one_by_one(tape, x)
     links, flat = found
     last = links[-1]
     h = x.flatten(1) if flat else x
-    if h.dim() != 2 or h.shape[0] != tape.size or not _alike(h, links):
-        return _one_by_one(tape, x)
+    if h.dim() != 2 or h.shape[0] != tape.size or not _have_same_type(h, links):
+        return _run_layers_one_by_one(tape, x)
     # All layers but the last run without autograd; their outputs are kept for the gradients.
     inputs, held = [h], 0
     torch._C._set_grad_enabled(False)
@@ -156,10 +156,10 @@ def chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
         torch._C._set_grad_enabled(True)
     # The last layer is in the graph, and its output is what the tape records.
     y = torch._C._nn.linear(h, tape.leaf(last.weight), None if last.bias is None else last.bias.detach())
-    return tape.record(y, tuple(inputs), partial(_parts, tape, tape.name, links), rows=1, more=held)
+    return tape.record(y, tuple(inputs), partial(_make_chain_parts, tape, tape.name, links), rows=1, more=held)
 
 
-def _parts(
+def _make_chain_parts(
     tape: Tape, name: str, links: list[_Link], inputs: tuple[Tensor, ...], g: Tensor
 ) -> dict[Tensor, Part | Tensor]:
     """Returns the parts of all layers, going back from the last, and refuses weights that were changed since."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.app.data.own.bad_file import BadFile, content
+from sordino.app.data.own.bad_file import BadFile, read_content
 
 TARGET = "y"
 
@@ -30,37 +30,41 @@ class Arrays:
     """Of the array of records."""
 
 
-def read(path: Path, target: str | None) -> Arrays:
+def read_arrays(path: Path, target: str | None) -> Arrays:
     """Returns the two arrays; `target` names the second and is `y` by default."""
     # Find the two arrays by name.
-    found, named = _arrays(path), target or TARGET
-    if named not in found:
-        raise BadFile(path, f"has no array {named!r}, which --target names", f"there is {', '.join(found)}")
-    others = [name for name in found if name != named]
+    arrays, target_name = _load_npz(path), target or TARGET
+    if target_name not in arrays:
+        raise BadFile(path, f"has no array {target_name!r}, which --target names", f"there is {', '.join(arrays)}")
+    others = [name for name in arrays if name != target_name]
     if len(others) != 1:
-        raise BadFile(path, f"has {', '.join(found)}", f"need two arrays, one of them {named!r}")
+        raise BadFile(path, f"has {', '.join(arrays)}", f"need two arrays, one of them {target_name!r}")
     # Check that they belong together and hold finite numbers.
-    x, y = found[others[0]], found[named]
+    x, y = arrays[others[0]], arrays[target_name]
     if y.ndim != 1:
-        raise BadFile(path, f"{named!r} has the shape {y.shape}", "need one number for each record")
+        raise BadFile(path, f"{target_name!r} has the shape {y.shape}", "need one number for each record")
     if x.ndim < 2 or len(x) != len(y):
         raise BadFile(
-            path, f"{others[0]!r} has the shape {x.shape} and {named!r} {len(y)} entries", "need a row for each entry"
+            path,
+            f"{others[0]!r} has the shape {x.shape} and {target_name!r} {len(y)} entries",
+            "need a row for each entry",
         )
     if not len(y):
         raise BadFile(path, "has no records", "need a row for each")
-    for name, array in ((others[0], x), (named, y)):
+    for name, array in ((others[0], x), (target_name, y)):
         if array.dtype.kind not in "biuf":
             raise BadFile(path, f"{name!r} holds {array.dtype}", "need whole or floating numbers")
-        odd = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
-        if odd.any():
-            raise BadFile(path, f"record {int(odd.argmax())} of {name!r} is not finite", "mend it or leave it out")
+        not_finite = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+        if not_finite.any():
+            raise BadFile(
+                path, f"record {int(not_finite.argmax())} of {name!r} is not finite", "mend it or leave it out"
+            )
     return Arrays(path, x, y, others[0])
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Returns the arrays of a file; pickled objects are refused, because reading them runs code."""
-    file = io.BytesIO(content(path))
+    file = io.BytesIO(read_content(path))
     try:
         with np.load(file, allow_pickle=False) as packed:
             return {name: packed[name] for name in packed.files}

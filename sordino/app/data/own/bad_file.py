@@ -17,7 +17,7 @@ class BadFile(ValueError):
         super().__init__(f"{where}: {what}; {cure}")
 
 
-def content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     """Returns the bytes of a file; raises if it is missing or empty."""
     try:
         found = path.read_bytes()
@@ -28,9 +28,9 @@ def content(path: Path) -> bytes:
     return found
 
 
-def text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Returns the UTF-8 text of a file, with or without a byte-order mark."""
-    found = content(path)
+    found = read_content(path)
     cure = "save it as UTF-8"
     try:
         decoded = found.decode("utf-8-sig")
@@ -41,7 +41,7 @@ def text(path: Path) -> str:
     return decoded
 
 
-def names(path: Path, given: list[str]) -> tuple[str, ...]:
+def check_names(path: Path, given: list[str]) -> tuple[str, ...]:
     """Returns the names of the columns; an empty or repeated name is refused."""
     for place, name in enumerate(given, start=1):
         if not name:

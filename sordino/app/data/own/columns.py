@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.app.data.own.bad_file import BadFile
-from sordino.app.data.own.declared_columns import OTHERS, Bounds, Declared
+from sordino.app.data.own.declared_columns import OTHERS, Bounds, DeclaredColumns
 from sordino.app.data.own.rows import TableRows
 
 MOST_CATEGORIES = 100
@@ -33,7 +33,7 @@ class Column:
     name: str
     bounds: Bounds | None = None
     categories: tuple[str, ...] | None = None
-    closed: bool = True
+    refuses_others: bool = True
     """Another name than these is refused."""
 
     @property
@@ -50,7 +50,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class EncodingScheme:
     """How every column becomes numbers; columns without bounds come first."""
 
     columns: tuple[Column, ...]
@@ -69,14 +69,14 @@ class Scheme:
 
     def encode(self, rows: TableRows) -> NDArray[np.float32]:
         """Returns the records as numbers, (N, numbers)."""
-        made = [encoded(rows, column) for column in self.columns]
+        made = [encode_column(rows, column) for column in self.columns]
         return np.concatenate(made, axis=1).astype(np.float32)
 
 
-def scheme(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> Scheme:
+def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequence[str]) -> EncodingScheme:
     """Returns the scheme by what was declared, and by looking at the rows where nothing was."""
-    _known(rows, declared, leave_out)
-    columns, looked, names = [], [], []
+    _refuse_unknown_names(rows, declared, leave_out)
+    columns, inspected, names = [], [], []
     # A declared column is taken at its word. Looking at another one tells something, which is listed.
     for name in rows.columns:
         if name in leave_out:
@@ -84,103 +84,105 @@ def scheme(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> Sch
         if name in declared.bounds or name in declared.categories:
             columns.append(declared_column(name, declared))
             continue
-        looked.append(name)
-        found = _looked_at(rows, name)
-        names += [name] if found.categories is not None else []
-        columns.append(found)
+        inspected.append(name)
+        column = _infer_column(rows, name)
+        names += [name] if column.categories is not None else []
+        columns.append(column)
     if not columns:
         raise BadFile(rows.path, "no column is left to learn from", "need one besides the target")
     # Columns without bounds come first, because a private release finds their bounds later.
     columns.sort(key=lambda one: (one.categories is not None, one.bounds is not None))
-    told = (
-        [f"which columns are numbers: {', '.join(looked)}, read off the data; give bounds or categories"]
-        if looked
+    read_off = (
+        [f"which columns are numbers: {', '.join(inspected)}, read off the data; give bounds or categories"]
+        if inspected
         else []
     )
-    told += [f"which categories there are in {', '.join(names)}, read off the data; give categories"] if names else []
-    return Scheme(tuple(columns), tuple(told))
+    read_off += (
+        [f"which categories there are in {', '.join(names)}, read off the data; give categories"] if names else []
+    )
+    return EncodingScheme(tuple(columns), tuple(read_off))
 
 
-def declared_column(name: str, declared: Declared) -> Column:
+def declared_column(name: str, declared: DeclaredColumns) -> Column:
     """Returns a column about which something was declared."""
     if name in declared.bounds:
         return Column(name, bounds=declared.bounds[name])
     categories = declared.categories[name]
-    return Column(name, categories=categories, closed=OTHERS not in categories)
+    return Column(name, categories=categories, refuses_others=OTHERS not in categories)
 
 
-def encoded(rows: TableRows, column: Column) -> NDArray[np.float64]:
+def encode_column(rows: TableRows, column: Column) -> NDArray[np.float64]:
     """Returns one column as numbers, (N, width)."""
     cells = rows.column(column.name)
     if column.categories is not None:
-        return np.eye(len(column.categories) + 1)[places(rows, column)][:, : len(column.categories)]
-    values = [number(cell) for cell in cells]
+        return np.eye(len(column.categories) + 1)[category_numbers(rows, column)][:, : len(column.categories)]
+    values = [parse_number(cell) for cell in cells]
     if None in values:
-        at = values.index(None)
-        empty = "is empty" if not cells[at] else "is no finite number"
+        row = values.index(None)
+        empty = "is empty" if not cells[row] else "is no finite number"
         raise BadFile(
-            rows.path, f"column {column.name!r} {empty}", "mend the cell or leave the record out", rows.lines[at]
+            rows.path, f"column {column.name!r} {empty}", "mend the cell or leave the record out", rows.lines[row]
         )
-    found = np.array(values, dtype=np.float64).reshape(-1, 1)
+    numbers = np.array(values, dtype=np.float64).reshape(-1, 1)
     if column.bounds is None:
-        return found
+        return numbers
     low, high = column.bounds
-    return 2 * (np.clip(found, low, high) - low) / (high - low) - 1
+    return 2 * (np.clip(numbers, low, high) - low) / (high - low) - 1
 
 
-def places(rows: TableRows, column: Column) -> NDArray[np.int64]:
+def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
     """Returns the category number of each record; where other names are allowed, they count one past the last."""
     assert column.categories is not None
     by_name: Mapping[str, int] = {name: place for place, name in enumerate(column.categories)}
     other = by_name.get(OTHERS, len(by_name))
-    found = [by_name.get(cell, -1) for cell in rows.column(column.name)]
-    if column.closed and -1 in found:
+    categories = [by_name.get(cell, -1) for cell in rows.column(column.name)]
+    if column.refuses_others and -1 in categories:
         raise BadFile(
             rows.path,
             f"column {column.name!r} holds none of its {len(by_name)} declared categories",
             f"mend the cell, declare the category, or declare {OTHERS!r} for every other one",
-            rows.lines[found.index(-1)],
+            rows.lines[categories.index(-1)],
         )
-    return np.array([other if place < 0 else place for place in found], dtype=np.int64)
+    return np.array([other if place < 0 else place for place in categories], dtype=np.int64)
 
 
-def number(cell: str) -> float | None:
+def parse_number(cell: str) -> float | None:
     """Returns a cell as a finite number, or None.
 
     >>> number("1e3"), number("nan"), number("1_000")
     (1000.0, None, None)
     """
     try:
-        found = float(cell)
+        parsed = float(cell)
     except ValueError:
         return None
-    return found if math.isfinite(found) and "_" not in cell else None
+    return parsed if math.isfinite(parsed) and "_" not in cell else None
 
 
-def _looked_at(rows: TableRows, name: str) -> Column:
+def _infer_column(rows: TableRows, name: str) -> Column:
     """Returns a column by what its cells hold: a number, or the categories that occur."""
     cells = rows.column(name)
-    odd = [at for at, cell in enumerate(cells) if number(cell) is None]
-    if not odd:
+    not_numbers = [at for at, cell in enumerate(cells) if parse_number(cell) is None]
+    if not not_numbers:
         return Column(name)
-    if len(odd) < len(cells) / 2:
+    if len(not_numbers) < len(cells) / 2:
         raise BadFile(
             rows.path,
             f"column {name!r} holds numbers in most records and none here",
             f"mend the cell, leave the record out, or declare the column's categories (--categories '{name}=…')",
-            rows.lines[odd[0]],
+            rows.lines[not_numbers[0]],
         )
-    found = tuple(sorted(set(cells)))
-    if len(found) > MOST_CATEGORIES:
+    categories = tuple(sorted(set(cells)))
+    if len(categories) > MOST_CATEGORIES:
         raise BadFile(
             rows.path,
             f"column {name!r} holds text, and more than {MOST_CATEGORIES} different ones",
             f"leave it out (--drop {name}), declare its categories, or say --text {name}",
         )
-    return Column(name, categories=found, closed=False)
+    return Column(name, categories=categories, refuses_others=False)
 
 
-def _known(rows: TableRows, declared: Declared, leave_out: Sequence[str]) -> None:
+def _refuse_unknown_names(rows: TableRows, declared: DeclaredColumns, leave_out: Sequence[str]) -> None:
     """Raises if a name in the declarations is no column, because a misspelt one would go unnoticed."""
     for flag, named in (("--bounds", declared.bounds), ("--categories", declared.categories), ("--drop", leave_out)):
         for name in named:

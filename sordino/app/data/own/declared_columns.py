@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino import validate
-from sordino.app.data.own.bad_file import BadFile, text
+from sordino.app.data.own.bad_file import BadFile, read_text
 
 OTHERS = "*"
 """The category of whatever was not declared."""
@@ -28,22 +28,24 @@ Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredColumns:
     """What is known of the columns before anything is read."""
 
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bounds", {name: _bounds(name, given) for name, given in self.bounds.items()})
-        object.__setattr__(self, "categories", {name: _names(name, given) for name, given in self.categories.items()})
+        object.__setattr__(self, "bounds", {name: _check_bounds(name, given) for name, given in self.bounds.items()})
+        object.__setattr__(
+            self, "categories", {name: _check_categories(name, given) for name, given in self.categories.items()}
+        )
         for name in self.bounds:
             if name in self.categories:
                 raise ValueError(f"column {name!r}: has bounds and categories; it is a number or a name, say which")
 
-    def and_(self, other: Declared) -> Declared:
+    def merged_with(self, other: DeclaredColumns) -> DeclaredColumns:
         """Returns both declarations; the other one wins where both speak of a column."""
-        return Declared({**self.bounds, **other.bounds}, {**self.categories, **other.categories})
+        return DeclaredColumns({**self.bounds, **other.bounds}, {**self.categories, **other.categories})
 
 
 def parse_bounds(text: str) -> dict[str, Bounds]:
@@ -52,17 +54,17 @@ def parse_bounds(text: str) -> dict[str, Bounds]:
     >>> parse_bounds("age=0:100,height=0.5:2.5")
     {'age': (0.0, 100.0), 'height': (0.5, 2.5)}
     """
-    found = {}
+    bounds = {}
     for part in filter(None, text.split(",")):
         name, equals, ends = part.rpartition("=")
         low, colon, high = ends.partition(":")
         try:
-            found[name.strip()] = float(low), float(high)
+            bounds[name.strip()] = float(low), float(high)
         except ValueError:
             colon = ""
         if not (name.strip() and equals and colon):
             raise ValueError(f"bounds {part!r}: need name=low:high, as in age=0:100; several with commas")
-    return found
+    return bounds
 
 
 def parse_categories(text: str) -> dict[str, tuple[str, ...]]:
@@ -71,30 +73,30 @@ def parse_categories(text: str) -> dict[str, tuple[str, ...]]:
     >>> parse_categories("sex=Female|Male;country=Peru|*")
     {'sex': ('Female', 'Male'), 'country': ('Peru', '*')}
     """
-    found = {}
+    categories = {}
     for part in filter(None, text.split(";")):
         name, equals, names = part.partition("=")
         if not (name.strip() and equals):
             raise ValueError(
                 f"categories {part!r}: need name=one|another, as in sex=Female|Male; several with semicolons"
             )
-        found[name.strip()] = tuple(one.strip() for one in names.split("|"))
-    return found
+        categories[name.strip()] = tuple(one.strip() for one in names.split("|"))
+    return categories
 
 
-def from_file(path: Path) -> Declared:
+def read_declarations(path: Path) -> DeclaredColumns:
     """Reads a TOML file with the tables [bounds] and [categories]."""
     try:
-        table = tomllib.loads(text(path))
+        table = tomllib.loads(read_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadFile(path, f"not TOML ({error})", "see `sordino train --help`, --schema") from error
     unknown = [name for name in table if name not in ("bounds", "categories")]
     if unknown or not all(isinstance(part, dict) for part in table.values()):
         raise BadFile(path, f"has {', '.join(table)}", "need the tables [bounds] and [categories]")
-    return Declared(table.get("bounds", {}), table.get("categories", {}))
+    return DeclaredColumns(table.get("bounds", {}), table.get("categories", {}))
 
 
-def _bounds(name: str, given: Any) -> Bounds:
+def _check_bounds(name: str, given: Any) -> Bounds:
     """Returns the bounds of a column as two finite numbers, or raises."""
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise ValueError(f"bounds of {name!r}: {given!r}: need a lower and an upper one")
@@ -104,7 +106,7 @@ def _bounds(name: str, given: Any) -> Bounds:
     return low, high
 
 
-def _names(name: str, given: Any) -> tuple[str, ...]:
+def _check_categories(name: str, given: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not given or not all(isinstance(one, str) for one in given):
         raise ValueError(f"categories of {name!r}: {given!r}: need a list of names")
     if len(set(given)) < len(given):

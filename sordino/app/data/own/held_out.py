@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 _BYTES = 8
 
 
-def held_out(records: Iterable[bytes], share: float) -> NDArray[np.bool_]:
+def choose_held_out(records: Iterable[bytes], share: float) -> NDArray[np.bool_]:
     """Returns for each record whether it is held out; about this share of them are.
 
     >>> held_out([b"one", b"two", b"three", b"one"], 0.5).tolist()
     [True, False, True, True]
     """
-    below = int(share * 2 ** (8 * _BYTES))
-    found = (int.from_bytes(hashlib.blake2b(one, digest_size=_BYTES).digest(), "big") < below for one in records)
-    return np.fromiter(found, dtype=np.bool_)
+    hash_limit = int(share * 2 ** (8 * _BYTES))
+    decisions = (
+        int.from_bytes(hashlib.blake2b(one, digest_size=_BYTES).digest(), "big") < hash_limit for one in records
+    )
+    return np.fromiter(decisions, dtype=np.bool_)

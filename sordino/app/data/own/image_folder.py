@@ -29,50 +29,55 @@ class ImageFolder:
     files: list[str]
 
 
-def read(path: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> ImageFolder:
+def read_image_folder(path: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> ImageFolder:
     """Returns all images with classes and files, in the order of their names."""
     folders = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
-    found = [
+    labelled_files = [
         (one, folder.name)
         for folder in folders
         for one in sorted(folder.iterdir())
         if one.is_file() and not one.name.startswith(".")
     ]
-    if not found:
+    if not labelled_files:
         raise BadFile(path, "is a folder without images", "need a folder for each class, with its images in it")
     images: list[NDArray[np.uint8]] = []
     # The first image decides colours and size, unless they were declared.
-    for file, _ in found:
-        image = _image(path, file, size, channels)
+    for file, _ in labelled_files:
+        image = _read_image(path, file, size, channels)
         channels = channels or len(image)
         if images and image.shape != images[0].shape:
             _, tall, wide = images[0].shape
             raise BadFile(
-                Path(_inside(path, file)),
+                Path(_relative_name(path, file)),
                 f"{image.shape[2]} × {image.shape[1]} pixels where the first image has {wide} × {tall}",
                 f"say --size {wide}x{tall} to make all of one size",
             )
         images.append(image)
-    return ImageFolder(path, np.stack(images), [name for _, name in found], [_inside(path, file) for file, _ in found])
+    return ImageFolder(
+        path,
+        np.stack(images),
+        [name for _, name in labelled_files],
+        [_relative_name(path, file) for file, _ in labelled_files],
+    )
 
 
-def _image(path: Path, file: Path, size: tuple[int, int] | None, channels: int | None) -> NDArray[np.uint8]:
+def _read_image(path: Path, file: Path, size: tuple[int, int] | None, channels: int | None) -> NDArray[np.uint8]:
     """Returns one image as bytes, (C, H, W)."""
     from PIL import Image, UnidentifiedImageError
 
-    inside = Path(_inside(path, file))
+    inside = Path(_relative_name(path, file))
     if file.suffix.lower() not in ENDINGS:
         raise BadFile(inside, f"ends in {file.suffix!r}", f"need images ({', '.join(ENDINGS)}) and nothing else there")
     try:
         with Image.open(file) as opened:
             number = channels or (1 if opened.mode in _GREY else 3)
-            made = opened.convert(_MODES[number])
-            made = made if size is None else made.resize(size, Image.Resampling.BILINEAR)
-            pixels = np.asarray(made, dtype=np.uint8)
+            converted = opened.convert(_MODES[number])
+            converted = converted if size is None else converted.resize(size, Image.Resampling.BILINEAR)
+            pixels = np.asarray(converted, dtype=np.uint8)
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise BadFile(inside, "cannot be read as an image", "mend it or leave it out") from error
     return pixels[None] if number == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _inside(path: Path, file: Path) -> str:
+def _relative_name(path: Path, file: Path) -> str:
     return str(file.relative_to(path.parent))

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.app.data.own.bad_file import BadFile, names, text
+from sordino.app.data.own.bad_file import BadFile, check_names, read_text
 
-LONGEST = 1_000_000
+LONGEST_CELL = 1_000_000
 """Characters of a cell: a quote that is never closed makes one of the rest of the file."""
 
 
@@ -43,7 +43,7 @@ class TableRows:
         return [row[place] for row in self.cells]
 
 
-def read(path: Path, delimiter: str | None = None) -> TableRows:
+def read_table(path: Path, delimiter: str | None = None) -> TableRows:
     """Returns the rows of a file; the reader is chosen by the ending of its name."""
     ending = path.suffix.lower()
     if ending not in READERS:
@@ -52,27 +52,29 @@ def read(path: Path, delimiter: str | None = None) -> TableRows:
             f"a file that ends in {ending or 'nothing'!r}",
             f"need {', '.join(READERS)}, .npz, or a folder of images",
         )
-    found = READERS[ending](path, delimiter)
-    if not found.cells:
+    table = READERS[ending](path, delimiter)
+    if not table.cells:
         raise BadFile(path, "has names of columns and no records", "need a line for each record")
-    return found
+    return table
 
 
-def _csv(path: Path, delimiter: str | None) -> TableRows:
+def _read_csv(path: Path, delimiter: str | None) -> TableRows:
     """Reads a CSV or TSV file with a limit on the size of a cell."""
-    by = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
-    if len(by) != 1:
-        raise ValueError(f"delimiter={by!r}: need one character")
-    before = csv.field_size_limit(LONGEST)
+    separator = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    if len(separator) != 1:
+        raise ValueError(f"delimiter={separator!r}: need one character")
+    former_limit = csv.field_size_limit(LONGEST_CELL)
     try:
-        return _rows_of(path, by)
+        return _read_csv_rows(path, separator)
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(former_limit)
 
 
-def _rows_of(path: Path, by: str) -> TableRows:
+def _read_csv_rows(path: Path, separator: str) -> TableRows:
     """Reads the rows of a CSV file and checks that all have as many cells as there are names."""
-    reader = csv.reader(io.StringIO(text(path), newline=""), delimiter=by, skipinitialspace=True, strict=True)
+    reader = csv.reader(
+        io.StringIO(read_text(path), newline=""), delimiter=separator, skipinitialspace=True, strict=True
+    )
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
@@ -82,7 +84,7 @@ def _rows_of(path: Path, by: str) -> TableRows:
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise _damaged(path, line, str(error)) from error
+            raise _csv_error(path, line, str(error)) from error
         if row is None:
             return TableRows(path, columns, cells, lines)
         row = [cell.strip() for cell in row]
@@ -90,7 +92,7 @@ def _rows_of(path: Path, by: str) -> TableRows:
             continue
         # The first line that is not blank holds the names.
         if not columns:
-            columns = _header(path, row, by)
+            columns = _check_header(path, row, separator)
             continue
         if len(row) != len(columns):
             raise BadFile(
@@ -103,35 +105,40 @@ def _rows_of(path: Path, by: str) -> TableRows:
         lines.append(line)
 
 
-def _header(path: Path, row: list[str], by: str) -> tuple[str, ...]:
+def _check_header(path: Path, row: list[str], separator: str) -> tuple[str, ...]:
     """Returns the names of the columns; suggests another delimiter if there seems to be only one column."""
-    other = next((mark for mark in ";\t|" if mark != by and len(row) == 1 and mark in row[0]), None)
-    if other is not None:
-        raise BadFile(path, f"one column by {by!r}, and its name holds {other!r}", f"say --delimiter {other!r}", 1)
-    return names(path, row)
-
-
-def _damaged(path: Path, line: int, said: str) -> BadFile:
-    """Returns the error for a CSV file that cannot be parsed, with its cure."""
-    if "field larger" in said:
-        return BadFile(
-            path, f"a cell of more than {LONGEST:,} characters", "close its quotes, or leave the record out", line
+    likely_separator = next((mark for mark in ";\t|" if mark != separator and len(row) == 1 and mark in row[0]), None)
+    if likely_separator is not None:
+        raise BadFile(
+            path,
+            f"one column by {separator!r}, and its name holds {likely_separator!r}",
+            f"say --delimiter {likely_separator!r}",
+            1,
         )
-    if "end of data" in said:
+    return check_names(path, row)
+
+
+def _csv_error(path: Path, line: int, parser_message: str) -> BadFile:
+    """Returns the error for a CSV file that cannot be parsed, with its cure."""
+    if "field larger" in parser_message:
+        return BadFile(
+            path, f"a cell of more than {LONGEST_CELL:,} characters", "close its quotes, or leave the record out", line
+        )
+    if "end of data" in parser_message:
         return BadFile(path, "quotes that are opened here are never closed", "close them, or double them", line)
-    return BadFile(path, f"not CSV ({said})", "quotes inside a quoted cell are doubled", line)
+    return BadFile(path, f"not CSV ({parser_message})", "quotes inside a quoted cell are doubled", line)
 
 
-def _json_lines(path: Path, delimiter: str | None) -> TableRows:
+def _read_json_lines(path: Path, delimiter: str | None) -> TableRows:
     """Reads a file with one JSON object a line, all with the same fields."""
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
-    for line, written in enumerate(text(path).split("\n"), start=1):
+    for line, written in enumerate(read_text(path).split("\n"), start=1):
         if not written.strip():
             continue
-        record = _record(path, written, line)
-        columns = columns or names(path, list(record))
+        record = _parse_record(path, written, line)
+        columns = columns or check_names(path, list(record))
         # The first record decides which fields there are.
         missing = next((name for name in columns if name not in record), None)
         more = next((name for name in record if name not in columns), None)
@@ -142,23 +149,23 @@ def _json_lines(path: Path, delimiter: str | None) -> TableRows:
                 else f"has a field {more!r} that the first has not"
             )
             raise BadFile(path, what, "give every record the same fields", line)
-        cells.append([_cell(path, name, record[name], line) for name in columns])
+        cells.append([_format_cell(path, name, record[name], line) for name in columns])
         lines.append(line)
     return TableRows(path, columns, cells, lines)
 
 
-def _record(path: Path, written: str, line: int) -> Mapping[str, Any]:
+def _parse_record(path: Path, written: str, line: int) -> Mapping[str, Any]:
     """Returns the object on a line, or raises with the number of the line."""
     try:
-        found = json.loads(written)
+        record = json.loads(written)
     except (ValueError, RecursionError) as error:
         raise BadFile(path, "not JSON", "need one object on each line, on one line each", line) from error
-    if not isinstance(found, dict) or not found:
+    if not isinstance(record, dict) or not record:
         raise BadFile(path, "not an object with fields", 'need {"field": value, …} on each line', line)
-    return found
+    return record
 
 
-def _cell(path: Path, name: str, value: Any, line: int) -> str:
+def _format_cell(path: Path, name: str, value: Any, line: int) -> str:
     """Returns a JSON value as the text of a cell."""
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
@@ -166,13 +173,15 @@ def _cell(path: Path, name: str, value: Any, line: int) -> str:
         raise BadFile(
             path, f"the field {name!r} is a {type(value).__name__}", "need numbers, text, or true and false", line
         )
-    found = value.strip() if isinstance(value, str) else repr(value)
-    if len(found) > LONGEST:
-        raise BadFile(path, f"the field {name!r} has more than {LONGEST:,} characters", "leave the record out", line)
-    return found
+    text = value.strip() if isinstance(value, str) else repr(value)
+    if len(text) > LONGEST_CELL:
+        raise BadFile(
+            path, f"the field {name!r} has more than {LONGEST_CELL:,} characters", "leave the record out", line
+        )
+    return text
 
 
-def _parquet(path: Path, delimiter: str | None) -> TableRows:
+def _read_parquet(path: Path, delimiter: str | None) -> TableRows:
     """Reads a Parquet file, if pyarrow is installed."""
     try:
         from pyarrow import ArrowException, parquet
@@ -182,18 +191,18 @@ def _parquet(path: Path, delimiter: str | None) -> TableRows:
         table = parquet.read_table(path)
     except (ArrowException, OSError) as error:
         raise BadFile(path, "not a Parquet file", "save it anew, or as CSV") from error
-    columns = names(path, list(table.column_names))
+    columns = check_names(path, list(table.column_names))
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     cells = [
-        [_cell(path, name, value, line) for name, value in zip(columns, row, strict=True)]
+        [_format_cell(path, name, value, line) for name, value in zip(columns, row, strict=True)]
         for line, row in enumerate(rows, start=1)
     ]
     return TableRows(path, columns, cells, list(range(1, len(cells) + 1)))
 
 
 READERS: Mapping[str, Callable[[Path, str | None], TableRows]] = {
-    ".csv": _csv,
-    ".tsv": _csv,
-    ".jsonl": _json_lines,
-    ".parquet": _parquet,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".jsonl": _read_json_lines,
+    ".parquet": _read_parquet,
 }
