@@ -23,8 +23,8 @@ import sordino as sd
 from sordino.accounting import PLD
 from sordino.accounting import calibrate as met
 from sordino.app.report.svg_figures import DASHES, SERIES, SOFT, open_figure, write_png
-from sordino.kernels.processor import processor_name
 from sordino.events import Gaussian, Poisson, Repeat
+from sordino.kernels.processor import processor_name
 from sordino.ledger.claims import Guarantee, make_claim
 
 FOLDER = Path(__file__).parents[1] / "docs" / "img"

@@ -29,8 +29,8 @@ from bench.minilm_settings import SETTINGS
 from sordino import events
 from sordino.accounting import PLD, calibrate
 from sordino.app.data.labelled_texts import load_texts
-from sordino.kernels.processor import processor_name
 from sordino.events.training import training_event
+from sordino.kernels.processor import processor_name
 
 DELTA = 1e-5
 RESULTS = Path(__file__).parent / "results" / "minilm.json"

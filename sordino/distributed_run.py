@@ -105,7 +105,8 @@ class DistributedRun:
         """Returns what a call of `draws` asks for, once all ranks are found to ask the same of the same records.
 
         Args:
-            make_request: checks the arguments of the call and makes the request; what it raises here stops the other ranks too.
+            make_request: checks the arguments of the call and makes the request; what it raises here stops the
+                other ranks too.
             run: the run, whose query, random streams and ledger are compared.
             settings: everything else that the claim depends on, by name.
 

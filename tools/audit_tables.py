@@ -41,7 +41,8 @@ def one_run_table(found: dict[str, Any]) -> str:
         middle, plain = statistics.median(lower_bounds), statistics.median(one["lower"] for one in measurements)
         against = sum(one["chance"] <= 0.05 for one in measurements)
         rows.append(
-            f"| {name} | {epsilon:g} | {kind}, {access} | {len(measurements)} | {middle:.2f} ({lower_bounds[0]:.2f} … {lower_bounds[-1]:.2f}) | "
+            f"| {name} | {epsilon:g} | {kind}, {access} | {len(measurements)} | "
+            f"{middle:.2f} ({lower_bounds[0]:.2f} … {lower_bounds[-1]:.2f}) | "
             f"{middle / epsilon:.0%} | {plain:.2f} | {against} of {len(measurements)} |"
         )
     return "\n".join(rows)

@@ -9,8 +9,8 @@ dataset with a single record cannot: whatever it computes over its rows is compu
     any other object            a shallow copy in which every attribute with one entry per record has the one of this record
 
 Privacy: rows that a dataset does not hold in its attributes (files that it reads by number, global variables) cannot be
-taken away from it. `dataset_of_one_record` returns None if it finds no rows, or finds rows in a closure or a global variable as
-well.
+taken away from it. `dataset_of_one_record` returns None if it finds no rows, or finds rows in a closure or a global
+variable as well.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class ByRowsAccumulator:
     ) -> None:
         """Prepares zeros for this rank's rows and registers to receive them.
 
-        `shards` are the parameters that are trained; `step_limit` is the number of steps that no coordinate of a chunk's sum
-        may reach.
+        `shards` are the parameters that are trained; `step_limit` is the number of steps that no coordinate of a chunk's
+        sum may reach.
         """
         self._grid, self._ranks, self._rounds, self._step_limit, self._shards = grid, ranks, rounds, step_limit, shards
         self._narrow: Grads = {

@@ -92,7 +92,7 @@ def locate_pairs(half: int, begin: int, end: int) -> tuple[int, int]:
 
 
 def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
-    """Returns values start, start + 1, … of the draw that `normal_blocks(stream, total, scale)` makes, with the same bits."""
+    """Returns values start, start + 1, … of the draw that `normal_blocks(stream, total, scale)` makes, bit for bit."""
     out, filled = np.empty(count, dtype=np.float32), 0
     for first, block_length, begin, end in locate_blocks(total, start, count):
         half = (block_length + 1) // 2

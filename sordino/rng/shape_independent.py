@@ -1,8 +1,8 @@
 """Shape-independent draws: every element of a random tensor is the same number.
 
-A batch of three draws other numbers than three batches of one, so the two cannot be compared as they are. Under `SteadyDraws`
-every normal number is one value, every uniform one another, every coin falls alike: whatever shape is asked for, and in
-whatever order, a record meets the same. Torch's operations only; numpy's and Python's draws are not seen here.
+A batch of three draws other numbers than three batches of one, so the two cannot be compared as they are. Under
+`SteadyDraws` every normal number is one value, every uniform one another, every coin falls alike: whatever shape is asked
+for, and in whatever order, a record meets the same. Torch's operations only; numpy's and Python's draws are not seen here.
 """
 
 from __future__ import annotations

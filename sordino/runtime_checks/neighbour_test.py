@@ -129,7 +129,8 @@ class NeighbourTest:
             thorough: whether to ask every question; else an exchange and one question more.
             extremes: how many altered records are tried beside a real one, where every question is asked or the batch
                 is whole.
-            full_batch_size: if given, the test is made on as many records as training runs at once, which is this number at most.
+            full_batch_size: if given, the test is made on as many records as training runs at once, which is
+                this number at most.
 
         """
         indices = _choose_records(drawn, n, stream, full_batch_size)

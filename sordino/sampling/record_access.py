@@ -7,8 +7,8 @@
 Lengths are the norms of the records' gradients at the model of the moment. `measure` keeps them, sealed in here, until
 it is called again: a coin may use lengths that are stale.
 
-Privacy of `flip_coins`: for neighbours D and D + x the coins of the records of D are the same, so with p = p(x) the output on
-D + x is (1 − p)·Out(D) + p·(Out(D) with x taking part). That is dominated by Poisson sampling at any rate ≥ p. The rate
+Privacy of `flip_coins`: for neighbours D and D + x the coins of the records of D are the same, so with p = p(x) the output
+on D + x is (1 − p)·Out(D) + p·(Out(D) with x taking part). That is dominated by Poisson sampling at any rate ≥ p. The rate
 is cut at `most`, so the sampler may say Poisson(most) whatever `rate` computes, as long as it treats each row on its
 own.
 """

@@ -71,9 +71,7 @@ class Statistic(Protocol[V_co]):
         ...
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> V_co:
-        """Returns the result from the noisy sums; `public_count()` is the public number to divide by, and asking it may tell
-        N.
-        """
+        """Returns the result from the noisy sums; asking `records()` for the public divisor may tell N."""
         ...
 
 

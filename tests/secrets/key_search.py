@@ -18,7 +18,8 @@ from sordino.per_sample.seeded_forward import Seeded
 from sordino.rng.streams import Rng
 
 PREFIX = 8
-# A dry run and a price take their draws from this stream. It is a constant of the source code, no secret, and a row of zeros in a file is no leak.
+# A dry run and a price take their draws from this stream. It is a constant of the source code and no secret, and a
+# row of zeros in a file is no leak.
 PUBLIC_KEY = bytes(32)
 
 

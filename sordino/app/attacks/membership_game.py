@@ -94,7 +94,10 @@ def play_in_terminal(game: Game, ask: Callable[[str], str], say: Callable[[str],
     for number, game_round in enumerate(game.rounds, 1):
         if game_round.picture is not None:
             say("\n".join("".join(_SHADES[min(9, int(10 * v))] * 2 for v in row) for row in game_round.picture[::2]))
-        network_output = f"the network says {game_round.predicted}, and gives its class, {game_round.label}, {game_round.confidence:.1%}"
+        network_output = (
+            f"the network says {game_round.predicted}, and gives its class, {game_round.label}, "
+            f"{game_round.confidence:.1%}"
+        )
         answer = (
             ask(f"round {number} of {len(game.rounds)}: {network_output}. Was it trained on? [i]n / [o]ut / [q]uit ")
             .strip()

@@ -56,7 +56,8 @@ def answer_checklist(evidence: Evidence, guarantee: Guarantee, statement: Statem
         Question(
             "Accounting",
             "Formal statement",
-            f"({round_up(guarantee.epsilon)}, {guarantee.delta:g})-differential privacy of {describe_event(guarantee.event)}",
+            f"({round_up(guarantee.epsilon)}, {guarantee.delta:g})-differential privacy of "
+            f"{describe_event(guarantee.event)}",
         ),
         Question("Verifiability", "Recompute", "privacy.json holds the event; `sordino report` accounts for it anew"),
         Question("Verifiability", "Open code, audit", statement.verify),

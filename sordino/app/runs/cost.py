@@ -93,8 +93,8 @@ def _event_by_noise(
         unknown_without_data += [f"{name}={word!r}" for name, word in given_words.items() if word not in (None, PLAIN)]
     if unknown_without_data:
         raise ValueError(
-            f"{', '.join(unknown_without_data)}: what its steps cost depends on the number of records and on the model; give the data, "
-            "as in noise_multiplier(recipe, prepare(recipe, data))"
+            f"{', '.join(unknown_without_data)}: what its steps cost depends on the number of records "
+            "and on the model; give the data, as in noise_multiplier(recipe, prepare(recipe, data))"
         )
     return lambda sigma: compose(
         [*preparation_events(recipe), training_event(recipe.rate, Gaussian(sigma), recipe.steps)]

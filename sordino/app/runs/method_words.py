@@ -107,8 +107,8 @@ def words_of(recipe: Recipe) -> dict[str, str]:
             raise ValueError(f"{part}={given_word!r}: there is {', '.join(WORDS[part])}")
         if given_word is not None and method_words.get(part, given_word) != given_word:
             raise ValueError(
-                f"{part}={given_word!r}: the method {recipe.method} means {part}={method_words[part]!r}; leave it out, or leave out the "
-                "method and say its parts"
+                f"{part}={given_word!r}: the method {recipe.method} means {part}={method_words[part]!r}; "
+                "leave it out, or leave out the method and say its parts"
             )
         result[part] = given_word or method_words.get(part) or PLAIN_WORDS[part]
     return result

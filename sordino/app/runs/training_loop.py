@@ -138,8 +138,8 @@ class Training:
         if steps_at_risk > 0 and replay_obstacle:
             if not self.is_prepared:
                 raise ValueError(
-                    f"{self.run.folder}: stopped before its first step, and a replay would not be the same ({replay_obstacle}); "
-                    "start the run anew"
+                    f"{self.run.folder}: stopped before its first step, and a replay would not be the same "
+                    f"({replay_obstacle}); start the run anew"
                 )
             self._charge_and_skip(steps_at_risk, replay_obstacle)
         elif replay_obstacle:

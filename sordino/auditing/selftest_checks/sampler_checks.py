@@ -47,8 +47,8 @@ def check_sampler(sampler: Sampler | None, n: int, rng: Rng | None = None) -> li
     if first.cover is not None:
         return _check_passes(sampler, n, stream)
     has_everybody = len(np.unique(first.indices)) == n
-    return [SelftestFinding("sampler", "every record is in every lot" if has_everybody else "what it amounts to is not known here",
-                    holds=True if has_everybody else None)]  # fmt: skip
+    found = "every record is in every lot" if has_everybody else "what it amounts to is not known here"
+    return [SelftestFinding("sampler", found, holds=True if has_everybody else None)]
 
 
 def _check_poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[SelftestFinding]:

@@ -1,7 +1,7 @@
 """Defines `Part`: the gradients of B samples for one parameter, through one use of it.
 
-A layer rule hands over one part per trainable parameter. `measure_squared_norms`, `dot` and `add_to` are what a training step needs;
-`rows` is the plain per-sample gradient, from which the other three follow and against which they are tested.
+A layer rule hands over one part per trainable parameter. `measure_squared_norms`, `dot` and `add_to` are what a training
+step needs; `rows` is the plain per-sample gradient, from which the other three follow and against which they are tested.
 `compound_parts` joins the parts of a parameter that is used more than once.
 
     squared_i = ‖Σ_uses g_i‖²    dot_i = Σ_uses ⟨g_i, u⟩    add_to: out += Σ_i w_i Σ_uses g_i

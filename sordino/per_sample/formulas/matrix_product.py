@@ -16,8 +16,8 @@ was fastest would decide how far a sample is clipped.
 
 Where a and g are bfloat16, kernels multiply them as they are, and take values below tiny = 2⁻¹²⁶ for zero, which
 torch's products do not. What that hides, of a value or of a product, is less than tiny for each; every length of terms
-is at least √(n·tiny/4eps) for n elements (`vanishing_floor`), and what a norm is raised by of those lengths is more than was
-hidden, whoever sums.
+is at least √(n·tiny/4eps) for n elements (`vanishing_floor`), and what a norm is raised by of those lengths is more than
+was hidden, whoever sums.
 """
 
 from __future__ import annotations
