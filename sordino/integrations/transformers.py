@@ -141,7 +141,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         # Rate, lots in an epoch and steps follow from public numbers; the noise is calibrated to them.
         dataset, collate = self._select_columns(dataset)
         sampler = Poisson(min(1.0, self._lot_size / n)) if self._sampler is None else self._sampler
-        expected = sampler.expected_size(n) if self._expected is None else self._expected
+        expected = sampler.expected(n) if self._expected is None else self._expected
         per_epoch = count_lots_per_epoch(n, expected)
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
         query = self._privacy.query_for(sampler, n, steps, self._expected)

@@ -71,7 +71,7 @@ class DrawRequest:
             raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
         steps = validate.count("steps", steps)
         workers = validate.count("workers", workers, least=0)
-        expected = sampler.expected_size(n)  # refuses what the sampler cannot draw from this dataset
+        expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
         if expected_batch is not None:
             expected = validate.positive("expected_batch", expected_batch)
         if workers and isinstance(sampler, Informed):

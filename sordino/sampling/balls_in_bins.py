@@ -49,7 +49,7 @@ class BallsInBins:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns n / bins, the expected size of a lot."""
         return n / self.bins
 

@@ -47,7 +47,7 @@ class FixedSize:
         """Yes: replacing a record leaves the size as it is."""
         return True
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns the batch size; raises ValueError if the dataset has fewer records."""
         if self.batch_size > n:
             raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")

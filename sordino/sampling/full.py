@@ -35,7 +35,7 @@ class Full:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns n."""
         return float(n)
 

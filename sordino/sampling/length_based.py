@@ -68,7 +68,7 @@ class ByLength:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns the most it can be, most × n; a better public guess is given as `expected_batch`."""
         return self.most * n
 
@@ -157,7 +157,7 @@ class Threshold:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns the most it can be; a better public guess is given as `expected_batch`."""
         return self._highest_rate * n
 
@@ -201,9 +201,9 @@ def _draw_by_coins(
         if k % refresh == 0:
             records.measure()
             if callable(threshold):
-                threshold_now = records.release_by(threshold, rng.child(k, "released"))
+                threshold_now = records.release(threshold, rng.child(k, "released"))
         # Charged as Poisson(most), whatever the rate computes.
-        rows = records.flip_coins(rate_at(threshold_now), most, rng.child(k))
+        rows = records.flip(rate_at(threshold_now), most, rng.child(k))
         yield Draw(rows, partial(events.Poisson, most), memory=partial(_memory_of_draw, records, threshold_now))
         k += 1
 

@@ -51,7 +51,7 @@ class Poisson:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns rate × n, the expected size of a lot."""
         return self.rate * n
 

@@ -7,7 +7,7 @@
 Lengths are the norms of the records' gradients at the model of the moment. `measure` keeps them, sealed in here, until
 it is called again: a coin may use lengths that are stale.
 
-Privacy of `flip_coins`: for neighbours D and D + x the coins of the records of D are the same, so with p = p(x) the output
+Privacy of `flip`: for neighbours D and D + x the coins of the records of D are the same, so with p = p(x) the output
 on D + x is (1 − p)·Out(D) + p·(Out(D) with x taking part). That is dominated by Poisson sampling at any rate ≥ p. The rate
 is cut at `most`, so the sampler may say Poisson(most) whatever `rate` computes, as long as it treats each row on its
 own.
@@ -55,12 +55,12 @@ class Records:
     def __len__(self) -> int:
         return self._n
 
-    def look_at_lengths(self, rows: Rows) -> Lengths:
+    def lengths(self, rows: Rows) -> Lengths:
         """Returns the current gradient lengths of these records: a look, after which draws have no guarantee."""
         self.has_looked = True
         return self._current_lengths(rows)
 
-    def look_at_labels(self, rows: Rows, label: Label | None) -> Rows:
+    def labels(self, rows: Rows, label: Label | None) -> Rows:
         """Returns the classes of these records, by default the last column: a look, after which draws have no
         guarantee.
         """
@@ -73,7 +73,7 @@ class Records:
         """Keeps the lengths of all records as they are now."""
         self._measured_lengths = self._current_lengths(np.arange(self._n, dtype=np.int64))
 
-    def flip_coins(self, rate: Rate, most: float, rng: Rng) -> Rows:
+    def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
         """Returns the records whose coins come up heads, ascending; no coin does so with a probability above `most`."""
         probabilities = rate(self._require_measured_lengths())
         refuse_statistics(rate, self._require_measured_lengths(), probabilities, rng.child("rows"), f"rate={rate!r}")
@@ -81,7 +81,7 @@ class Records:
         chance = np.clip(np.nan_to_num(probabilities), 0.0, most)
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 
-    def release_by(self, mechanism: Mechanism, rng: Rng) -> float:
+    def release(self, mechanism: Mechanism, rng: Rng) -> float:
         """Returns what a private mechanism says about the lengths last measured, and notes its cost."""
         value, event = mechanism(Sealed(torch.from_numpy(self._require_measured_lengths().copy())), rng)
         self._spent.append(event)

@@ -45,7 +45,7 @@ class Shuffle:
         """Yes: a zeroed record still has its place."""
         return True
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns the batch size, also for the last batch of a pass."""
         return float(min(self.batch_size, n))
 

@@ -179,7 +179,7 @@ class Sorted:
         """Yes: the divisor is the batch size."""
         return True
 
-    def expected_size(self, n: int) -> float:
+    def expected(self, n: int) -> float:
         """Returns the batch size."""
         return float(min(self.batch_size, n))
 
@@ -201,9 +201,9 @@ class Sorted:
             # Rank anew once the candidates were used for `refresh` lots. Looking at lengths forgoes the guarantee.
             if not ranked.lots_left or not len(ranked.rows):
                 rows = self._choose_candidates(left, rng.child(k, "pool"))
-                ranked = _RankedCandidates(rows, records.look_at_lengths(rows), self.refresh)
+                ranked = _RankedCandidates(rows, records.lengths(rows), self.refresh)
             positions = self.fill(
-                ranked.lengths, partial(records.look_at_labels, ranked.rows, label), self.batch_size, rng.child(k)
+                ranked.lengths, partial(records.labels, ranked.rows, label), self.batch_size, rng.child(k)
             )
             lot, ranked = ranked.take_lot(positions)
             left = left.copy()  # what a draw remembers does not change under it

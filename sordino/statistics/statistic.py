@@ -124,7 +124,7 @@ def ask(
     load = Loader(dataset, None)
     if not isinstance(ledger, Ledger):
         raise TypeError(f"ledger={ledger!r}: must be a sordino.Ledger, the one everything done to this data goes into")
-    expected = sampler.expected_size(n)  # refuses what the sampler cannot draw from this dataset
+    expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
     given = None if expected_batch is None else validate.positive("expected_batch", expected_batch)
 
     def public_count() -> float:

@@ -62,7 +62,7 @@ class RunParts:
     def event(self, multiplier: float, steps: int | None = None) -> Event:
         """Returns the event of everything the run releases in `steps` steps; None means the recipe's number."""
         draws, steps = self.create_sampler(), self.recipe.steps if steps is None else steps
-        expected = draws.expected_size(self.records)
+        expected = draws.expected(self.records)
         trained = dry_run(self.create_query(multiplier), draws, self.records, steps, expected, self.create_backend())
         return compose([*preparation_events(self.recipe), trained])
 

@@ -16,10 +16,10 @@ disk, `checkpoints/ledger-head.json` gets the end of its chain. When a run goes 
 the head must be in it. A ledger that is empty, was cut, was changed or is that of another run is refused: it may have
 said that more was released. `sordino audit replay` runs steps again and compares them with what was entered.
 
-Privacy: after a crash at any moment, what may have been released is what the last line with `released_below` says; a line
-cut short was never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters and
-data are the same, so its output is the same bits. Where parameters were entered they are compared; a lineage ends where a replay is
-not possible.
+Privacy: after a crash at any moment, what may have been released is what the last line with `released_below` says; a
+line cut short was never acted on. A replay from the checkpoint repeats a release, which costs nothing: key, parameters
+and data are the same, so its output is the same bits. Where parameters were entered they are compared; a lineage ends
+where a replay is not possible.
 """
 
 from __future__ import annotations
