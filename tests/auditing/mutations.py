@@ -19,21 +19,21 @@ class Mutation:
 
 
 RELEASE, WEIGH, POISSON = "release/release.py", "clipping/clipping_rule.py", "sampling/poisson.py"
-SCALE = "scale = _scale(noise, bound, lost=isinstance(sensitivity, Unproven)) * (1 + slack)"
+SCALE = "scale = _noise_scale(noise, bound, is_unproven=isinstance(sensitivity, Unproven)) * (1 + slack)"
 TIMES = "    return noise.multiplier * bound"
-TAKE = "            total.take(part.weighted_sum(weights, into=total.room()))"
+TAKE = "            total.add_chunk(part.weighted_sum(weights, into=total.next_buffer()))"
 NORMS = "    norms = part.norms()\n"
 ADD = "rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor)"
 DIVIDE = "            divide_(release.value, lot.expected_batch / release.divided_by)"
 LOADED = """        if replay is None or streams is None:
-            self.renew(draws=True)
+            self.renew_key(draws=True)
         else:
             self.root, self.noise, self.forward = streams
             if not replay.entered:
 """
 REPLAYED = """        if replay is None:
-            self.root, self.noise, self.forward = self._key().streams_at(
-                self._key().decrypt(state["encrypted"])["counters"]
+            self.root, self.noise, self.forward = self._noise_key().streams_at(
+                self._noise_key().decrypt(state["encrypted"])["counters"]
             )
         else:
             self.root, self.noise, self.forward = streams
@@ -42,10 +42,10 @@ REPLAYED = """        if replay is None:
 AFTER_SUM = """            summed = part.weighted_sum(torch.ones_like(weights))
             long = sum(float(t.double().square().sum()) for t in summed.values()) ** 0.5
             reach = rule.sensitivity.l2 * len(weights)
-            total.take({k: t * min(1.0, reach / (long + 1e-30)) for k, t in summed.items()})"""
+            total.add_chunk({k: t * min(1.0, reach / (long + 1e-30)) for k, t in summed.items()})"""
 STALE = """    norms = part.norms()
-    kept = weigh.__dict__.get("kept")
-    weigh.__dict__["kept"] = norms
+    kept = sum_clipped.__dict__.get("kept")
+    sum_clipped.__dict__["kept"] = norms
     norms = kept if kept is not None and kept.squared.shape == norms.squared.shape else norms
 """
 
@@ -69,8 +69,8 @@ MUTATIONS = (
     Mutation("the slack of rounding left out", RELEASE, " * (1 + slack)", ""),
     Mutation("one tensor without noise", "release/noise.py", ADD, ADD.replace("], scale", "][:-1], scale")),
     Mutation("noise at other coordinates", "release/noise.py", ADD, ADD.replace("], scale", "][::-1], scale")),
-    Mutation("the same noise every step", "rng/streams.py", "KeyStream(self._own_key(), self.counter - 1)",
-             "KeyStream(self._own_key(), 0)"),
+    Mutation("the same noise every step", "rng/streams.py", "KeyStream(self._current_key(), self.counter - 1)",
+             "KeyStream(self._current_key(), 0)"),
     Mutation("the same key in every run", "rng/streams.py", "return Rng(secrets.token_bytes(KEY_BYTES))",
              "return Rng(bytes(KEY_BYTES))"),
     Mutation("noise reused after a resume", "progress.py", LOADED, REPLAYED),
@@ -79,7 +79,7 @@ MUTATIONS = (
     Mutation("an empty lot is not noised", RELEASE, "    " + SCALE,
              "    if not any(bool(t.any()) for t in bare.values()):\n        return Release(dict(bare), event, divide_by)\n"
              "    " + SCALE),
-    Mutation("layers' noise in other units", RELEASE, "return Release(_divided(noised, factors), event, divide_by)",
+    Mutation("layers' noise in other units", RELEASE, "return Release(_divide_by_factors(noised, factors), event, divide_by)",
              "return Release(noised, event, divide_by)"),
     Mutation("clip after the sum", WEIGH, TAKE, AFTER_SUM),
     Mutation("no clip", WEIGH, TAKE, TAKE.replace("(weights,", "(torch.ones_like(weights),")),
@@ -109,7 +109,7 @@ MUTATIONS = (
              "Entry(entry.event, last.count + entry.count - (last.count == 2),"),
     Mutation("a lot that was only drawn is free", "ledger/ledger.py", "events = self.released or [self.planned()]",
              "events = self.released"),
-    Mutation("two phases charged as one", "progress.py", "phase = Phase(self.phases, source)", "phase = Phase(0, source)"),
+    Mutation("two phases charged as one", "progress.py", "phase = DrawPhase(self.phases_begun, source)", "phase = DrawPhase(0, source)"),
     Mutation("ε told a tenth too small", "ledger/claims.py",
              "return Guarantee(max(0.0, epsilon), delta", "return Guarantee(max(0.0, 0.9 * epsilon), delta"),
 )  # fmt: skip

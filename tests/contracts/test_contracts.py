@@ -220,7 +220,7 @@ def test_the_divisor_is_public_whatever_the_size_of_the_lot(variant, backend):
         rule = weigher.rule(weigher.init(), list)
         grads = Loop().per_sample(model, squared_error, tuple(column[list(lot)] for column in dataset.tensors))
         if variant.options:
-            grads = variant.options["penalty"].shifted(grads, dict(model.named_parameters()))
+            grads = variant.options["penalty"].add_to(grads, dict(model.named_parameters()))
         clipped = grads.weighted_sum(rule.weights(grads.norms()))
         for drawn in private.draws(dataset, Scripted((lot,)), steps=1, expected_batch=7.0):
             private.backward(drawn)
