@@ -1,0 +1,34 @@
+"""Runs the files of checks on the simulated accelerator, each in a process of its own: no other test meets the device."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.device.simulated.build import NoSimulatedDevice, build
+
+HERE = Path(__file__).parent
+FILES = sorted(HERE.glob("check_*.py"))
+
+
+@pytest.fixture(scope="module")
+def library():
+    try:
+        return build()
+    except NoSimulatedDevice as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_on_a_simulated_device(file, library):
+    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.device.leave_at_once"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *plugins, str(file)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+
+
+def test_there_are_checks_to_run():
+    assert len(FILES) >= 1
