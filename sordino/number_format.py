@@ -11,7 +11,7 @@ import math
 def round_up_to(digits: int, value: float) -> str:
     """Returns a number as text with `digits` significant digits, rounded up.
 
-    >>> rounded_up_to(4, 1.23401), rounded_up_to(4, float("inf"))
+    >>> round_up_to(4, 1.23401), round_up_to(4, float("inf"))
     ('1.235', 'inf')
     """
     if not math.isfinite(value) or value == 0:

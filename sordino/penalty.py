@@ -32,7 +32,7 @@ class L2:
         A record's share of the penalty is clipped with its gradient, so the cost is the same.
 
     Examples:
-        >>> L2({"conv": 0.1, "fc": 0.01}).of(["conv.weight", "fc.weight", "norm.weight"])
+        >>> L2({"conv": 0.1, "fc": 0.01}).strengths_for(["conv.weight", "fc.weight", "norm.weight"])
         {'conv.weight': 0.1, 'fc.weight': 0.01}
 
     """

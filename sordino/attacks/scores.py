@@ -25,7 +25,7 @@ _OFFLINE = 0.3
 def logit_of_label(logits: Values, labels: NDArray[np.int64]) -> Values:
     """Returns φ of each row: the label's logit less the log-sum of the others, without computing 1 − p.
 
-    >>> confidence(np.array([[2.0, 0.0]]), np.array([0]))
+    >>> logit_of_label(np.array([[2.0, 0.0]]), np.array([0]))
     array([2.])
     """
     rows = np.arange(len(labels))

@@ -33,7 +33,7 @@ _KAPPA = 0.1
 def log_e_of_normal_scale(z: Values) -> float:
     """Returns the log e-value against independent N(0, 1) values, for noise of any other scale.
 
-    >>> of_normal_scale(np.zeros(10)) > 20
+    >>> log_e_of_normal_scale(np.zeros(10)) > 20
     True
     """
     squares = float(np.square(z).sum())
@@ -60,7 +60,7 @@ def log_e_of_normal_pairs(x: Values, y: Values) -> float:
 def log_e_of_count(count: int, trials: int, rate: float) -> float:
     """Returns the log e-value against a Binomial(trials, rate) count, too small or too large.
 
-    >>> of_count(50, 100, 0.5) < 0 < of_count(90, 100, 0.5)
+    >>> log_e_of_count(50, 100, 0.5) < 0 < log_e_of_count(90, 100, 0.5)
     True
     """
     below, above = float(binom.cdf(count, trials, rate)), float(binom.sf(count - 1, trials, rate))

@@ -25,7 +25,7 @@ _UNKNOWN = 0.1
 def count_right_guesses(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> int:
     """Returns how many of 2 × each guesses are right; equal scores keep the order of the canaries.
 
-    >>> right(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, False, False, False]), 1)
+    >>> count_right_guesses(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, False, False, False]), 1)
     2
     """
     if not 0 < 2 * each <= len(scores) == len(inside):
@@ -39,7 +39,7 @@ def count_right_guesses(scores: NDArray[np.float64], inside: NDArray[np.bool_], 
 def best_number_of_guesses(canaries: int, mu: float) -> int:
     """Returns how many to guess at on each side, if a canary in the run shifts its score by μ deviations.
 
-    >>> 1 <= best(1000, 1.0) <= 500
+    >>> 1 <= best_number_of_guesses(1000, 1.0) <= 500
     True
     """
     validate.count("canaries", canaries, least=2)

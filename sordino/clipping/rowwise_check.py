@@ -44,8 +44,10 @@ def works_row_by_row(
     `result` is what it gave for all rows, if that is known already.
 
     >>> lengths = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    >>> row_by_row(lambda r: 1 / r, lengths, Rng.from_seed(0)), row_by_row(lambda r: r / r.max(), lengths, Rng.from_seed(0))
-    (True, False)
+    >>> works_row_by_row(lambda r: 1 / r, lengths, Rng.from_seed(0))
+    True
+    >>> works_row_by_row(lambda r: r / r.max(), lengths, Rng.from_seed(0))
+    False
     """
     n = len(rows.squared) if isinstance(rows, Norms) else len(rows)
     if n < 2:

@@ -24,7 +24,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def digest_of(*things: Any) -> int:
     """Returns 64 bits of these things, as a signed number.
 
-    >>> digest("draw", 3, [1.5]) == digest("draw", 3, [1.5]), digest("draw", 3) == digest("draw", 4)
+    >>> digest_of("draw", 3, [1.5]) == digest_of("draw", 3, [1.5]), digest_of("draw", 3) == digest_of("draw", 4)
     (True, False)
     """
     hashed = hashlib.blake2b(_bytes_of(things), digest_size=8)
@@ -68,7 +68,8 @@ def sum_of_marks(seed: int, numbers: Iterable[int]) -> int:
 
     Numbers that are missing, or there twice, change it.
 
-    >>> marks(7, [0, 1, 2]) == marks(7, [2, 0, 1]), marks(7, [0, 1, 1]) == marks(7, [0, 1, 2])
+    >>> in_order = sum_of_marks(7, [0, 1, 2])
+    >>> sum_of_marks(7, [2, 0, 1]) == in_order, sum_of_marks(7, [0, 1, 1]) == in_order
     (True, False)
     """
     z = np.fromiter(numbers, dtype=np.uint64) + np.uint64(1)

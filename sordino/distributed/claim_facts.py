@@ -61,7 +61,7 @@ class ClaimFacts:
 
     >>> facts = ClaimFacts(b"key")
     >>> facts.add("noise", {"multiplier": 1.1})
-    >>> facts.found["noise['multiplier']"].shown
+    >>> facts.facts["noise['multiplier']"].shown
     '1.1'
 
     """

@@ -27,7 +27,7 @@ class EpochLoader:
 def count_lots_per_epoch(records: int, expected_batch: float) -> int:
     """Returns the number of lots until about as many records were drawn as there are.
 
-    >>> lots_in_an_epoch(1000, 300)
+    >>> count_lots_per_epoch(1000, 300)
     4
     """
     return max(1, math.ceil(records / expected_batch - 1e-9))  # 1e-9: rate × N is rounded

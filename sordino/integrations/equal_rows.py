@@ -94,8 +94,8 @@ class RowDigests:
 
         >>> x = np.random.default_rng(0).random((300, 4))
         >>> trained = RowDigests.of(x[:200])
-        >>> trained.hold(x[200:]), trained.hold(x[:50].tolist()), trained.hold(x), trained.hold(x[:50].round(3))
-        (False, True, True, True)
+        >>> [trained.has_rows_of(table) for table in (x[200:], x[:50].tolist(), x, x[:50].round(3))]
+        [False, True, True, True]
         """
         for form in self.forms[:1] if one_is_enough else self.forms:
             row_digests = digests_of_rows(table, form.unit)

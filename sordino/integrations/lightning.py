@@ -187,7 +187,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
     def _void_if_trained_on(self, loaders: Any) -> None:
         for loader in _flatten_loaders(loaders):
             dataset = getattr(loader, "dataset", None)
-            if "data" in self._held and dataset is not None and self._held["data"].shares(dataset):
+            if "data" in self._held and dataset is not None and self._held["data"].shares_records_with(dataset):
                 self._held["ledger"].void(EVALUATED)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

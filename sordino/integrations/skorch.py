@@ -55,7 +55,7 @@ class _PrivateNet:
         """Returns lots for training; any other iterator voids the claim if it has records of the training set."""
         net: Any = self
         if not training:  # every way of theirs to predict, score or validate comes through here
-            if hasattr(net, "trained_on_") and net.trained_on_.shares(dataset):
+            if hasattr(net, "trained_on_") and net.trained_on_.shares_records_with(dataset):
                 net.ledger_.void(SCORED)
             return super().get_iterator(dataset, training=training)  # type: ignore[misc]
         # Look at what came before this fit: it may have read the records without noise.

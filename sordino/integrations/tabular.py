@@ -120,7 +120,8 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         table = check_array(x)
         if table.shape[1] != self.n_features_in_:
             raise ValueError(f"X has {table.shape[1]} columns: need the {self.n_features_in_} of fit")
-        if any(trained.hold(x) for trained in getattr(self, "_trained", ())):  # what is predicted for them has no noise
+        # What is predicted for records that were trained on has no noise. A loaded copy does not know them.
+        if any(trained.shares_rows_with(x) for trained in getattr(self, "_trained_tables", ())):
             self.ledger_.void(SCORED)
         found: Tensor = self.model_(self._scale_columns(table))
         return found
@@ -130,7 +131,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
 
         A loaded model predicts; its claim stays with this one.
         """
-        return {name: value for name, value in vars(self).items() if name not in ("private_", "_trained")}
+        return {name: value for name, value in vars(self).items() if name not in ("private_", "_trained_tables")}
 
 
 def _explain_repeated_rows(x: Array) -> str | None:

@@ -14,7 +14,7 @@ _ZEN_4 = ("AuthenticAMD", "25")
 def parse_cpuinfo(text: str) -> dict[str, str]:
     """Returns what is said of the first processor, by name.
 
-    >>> known("vendor_id : A")["vendor_id"]
+    >>> parse_cpuinfo("vendor_id : A")["vendor_id"]
     'A'
     """
     lines = [line.partition(":") for line in text.split("\n\n")[0].splitlines()]
@@ -43,7 +43,7 @@ def instruction_set(said: dict[str, str] | None = None) -> str:
 
     torch's libraries and the kernels look at both.
 
-    >>> instructions({"flags": "avx512f avx512_bf16"}).endswith(", bf16")
+    >>> instruction_set({"flags": "avx512f avx512_bf16"}).endswith(", bf16")
     True
     """
     import torch  # not for the noise, which needs none
@@ -58,9 +58,9 @@ def computes_sixteen_at_once(said: dict[str, str] | None = None) -> bool:
 
     In two pieces they are no faster than eight in most kernels, and rows that are no multiple of sixteen waste more.
 
-    >>> one_piece({"vendor_id": "GenuineIntel", "cpu family": "6"})
+    >>> computes_sixteen_at_once({"vendor_id": "GenuineIntel", "cpu family": "6"})
     True
-    >>> one_piece({"vendor_id": "AuthenticAMD", "cpu family": "25"})
+    >>> computes_sixteen_at_once({"vendor_id": "AuthenticAMD", "cpu family": "25"})
     False
     """
     said = _read_cpuinfo() if said is None else said
@@ -70,7 +70,8 @@ def computes_sixteen_at_once(said: dict[str, str] | None = None) -> bool:
 def torch_computes_sixteen_at_once(instructions: str, said: dict[str, str] | None = None) -> bool:
     """Returns whether torch computes sixteen floats in one piece: on such processors no kernel was timed.
 
-    >>> full_width("AVX2"), full_width("AVX512", {"vendor_id": "GenuineIntel", "cpu family": "6"})
+    >>> intel = {"vendor_id": "GenuineIntel", "cpu family": "6"}
+    >>> torch_computes_sixteen_at_once("AVX2"), torch_computes_sixteen_at_once("AVX512", intel)
     (False, True)
     """
     return instructions == "AVX512" and computes_sixteen_at_once(said)

@@ -195,7 +195,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
 
     Its keys are epsilon, delta, relation, unit, accountant, event, not_covered and rests_on; or reason alone.
 
-    >>> table(NoGuarantee("nothing was released"))
+    >>> claim_to_json(NoGuarantee("nothing was released"))
     {'reason': 'nothing was released'}
     """
     if isinstance(claim, NoGuarantee):
@@ -215,7 +215,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
 def explain_not_covered(name: str) -> str | None:
     """Returns why something is not covered, where this is known.
 
-    >>> explain(SEED) is None
+    >>> explain_not_covered(SEED) is None
     False
     """
     return _WHY.get(name)
@@ -224,7 +224,7 @@ def explain_not_covered(name: str) -> str | None:
 def describe_event(event: Event) -> str:
     """Returns an event on one line.
 
-    >>> describe(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
+    >>> describe_event(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
     '2000 × Poisson(0.01, Gaussian(1.1))'
     """
     if isinstance(event, events.Repeat):

@@ -39,9 +39,9 @@ def smallest_share(tested: int, confidence: float = CONFIDENCE) -> float:
 def describe_counts(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
     """Returns in words what became of the lots, for the claim.
 
-    >>> said([LotCounts(7200, 73), LotCounts()])
+    >>> describe_counts([LotCounts(7200, 73), LotCounts()])
     ('73 of 7,200 lots replayed with a record exchanged',)
-    >>> said([LotCounts(100, isolated=100)])
+    >>> describe_counts([LotCounts(100, isolated=100)])
     ('100 of 100 lots run record by record, by construction: no record can reach another, and nothing was tested',)
     """
     every = list(counts)
@@ -70,9 +70,9 @@ def describe_counts(counts: Iterable[LotCounts], unit: str = "record") -> tuple[
 def describe_assumptions(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
     """Returns one line about what a claim of a training run takes on the user's word; nothing where no lot was drawn.
 
-    >>> taken_on_your_word([LotCounts(7200, 73)])[0]
+    >>> describe_assumptions([LotCounts(7200, 73)])[0]
     'your word: initial weights are public, a record is one row of the data, no coupling shows in less than 5 % of lots'
-    >>> taken_on_your_word([LotCounts(100, isolated=100)])[0]
+    >>> describe_assumptions([LotCounts(100, isolated=100)])[0]
     'your word: initial weights are public, a record is one row of the data'
     """
     drawn = [count for count in counts if count.drawn]

@@ -33,7 +33,7 @@ class Sites(Dataset[Any]):
     """The records of all sites, one site after the other, of which some are held here.
 
     >>> data = Sites([2, 3], {1: ["a", "b", "c"]})
-    >>> len(data), data[2], data.places(np.array([0, 3])).tolist(), data.numbers(np.array([1])).tolist()
+    >>> len(data), data[2], data.to_local_places(np.array([0, 3])).tolist(), data.to_record_numbers(np.array([1])).tolist()
     (5, 'a', [1], [3])
     """
 
@@ -119,7 +119,7 @@ class CuttingBySite:
 def assign_sites(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
     """Returns which rank computes each site, of those that hold it: one that computes the fewest so far.
 
-    >>> owners([[0, 1], [1, 2]], 3)
+    >>> assign_sites([[0, 1], [1, 2]], 3)
     (0, 1, 1)
     """
     assigned: list[int] = []

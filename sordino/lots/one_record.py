@@ -30,7 +30,7 @@ _DEPTH = 3
 def dataset_of_one_record(dataset: Any, index: int) -> Any | None:
     """Returns a dataset of length 1 that holds the record at `index`, or None if that cannot be made.
 
-    >>> one_record(["a", "b", "c"], 1)
+    >>> dataset_of_one_record(["a", "b", "c"], 1)
     ['b']
     """
     if type(dataset) is TensorDataset:

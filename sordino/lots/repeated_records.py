@@ -53,7 +53,7 @@ _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype)
 def count_most_copies(dataset: Any, n: int) -> int:
     """Returns how often the most frequent record is in the dataset.
 
-    >>> most_copies(Subset(TensorDataset(torch.rand(5, 2)), [0, 1, 1, 4]), 4)
+    >>> count_most_copies(Subset(TensorDataset(torch.rand(5, 2)), [0, 1, 1, 4]), 4)
     2
     """
     if not _may_repeat_records(dataset):

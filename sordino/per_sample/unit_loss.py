@@ -35,7 +35,7 @@ def compute_unit_losses(loss_fn: LossFn, model: nn.Module, records: Any, taken: 
     """Returns one loss per unit, shape (U,): the mean of `loss_fn` over the records that are taken.
 
     >>> two = UnitBatch((torch.tensor([[1.0, 3.0], [5.0, 5.0]]),), torch.tensor([[True, True], [True, False]]))
-    >>> unit_losses(lambda m, x: 2 * x, nn.Identity(), *two)
+    >>> compute_unit_losses(lambda m, x: 2 * x, nn.Identity(), *two)
     tensor([ 4., 10.])
     """
     losses = losses_of(loss_fn, model, map_tensors(lambda leaf: leaf.flatten(0, 1), records))

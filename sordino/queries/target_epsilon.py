@@ -22,7 +22,7 @@ def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: f
     """Returns the smallest noise multiplier at which the run is (ε, δ)-DP.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
-    >>> sigma = noise_for(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), 1.0, 1e-5)
+    >>> sigma = calibrate_noise(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), 1.0, 1e-5)
     >>> PLD().epsilon(Repeat(Poisson(0.01, Gaussian(sigma)), 1000), 1e-5) <= 1.0
     True
     """

@@ -25,7 +25,7 @@ from sordino.schedules import Schedule
 def part_weights(rho: float, rounds: int) -> tuple[float, ...]:
     """Returns the weights of the parts.
 
-    >>> proportions(2.0, 1), proportions(1.0, 1), proportions(1.5, 2)
+    >>> part_weights(2.0, 1), part_weights(1.0, 1), part_weights(1.5, 2)
     ((0.5, 0.5), (1.0,), (0.3333333333333333, 0.3333333333333333, 0.33333333333333337))
     """
     rho = validate.positive("rho", rho, infinite=True)

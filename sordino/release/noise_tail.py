@@ -47,7 +47,7 @@ def delta_of_noise_end(event: Event, delta: float, relation: Relation, coordinat
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
     >>> run = Repeat(Poisson(0.01, Gaussian(1.0)), 10_000)
-    >>> f"{unsupported(run, 1e-5, Relation.ADD_OR_REMOVE, 10**7):.1e}"
+    >>> f"{delta_of_noise_end(run, 1e-5, Relation.ADD_OR_REMOVE, 10**7):.1e}"
     '1.6e-11'
     """
     moves = 2 if relation is Relation.REPLACE else 1

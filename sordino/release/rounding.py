@@ -40,7 +40,7 @@ MOST_ROWS = 1 << 14
 def rounding_slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
     """Returns the relative slack for sums of at most `rows` records at once in this type.
 
-    >>> f"{slack(256):.2%}"
+    >>> f"{rounding_slack(256):.2%}"
     '0.42%'
     """
     if rows > MOST_ROWS:

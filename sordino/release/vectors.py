@@ -169,7 +169,7 @@ def common_buffer(grads: dict[str, Tensor]) -> Tensor | None:
     """Returns the one buffer behind these tensors, 1-D with a few zeros between them, or None if they share none.
 
     >>> both = torch.zeros(32)
-    >>> flat({"a": both[:6].view(2, 3), "b": both[16:20]}).shape
+    >>> common_buffer({"a": both[:6].view(2, 3), "b": both[16:20]}).shape
     torch.Size([32])
     """
     tensors = list(grads.values())

@@ -74,7 +74,7 @@ def locate_blocks(total: int, start: int, count: int) -> Iterator[tuple[int, int
 
     For each block: its first value, its length, and from where to where in it.
 
-    >>> list(blocks_at(total=3 * BLOCK, start=BLOCK - 2, count=5))
+    >>> list(locate_blocks(total=3 * BLOCK, start=BLOCK - 2, count=5))
     [(0, 262144, 262142, 262144), (262144, 262144, 0, 3)]
     """
     if not 0 <= start <= start + count <= total:

@@ -27,7 +27,7 @@ def numbers_telling_size(sampler: Sampler, n: int, expected_batch: float | None)
     """Returns what the claim must name because the rate or the divisor may tell the number of records.
 
     >>> from sordino.sampling.poisson import Poisson
-    >>> told_size(Poisson(256 / 50_021), 50_021, None), told_size(Poisson(0.01), 50_021, None)
+    >>> numbers_telling_size(Poisson(256 / 50_021), 50_021, None), numbers_telling_size(Poisson(0.01), 50_021, None)
     (['dataset size, by the rate'], [])
     """
     if sampler.size_is_public:

@@ -115,7 +115,7 @@ class Ranges:
 def find_bins(values: Tensor) -> Tensor:
     """Returns the bin of every number, from the lowest to the highest; `BINS` for one that is not finite.
 
-    >>> bins_of(torch.tensor([-1e30, 0.0, 1.0, 3.0, 1e30, float("nan")])).tolist()
+    >>> find_bins(torch.tensor([-1e30, 0.0, 1.0, 3.0, 1e30, float("nan")])).tolist()
     [0, 51, 62, 63, 102, 103]
     """
     finite = torch.isfinite(values)
@@ -131,7 +131,7 @@ def find_bins(values: Tensor) -> Tensor:
 def edges_of_bin(place: int) -> tuple[float, float]:
     """Returns the lower and the upper edge of a bin.
 
-    >>> edges(62), edges(51), edges(40)
+    >>> edges_of_bin(62), edges_of_bin(51), edges_of_bin(40)
     ((1.0, 2.0), (-0.0009765625, 0.0009765625), (-2.0, -1.0))
     """
     step = place - _POWERS

@@ -59,7 +59,7 @@ def largest_possible_accuracy(curve: Tradeoff) -> float:
     """Returns 1 − min over α of (α + f(α))/2, the largest possible share of correct guesses with a fair coin.
 
     >>> import numpy as np
-    >>> round(most_right(Tradeoff(np.array([0.0]), np.array([0.2]))), 3)
+    >>> round(largest_possible_accuracy(Tradeoff(np.array([0.0]), np.array([0.2]))), 3)
     0.6
     """
     grid = np.linspace(0, 1, 2001)

@@ -85,7 +85,7 @@ class ReplayResult:
     def probability_of_passing(self, share: float) -> float:
         """Returns the probability that a run with this share of bad steps would have passed.
 
-        >>> round(Replayed(100, checked=list(range(20))).passes_with(0.1), 3)
+        >>> round(ReplayResult(100, checked=list(range(20))).probability_of_passing(0.1), 3)
         0.122
         """
         return float((1 - share) ** len(self.checked))

@@ -32,7 +32,7 @@ def parse_command(command: type[Any], arguments: list[str], prog: str, about: st
 def extract_message(box: str, prog: str) -> str:
     r"""Returns the message in a framed error text, with the nearest known flag if there is one.
 
-    >>> one_line("╭─ Value error ─╮\n│ Error parsing --steps: 'abc' │\n│ ──────── │\n│ help │", "sordino train")
+    >>> extract_message("╭─ Value error ─╮\n│ Error parsing --steps: 'abc' │\n│ ──────── │\n│ help │", "sordino train")
     "Error parsing --steps: 'abc'; see `sordino train --help`"
     """
     words: list[str] = []

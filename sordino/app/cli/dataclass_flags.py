@@ -37,7 +37,7 @@ def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag
 def default_of_unset_flag(default: bool) -> Any:
     """Returns the default of a yes-or-no flag that was not given, which is a number and no bool.
 
-    >>> unsaid(True) is True, bool(unsaid(True))
+    >>> default_of_unset_flag(True) is True, bool(default_of_unset_flag(True))
     (False, True)
     """
     return int(default)
@@ -52,7 +52,7 @@ def read_field_docs(table: type[Any]) -> dict[str, str]:
     """Returns the text under each field of a class.
 
     >>> from sordino.app.runs.recipe import Recipe
-    >>> field_docs(Recipe)["bound"]
+    >>> read_field_docs(Recipe)["bound"]
     "Clip bound on each record's gradient."
     """
     (class_node,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body

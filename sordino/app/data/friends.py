@@ -58,7 +58,7 @@ def load_friends() -> tuple[SpokenLines, SpokenLines]:
 def split_final_marks(line: str) -> tuple[str, int]:
     """Returns a line without the marks at its end, and its class.
 
-    >>> marked("Does he eat chalk?!"), marked("Sounds like a date to me.")
+    >>> split_final_marks("Does he eat chalk?!"), split_final_marks("Sounds like a date to me.")
     (('Does he eat chalk', 1), ('Sounds like a date to me', 0))
     """
     text = line.rstrip(" .!?-…\"'")

@@ -15,7 +15,7 @@ _TRAINED = {
 def format_command(scenario: Scenario, multiplier: float) -> str:
     """Returns a command line: training if the data set is known, accounting otherwise.
 
-    >>> command(Scenario(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
+    >>> format_command(Scenario(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
     'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
     """
     if scenario.task is not None:

@@ -14,7 +14,7 @@ from sordino.accounting.meaning import percent
 def describe_audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns a name and a sentence for each known kind of audit, in a fixed order; malformed findings are left out.
 
-    >>> audits({"replay": {"passed": True, "checked": 20, "run_steps": 640, "digests": 612, "chain": "9f"}})[0][0]
+    >>> describe_audits({"replay": {"passed": True, "checked": 20, "run_steps": 640, "digests": 612, "chain": "9f"}})[0][0]
     'Replay'
     """
     descriptions = []

@@ -126,7 +126,7 @@ def _format_factor(epsilon: float) -> str:
 def _format_chance(delta: float) -> str:
     """Returns a small probability in words, if it is one in a whole number.
 
-    >>> _chance(1e-5), _chance(3e-6)
+    >>> _format_chance(1e-5), _format_chance(3e-6)
     ('1 in 100,000', '3e-06')
     """
     whole = round(1 / delta) if delta > 0 else 0

@@ -25,7 +25,7 @@ COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_OR
 def colour_of(method: str) -> str:
     """Returns the colour of a method, or grey for a curve that belongs to none.
 
-    >>> colour("dpsgd") == colour("decoupled"), colour("dpsgd") == colour("sorted")
+    >>> colour_of("dpsgd") == colour_of("decoupled"), colour_of("dpsgd") == colour_of("sorted")
     (True, False)
     """
     if method and method not in COLOURS:

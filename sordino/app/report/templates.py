@@ -27,7 +27,7 @@ def template_environment() -> Environment:
 def escape_markdown(text: object) -> str:
     """Returns text that stays on its line and in its table cell.
 
-    >>> print(markdown("a < b  c"))
+    >>> print(escape_markdown("a < b  c"))
     a &lt; b c
     """
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")

@@ -53,7 +53,7 @@ Table = Mapping[str, Mapping[str, Any]]
 def find_changes(saved: Table, current: Table) -> tuple[str, str]:
     """Returns, in words, the changes that would make it another run and those that only forbid a replay.
 
-    >>> changed({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
+    >>> find_changes({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
     ('', 'learning_rate was 1.0, is 0.5')
     """
     forbidden_changes: list[str] = []

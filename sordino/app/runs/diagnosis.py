@@ -36,7 +36,7 @@ DISCLOSED: Mapping[str, str] = {"lengths": LENGTHS, "classes": CLASSES, "substep
 def parse_names(text: str | None) -> tuple[str, ...]:
     """Returns the names in a comma-separated list, in the order of `NAMES`, and refuses unknown ones.
 
-    >>> asked("lengths,cosines"), asked(None)
+    >>> parse_names("lengths,cosines"), parse_names(None)
     (('cosines', 'lengths'), ())
     """
     if text is None:

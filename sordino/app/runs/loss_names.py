@@ -51,7 +51,7 @@ def hill_landscape(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
     >>> import torch
     >>> at = torch.tensor([[0.0, 0.0], [2.0, 0.2], [4.0, 0.0]])
-    >>> [round(value, 2) for value in hill(nn.Identity(), at, at).tolist()]
+    >>> [round(value, 2) for value in hill_landscape(nn.Identity(), at, at).tolist()]
     [1.66, 1.8, 0.06]
     """
     at: Tensor = model(x)

@@ -62,7 +62,7 @@ METHODS: Mapping[str, Method] = {
 def method_by_name(name: str) -> Method:
     """Returns the method of this name.
 
-    >>> method("automatic").about
+    >>> method_by_name("automatic").about
     'every gradient normalised to the bound (Bu et al. 2022)'
     """
     if name not in METHODS:

@@ -41,7 +41,7 @@ class TrialCount(Protocol):
 class NegativeBinomial:
     """Truncated negative binomial, at least one run.
 
-    >>> NegativeBinomial(10.0).stop
+    >>> NegativeBinomial(10.0).stopping_probability
     0.1
     """
 

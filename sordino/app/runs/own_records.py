@@ -133,7 +133,7 @@ def read_own_file(
 def number_names(whose: Sequence[str]) -> Tensor:
     """Returns a number for each name, counted in the order in which the names are met.
 
-    >>> numbered(["ann", "bob", "ann"]).tolist()
+    >>> number_names(["ann", "bob", "ann"]).tolist()
     [0, 1, 0]
     """
     numbers: dict[str, int] = {}

@@ -124,7 +124,8 @@ def learning_rate_schedule(recipe: Recipe) -> Schedule:
     """Returns the learning rate as a public function of the step.
 
     >>> from sordino.app.runs import find
-    >>> rate = learning_rate(find("mnist").but(learning_rate=1.0, schedule="linear", schedule_steps=4, final_rate=0.5))
+    >>> recipe = find("mnist").but(learning_rate=1.0, schedule="linear", schedule_steps=4, final_rate=0.5)
+    >>> rate = learning_rate_schedule(recipe)
     >>> [rate(step) for step in range(6)]
     [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]
     """

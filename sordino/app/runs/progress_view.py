@@ -81,7 +81,7 @@ class Silent:
 def format_spent(epsilon: float | None, budget: float | None) -> str:
     """Returns ε spent and its budget as words.
 
-    >>> spent_of(1.2341, 3.0), spent_of(None, 3.0)
+    >>> format_spent(1.2341, 3.0), format_spent(None, 3.0)
     ('ε 1.235 of 3', 'no guarantee')
     """
     if epsilon is None:

@@ -110,7 +110,7 @@ def make_settings(
     """Returns settings from a recipe, or its name, and fields of `Recipe` and `Options`; a field that is None is not
     given.
 
-    >>> settle("mnist", {"epsilon": 2.0, "steps": 100, "seed": 1}).recipe.steps
+    >>> make_settings("mnist", {"epsilon": 2.0, "steps": 100, "seed": 1}).recipe.steps
     100
     """
     # Sort the fields into those of the recipe and those of the options; unknown names are refused.

@@ -45,7 +45,7 @@ class Spread:
     def of_values(values: Sequence[float | None]) -> Spread | None:
         """Returns the spread of some values, or None if a run has no such number.
 
-        >>> Spread.of([1.0, 3.0])
+        >>> Spread.of_values([1.0, 3.0])
         Spread(mean=2.0, deviation=1.4142135623730951, values=(1.0, 3.0))
         """
         finite_values = tuple(value for value in values if value is not None and math.isfinite(value))

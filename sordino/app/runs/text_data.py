@@ -62,7 +62,7 @@ def compute_text_features(texts_given: list[str], features: str, say: Say) -> Te
 def hash_words(texts_given: list[str]) -> Tensor:
     """Returns the square roots of hashed word counts, (N, 4096), with each row scaled to length 8.
 
-    >>> words(["one two one", ""]).square().sum(1).tolist()
+    >>> hash_words(["one two one", ""]).square().sum(1).tolist()
     [64.0, 0.0]
     """
     counts = torch.zeros(len(texts_given), PLACES)

@@ -17,7 +17,7 @@ from sordino import validate
 def upper_bound(count: int, trials: int, error: float) -> float:
     """Returns an upper confidence bound on a rate after `count` of `trials`; it is wrong with probability `error`.
 
-    >>> round(upper(0, 100, 0.05), 6) == round(1 - 0.05 ** (1 / 100), 6)
+    >>> round(upper_bound(0, 100, 0.05), 6) == round(1 - 0.05 ** (1 / 100), 6)
     True
     """
     _check_counts(count, trials, error)
@@ -32,7 +32,7 @@ def lower_bound(count: int, trials: int, error: float) -> float:
 def tail_probability(count: int, trials: int, rate: float) -> float:
     """Returns P[W ≥ count], W ~ Binomial(trials, rate), to full relative precision in the tail.
 
-    >>> at_least(2, 2, 0.5)
+    >>> tail_probability(2, 2, 0.5)
     0.25
     """
     return 1.0 if count <= 0 else float(binom.sf(count - 1, trials, rate))

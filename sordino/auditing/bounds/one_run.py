@@ -38,7 +38,7 @@ def largest_probability(canaries: int, guesses: int, right: int, epsilon: float,
 def epsilon_lower_bound(canaries: int, guesses: int, right: int, delta: float, error: float = 0.05) -> float:
     """Returns a lower bound on the run's ε at δ; it is wrong with probability `error`.
 
-    >>> round(epsilon(100, 100, 100, 0.0), 4)  # p^100 = 0.05
+    >>> round(epsilon_lower_bound(100, 100, 100, 0.0), 4)  # p^100 = 0.05
     3.493
     """
     check_counts(canaries, guesses, right)
@@ -65,7 +65,7 @@ def check_counts(canaries: int, guesses: int, right: int) -> None:
 def largest_provable_epsilon(guesses: int, error: float = 0.05) -> float:
     """Returns the most that so many guesses can show, all of them right, at δ = 0.
 
-    >>> round(ceiling(1000), 2)  # about ln(1000 / 3)
+    >>> round(largest_provable_epsilon(1000), 2)  # about ln(1000 / 3)
     5.81
     """
     return epsilon_lower_bound(guesses, guesses, guesses, 0.0, error)

@@ -47,7 +47,7 @@ def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
 
     It has two digits and is rounded up.
 
-    >>> chance(1, 1, 1, gaussian(1.0))  # one canary, one guess: right with probability Φ(1/2) = 0.6915
+    >>> p_value(1, 1, 1, inverse_of_gaussian(1.0))  # one canary, one guess: right with probability Φ(1/2) = 0.6915
     0.7
     """
     low, high = _SMALLEST, 1.0

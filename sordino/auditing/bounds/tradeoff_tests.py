@@ -24,7 +24,7 @@ Inverse: TypeAlias = Callable[[float], float]
 def inverse_of_gaussian(mu: float) -> Inverse:
     """Returns the inverse of G_μ: Φ(Φ⁻¹(y) − μ).
 
-    >>> round(gaussian(1.0)(0.5), 4)
+    >>> round(inverse_of_gaussian(1.0)(0.5), 4)
     0.1587
     """
     return lambda y: float(ndtr(ndtri(y) - mu))
@@ -95,7 +95,7 @@ class LessNoisyFamily:
     def noise_factor(number: int) -> float:
         """Returns the factor of the noise.
 
-        >>> Louder.factor(8)
+        >>> LessNoisyFamily.noise_factor(8)
         0.5
         """
         return math.pow(2.0, -number / _STEPS)

@@ -149,7 +149,7 @@ def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
 def parse_number(cell: str) -> float | None:
     """Returns a cell as a finite number, or None.
 
-    >>> number("1e3"), number("nan"), number("1_000")
+    >>> parse_number("1e3"), parse_number("nan"), parse_number("1_000")
     (1000.0, None, None)
     """
     try:

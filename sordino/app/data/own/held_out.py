@@ -18,7 +18,7 @@ _BYTES = 8
 def choose_held_out(records: Iterable[bytes], share: float) -> NDArray[np.bool_]:
     """Returns for each record whether it is held out; about this share of them are.
 
-    >>> held_out([b"one", b"two", b"three", b"one"], 0.5).tolist()
+    >>> choose_held_out([b"one", b"two", b"three", b"one"], 0.5).tolist()
     [True, False, True, True]
     """
     hash_limit = int(share * 2 ** (8 * _BYTES))
