@@ -67,8 +67,8 @@ def engine(layered: bool = False) -> Captured:
 def untested() -> Iterator[None]:
     """Without standing tests, which take half of a short run; they draw from streams of their own, and `train` has them."""
     with (
-        patch("sordino.runtime_checks.test_runner.Guard.before_backward", lambda *_, **__: None),
-        patch("sordino.runtime_checks.test_runner.Guard.before_claim", lambda *_, **__: None),
+        patch("sordino.runtime_checks.test_runner.NeighbourTestRunner.before_backward", lambda *_, **__: None),
+        patch("sordino.runtime_checks.test_runner.NeighbourTestRunner.before_claim", lambda *_, **__: None),
     ):
         yield
 
