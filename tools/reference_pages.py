@@ -183,7 +183,7 @@ def noun_page(noun: type[Any], declared: Declaration) -> str:
     """Returns the page of a building block: description, proof, names on the command line, a script."""
     name = noun.__name__
     lines = [f"# {name}", "", f"::: {noun.__module__}", "    options:", "      show_root_heading: false"]
-    lines += ["      show_root_toc_entry: false", f"      members: [{name}]", "      heading_level: 1"]
+    lines += ["      show_root_toc_entry: false", f"      members: [{name}]", "      heading_level: 2"]
     lines += [f"      filters: ['!^_', {_INSIDE}]", ""]
     proof = _rows_of_claims(name)
     if proof:
