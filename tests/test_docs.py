@@ -95,6 +95,14 @@ def test_every_page_is_in_the_menu():
     assert [page for page in pages if f": {page}\n" not in menu] == []
 
 
+def test_the_version_is_the_same_everywhere():
+    from sordino.version import __version__
+
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f'__version__ = "{__version__}"' in (ROOT / "lab" / "sordino_lab" / "__init__.py").read_text()
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == __version__
+
+
 def test_the_opacus_side_of_the_diff_runs_too():
     pytest.importorskip("opacus", reason="opacus is in the extra [bench], not in [dev]")
     _, code = BLOCK.findall((ROOT / "docs" / "from_opacus.md").read_text())[0]

@@ -242,3 +242,7 @@ def describe_event(event: Event) -> str:
         else:
             values.append(f"{value:.6g}" if isinstance(value, float) else str(value))
     return f"{type(event).__name__}({', '.join(values)})"
+
+
+claim = make_claim
+"""The name of `make_claim` in version 0.2, which pages showed; it goes with 0.4."""

@@ -73,7 +73,7 @@ class _Convolve(torch.autograd.Function):
             }
             fewer = _find_winograd(ctx.geometry)
             if fewer is not None:
-                ways["winograd"] = partial(fewer.backward, *given, ctx.workspace.scratch)
+                ways["winograd"] = partial(fewer.backward, *given, ctx.workspace.allocate_temporary)
             found = _run_fastest("input", g, weight, ctx.geometry, ways, ctx.workspace)
         return found, None, None, None, None, None
 
