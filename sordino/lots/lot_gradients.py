@@ -158,9 +158,9 @@ class LotGradients:
 
         What reads a parameter outside its module's forward reads nan where parameters are gathered layer by layer.
         """
-        with Seeded(0, self.device), self.gathered_parameters():
+        with Seeded(0), self.gathered_parameters():
             gathered_norms = self.compute_gradients(probe_batch).norms()
-        with Seeded(0, self.device), self._parameters_for_passes():
+        with Seeded(0), self._parameters_for_passes():
             layered_norms = self.compute_gradients(probe_batch).norms()
         if not torch.allclose(gathered_norms.squared, layered_norms.squared, rtol=_NORM_TOLERANCE, equal_nan=True):
             raise Refusal(
@@ -178,7 +178,7 @@ class LotGradients:
 
         Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
         """
-        seeded = Seeded(stream.seed(), self.device)
+        seeded = Seeded(stream.seed())
         return seeded if self._sharded is None else self._seeded_sharded_passes(seeded)
 
     @contextmanager
@@ -258,7 +258,7 @@ class LotGradients:
         if notify_watcher:
             watcher, self.watcher = self.watcher, None
         if ranked is not None:  # what is drawn for all chunks of a pass is the same on all ranks
-            set_seed(ranked.begin_pass(), self.device)
+            set_seed(ranked.begin_pass())
         # What is random for all records of a pass is drawn once, in `_backend_for_pass`, and not once per batch.
         parameters = self._names.trained
         if not parameters:
@@ -283,7 +283,7 @@ class LotGradients:
         """Yields the batches of this rank; each is loaded and computed under its own seed, whichever rank does it."""
         loads = iter(lot.loads())
         for place in range(len(ranked.numbers)):
-            set_seed(ranked.begin_chunk(place), self.device)
+            set_seed(ranked.begin_chunk(place))
             yield next(loads)
 
     def generate_parts_moved(

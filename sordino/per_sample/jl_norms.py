@@ -98,7 +98,6 @@ class JL:
         seed = _draw_seed()  # of the forward passes, which must all drop the same
         directions = torch.Generator().manual_seed(_draw_seed() if self.directions is None else self.directions)
         wrapped, b, silent = FunctionalLoss(model, loss_fn), batch_size(batch), _padding_rows(model, parameters)
-        device = next(iter(theta.values())).device
 
         def losses(values: dict[str, Tensor]) -> Tensor:
             """Returns the losses at these parameters."""
@@ -110,11 +109,11 @@ class JL:
             for name, row in silent:
                 tangent[name] = tangent[name].index_fill(0, torch.tensor(row, device=tangent[name].device), 0)
             try:
-                with Seeded(seed, device), warnings.catch_warnings():  # torch's own, about how it loads its formulas
+                with Seeded(seed), warnings.catch_warnings():  # torch's own, about how it loads its formulas
                     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
                     found: tuple[Tensor, Tensor] = jvp(losses, (theta,), (tangent,))  # type: ignore[assignment]
             except (RuntimeError, NotImplementedError) as error:
-                with Seeded(seed, device), torch.no_grad():
+                with Seeded(seed), torch.no_grad():
                     losses_of(loss_fn, model, batch)  # fails too if forward mode is not to blame
                 raise Refusal(
                     f"this model has no forward-mode derivative ({error}), which JL needs; use the default backend"
@@ -202,7 +201,7 @@ class _Estimated:
     def _weighted_gradient(self, batch: Any, w: Tensor) -> Grads:
         """Returns the gradient of the weighted losses of a batch, with the random numbers of the estimates."""
         parameters = trainable_parameters(self._model)
-        with torch.enable_grad(), Seeded(self._seed, next(iter(parameters.values())).device):
+        with torch.enable_grad(), Seeded(self._seed):
             losses = require_loss_per_sample(losses_of(self._loss_fn, self._model, batch), len(w))
         found = torch.autograd.grad(losses, list(parameters.values()), w.to(losses), allow_unused=True)
         return {

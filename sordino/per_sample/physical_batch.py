@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sordino.kernels.allocator import return_free_memory
 from sordino.per_sample.batch_structure import call_loss as losses_of
 from sordino.release.rounding import USUAL_ROWS
+from sordino.rng.global_generators import preserve_generators
 
 SHARE = 0.25
 """The share of the free memory that per-sample gradients may take."""
@@ -45,8 +46,9 @@ _ROOM = 0.9  # of plain training's memory for what the backward pass leaves: mor
 
 def free_bytes(device: torch.device) -> int:
     """Returns the memory free on a device; a cautious guess where it cannot be asked."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        ask = getattr(torch.get_device_module(device), "mem_get_info", None)
+        return _UNKNOWN if ask is None else int(ask(device)[0])
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
@@ -75,7 +77,7 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
         return tensor.detach()  # an output that holds the graph which holds it would never be freed
 
     with (
-        torch.random.fork_rng(),
+        preserve_generators(),
         torch.enable_grad(),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
     ):

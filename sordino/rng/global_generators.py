@@ -2,6 +2,7 @@
 
 A forward pass may draw from any of the three: dropout from torch, SpecAugment from numpy, a mixup from `random`. To run one
 again with the same randomness all of them must be set, and whether anything was drawn at all is read off their states.
+Torch has a generator for the CPU and one for every device of the accelerator; all of them are meant.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from sordino.rng.device_generators import device_generators
 
 _NUMPY_SEEDS = 2**32
 
@@ -24,16 +27,16 @@ class GlobalState:
     """Where the generators stand at one moment."""
 
     cpu: Tensor
-    devices: tuple[tuple[int, Tensor], ...]
+    devices: tuple[Tensor, ...]
     numpy: dict[str, Any]
     python: tuple[Any, ...]
 
     @staticmethod
-    def capture(devices: Sequence[int] = ()) -> GlobalState:
-        """Returns the states of the CPU's, these CUDA devices', numpy's and Python's generators."""
+    def capture() -> GlobalState:
+        """Returns the states of the CPU's, the devices', numpy's and Python's generators."""
         return GlobalState(
             torch.get_rng_state(),
-            tuple((index, torch.cuda.get_rng_state(index)) for index in devices),
+            tuple(generator.get_state() for generator in device_generators()),
             np.random.get_state(legacy=False),
             random.getstate(),
         )
@@ -41,8 +44,7 @@ class GlobalState:
     def restore(self) -> None:
         """Sets the generators back to this state."""
         torch.set_rng_state(self.cpu)
-        for index, state in self.devices:
-            torch.cuda.set_rng_state(state, index)
+        _restore_devices(self.devices)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
 
@@ -50,7 +52,8 @@ class GlobalState:
         """Returns whether nobody drew between the two states."""
         return (
             torch.equal(self.cpu, other.cpu)
-            and all(torch.equal(a, b) for (_, a), (_, b) in zip(self.devices, other.devices, strict=True))
+            and len(self.devices) == len(other.devices)
+            and all(map(torch.equal, self.devices, other.devices))
             and self.equals_outside_torch(other)
         )
 
@@ -70,44 +73,56 @@ class TorchState:
     """Where torch's generators alone stand: some microseconds, for passes that are seldom made again."""
 
     cpu: Tensor
-    devices: tuple[tuple[int, Tensor], ...]
+    devices: tuple[Tensor, ...]
 
     @staticmethod
-    def capture(devices: Sequence[int] = ()) -> TorchState:
-        """Returns the states of the generators of the CPU and of these CUDA devices."""
-        return TorchState(torch.get_rng_state(), tuple((i, torch.cuda.get_rng_state(i)) for i in devices))
+    def capture() -> TorchState:
+        """Returns the states of the generators of the CPU and of all devices."""
+        return TorchState(torch.get_rng_state(), tuple(generator.get_state() for generator in device_generators()))
 
     def restore(self) -> None:
         """Sets torch's generators back to this state."""
         torch.set_rng_state(self.cpu)
-        for index, state in self.devices:
-            torch.cuda.set_rng_state(state, index)
+        _restore_devices(self.devices)
 
 
-def draw_next() -> tuple[int, float, int]:
-    """Draws the next number of torch, numpy and Python each.
+def _restore_devices(states: Sequence[Tensor]) -> None:
+    """Sets the devices' generators back; those of an accelerator that was started since then are left alone."""
+    if states:
+        for generator, state in zip(device_generators(), states, strict=True):
+            generator.set_state(state)
+
+
+NextDraws: TypeAlias = tuple[tuple[int | bytes, ...], float, int]
+"""The next number of torch with the states of its devices' generators, of numpy and of Python."""
+
+
+def draw_next() -> NextDraws:
+    """Draws the next number of torch, numpy and Python each; of devices it returns where their generators stand.
 
     After one seed they are equal if as much was drawn from each since, which is cheap to ask.
 
     The numbers are drawn: for code that seeds the generators anew, or puts them back.
     """
-    return int(torch.empty((), dtype=torch.int64).random_()), np.random.random_sample(), random.getrandbits(64)
+    of_torch = int(torch.empty((), dtype=torch.int64).random_())
+    of_devices = (generator.get_state().numpy().tobytes() for generator in device_generators())
+    return (of_torch, *of_devices), np.random.random_sample(), random.getrandbits(64)
 
 
-def seed_all(seed: int, devices: Sequence[int] = ()) -> None:
+def seed_all(seed: int) -> None:
     """Sets every generator to what this seed gives."""
     # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
     torch.default_generator.manual_seed(seed)
-    for index in devices:
-        torch.cuda.default_generators[index].manual_seed(seed)
+    for generator in device_generators():
+        generator.manual_seed(seed)
     np.random.seed(seed % _NUMPY_SEEDS)
     random.seed(seed)
 
 
 @contextmanager
-def preserve_generators(devices: Sequence[int] = ()) -> Iterator[None]:
+def preserve_generators() -> Iterator[None]:
     """Puts the generators back at the end, whatever is drawn or seeded inside."""
-    before = GlobalState.capture(devices)
+    before = GlobalState.capture()
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ random order or a random choice may leave a layer out or mix records now and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -30,17 +30,17 @@ class RandomDraws(Enum):
     OTHER = "something else, which may decide what happens to a whole batch"
 
 
-def find_random_draws(run: Callable[[], object], devices: Sequence[int] = ()) -> RandomDraws:
+def find_random_draws(run: Callable[[], object]) -> RandomDraws:
     """Runs a forward pass and returns what it draws at random. The generators are left as they were.
 
     Every operation is noted on its way, which takes time: a pass over a few records is enough.
     """
-    with preserve_generators(devices):
-        seed_all(0, devices)
-        began = GlobalState.capture(devices)
+    with preserve_generators():
+        seed_all(0)
+        began = GlobalState.capture()
         with torch.no_grad(), _NamedDraws() as draws:
             run()
-        ended = GlobalState.capture(devices)
+        ended = GlobalState.capture()
     if began.equals(ended):
         return RandomDraws.NOTHING
     return RandomDraws.MASKS if draws.names <= _MASKS and began.equals_outside_torch(ended) else RandomDraws.OTHER

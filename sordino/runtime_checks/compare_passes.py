@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sordino.rng.global_generators import NextDraws
+
 _FLOOR = 0.05
 """Lengths and losses below this share of the usual one are compared as if they had it."""
 NOTHING = 1e-12
@@ -29,7 +31,7 @@ class PassResult:
     lengths: Tensor  # (B,)
     total: Mapping[str, Tensor]  # Σ of the watched rows' directions, with the signs and lengths of the first pass
     drawn: bool  # from a global generator, on the way
-    ended: tuple[int, float, int]  # what the generators would have drawn next
+    ended: NextDraws  # what the generators would have drawn next
     shapes: tuple[tuple[int, ...], ...]  # of the batch
 
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from sordino.lots.chunking import cut_into_batches
 from sordino.lots.loading import Alter, BatchReader
 from sordino.per_sample import batch_structure as batches
+from sordino.per_sample.formulas.gradient_part import is_autocast_on
 from sordino.per_sample.protocol import PerSample
 from sordino.per_sample.unit_loss import UnitBatch
 from sordino.release.sensitivity import EXACT
@@ -74,21 +75,19 @@ class OwnPass:
     Args:
         stream: the secret choices of this test.
         exchange: whether rows of the whole batch will be exchanged, for which a sum of directions is remembered.
-        device: where the model is, whose generator is remembered too.
 
     """
 
-    def __init__(self, stream: Rng, *, exchange: bool, device: torch.device) -> None:
+    def __init__(self, stream: Rng, *, exchange: bool) -> None:
         self._stream, self._exchange = stream, exchange
-        self._devices = [device.index or 0] if device.type == "cuda" else []
         self.remembered: RememberedPass | None = None
         self.batch: Any = None  # the one that was watched
 
     def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
         """Makes the training pass over `batch` and remembers what it showed; returns what `make` returns."""
-        began = GlobalState.capture(self._devices)
+        began = GlobalState.capture()
         part, losses = make()
-        ended = GlobalState.capture(self._devices)
+        ended = GlobalState.capture()
         norms, self.batch = part.norms(), batch
         # Estimated lengths differ from pass to pass by design, and units choose their records anew each time.
         if norms.estimate == EXACT and type(batch) is not UnitBatch and len(losses) >= 2:
@@ -166,7 +165,7 @@ class OwnPassTest:
             return None
         places = stream.permutation(len(first))[: min(COMPANY, max(1, len(first) // 2))]
         # Training must not notice the test: its generators are put back.
-        with preserve_generators([index for index, _ in training_pass.began.devices]), torch.enable_grad():
+        with preserve_generators(), torch.enable_grad():
             seen, batch = self._measure_in_other_company(load, first[places], n, stream)
             far = _largest_difference(training_pass, seen, torch.from_numpy(places), len(places))
             if far <= _OTHER:
@@ -273,7 +272,7 @@ class OwnPassTest:
         source = int(kept[int(stream.integers(1, len(kept))[0])])
         exchanged = _replace_rows(training_pass.batch, places, source)
         variants = [_make_extreme(exchanged, places[::2], stream), exchanged]
-        with preserve_generators([index for index, _ in training_pass.began.devices]), torch.enable_grad():
+        with preserve_generators(), torch.enable_grad():
             # Rows that are made extreme as well come first; the user's code may refuse those.
             for batch in variants:
                 if batch is None:
@@ -295,7 +294,7 @@ class OwnPassTest:
         assert weights is not None, "remembered for this question"
         assert training_pass.total is not None, "remembered for this question"
         total = part.weighted_sum(weights.to(squared.device))
-        if not GlobalState.capture([index for index, _ in training_pass.ended.devices]).equals(training_pass.ended):
+        if not GlobalState.capture().equals(training_pass.ended):
             return None  # the exchanged rows decide how much is drawn, so the two cannot be compared
         rows = torch.nonzero(training_pass.watched).flatten()
         seen = part.losses.detach().cpu()[rows], squared.detach().cpu().sqrt()[rows]
@@ -322,7 +321,7 @@ class OwnPassTest:
 
     def _tolerance(self, training_pass: RememberedPass) -> float:
         """Returns the relative difference that rounding may make between batches of other shapes."""
-        low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        low = is_autocast_on()
         half = (torch.bfloat16, torch.float16)
         low = low or training_pass.losses.dtype in half or any(p.dtype in half for p in self._model.parameters())
         return _LOW if low else _OTHER

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from sordino.lots.loading import Alter, BatchReader
 from sordino.per_sample import batch_structure as batches
+from sordino.per_sample.formulas.gradient_part import is_autocast_on
 from sordino.per_sample.loss_probe import evaluation_mode
 from sordino.per_sample.protocol import PerSample
 from sordino.per_sample.user_state import UserState
@@ -557,8 +558,7 @@ class _RunningTest:
         """Returns whether some of the model computes in half precision."""
         half = (torch.bfloat16, torch.float16)
         return (
-            torch.is_autocast_enabled("cpu")
-            or torch.is_autocast_enabled("cuda")
+            is_autocast_on()
             or any(p.dtype in half for p in self._test._model.parameters())
             or self._first.losses.dtype in half
         )

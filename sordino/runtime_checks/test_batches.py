@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from sordino.lots.loading import Alter, BatchReader
 from sordino.per_sample.batch_structure import list_tensors
-from sordino.rng.global_generators import draw_next, seed_all
+from sordino.rng.global_generators import NextDraws, draw_next, seed_all
 
-Draws = tuple[int, float, int]
+Draws = NextDraws
 """What the global generators give next."""
 
 

@@ -152,7 +152,7 @@ class NeighbourTestRunner:
                 self._ask_on_few_records(lot, stream, thorough=pieces.ask_all_questions), step_was_taken=step_was_taken
             )
         # The other questions wait for the training pass, which the watcher remembers.
-        own = OwnPass(stream, exchange=pieces.ask_with_rows_exchanged, device=self._gradients.device)
+        own = OwnPass(stream, exchange=pieces.ask_with_rows_exchanged)
         state = None
         if pieces.ask_in_other_company or pieces.ask_with_rows_exchanged:
             self._gradients.watcher = own
@@ -256,9 +256,9 @@ class NeighbourTestRunner:
         if type(batch) is UnitBatch or not batches.batch_size(batch):
             return RandomDraws.OTHER
         rows = batches.move_to(batches.take_rows(batch, slice(0, _NAMED)), gradients.device)
-        loss, devices = gradients.loss_for(rows), [gradients.device.index or 0] * int(gradients.device.type == "cuda")
+        loss = gradients.loss_for(rows)
         with keep_vectors(find_spectral_vectors(list(self._model.modules()))):
-            draws = find_random_draws(lambda: batches.call_loss(loss, self._model, rows), devices)
+            draws = find_random_draws(lambda: batches.call_loss(loss, self._model, rows))
         return RandomDraws.MASKS if draws is RandomDraws.NOTHING else draws
 
     def _ask_on_few_records(self, lot: _PendingTestLot, stream: Rng, *, thorough: bool) -> CouplingFinding | None:

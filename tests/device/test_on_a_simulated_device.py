@@ -31,4 +31,4 @@ def test_on_a_simulated_device(file, library):
 
 
 def test_there_are_checks_to_run():
-    assert len(FILES) >= 1
+    assert len(FILES) >= 3

@@ -42,7 +42,7 @@ from sordino.per_sample.model_inventory import Inventory
 from sordino.per_sample.protocol import Backend, LossFn, Norms, PerSample, trainable_parameters
 from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.refusal import Refusal
-from sordino.rng.global_generators import TorchState
+from sordino.rng.global_generators import TorchState, preserve_generators
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Captured:
         trial = Captured(replace(self.options, measure=False, verify=False))
         inventory = Inventory(model)
         try:
-            with torch.random.fork_rng(), keep_vectors(find_spectral_vectors(inventory.modules)):
+            with preserve_generators(), keep_vectors(find_spectral_vectors(inventory.modules)):
                 trial.compute_for_inventory(inventory, loss_fn, batch)
         except Refusal:  # of a model that cannot be trained as it is: the first lot says so
             return 0

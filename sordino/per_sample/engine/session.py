@@ -52,14 +52,9 @@ class Session:
         inventory = Inventory(model)
         return Session(inventory, self.loss_fn, make_plan(inventory), self.options, self.workspace)
 
-    def list_cuda_devices(self) -> list[int]:
-        """Returns the CUDA devices of the model, which have random generators of their own."""
-        devices = {p.device for p in self.model.parameters()}
-        return sorted({device.index for device in devices if device.type == "cuda" and device.index is not None})
-
     def capture_rng(self) -> TorchState:
         """Returns the state of torch's generators, for a pass that may have to be made again."""
-        return TorchState.capture(self.list_cuda_devices() if self.plan.parameters[0].is_cuda else ())
+        return TorchState.capture()
 
     def keep_vectors(self) -> AbstractContextManager[None]:
         """Restores the vectors of spectral normalisations after the context, so that a repeated pass is the same."""

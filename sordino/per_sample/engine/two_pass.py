@@ -45,7 +45,7 @@ class TwoPassResult:
         """Runs the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
         self._session, self._batch, self._scale = session, batch, scale
         parameters, b = session.plan.parameters, batch_size(batch)
-        self._initial_rng = GlobalState.capture(session.list_cuda_devices())
+        self._initial_rng = GlobalState.capture()
         self.inner: Tensor | None = None  # ⟨g_i, θ⟩
         if products:
             self.inner = torch.zeros(b, len(parameters), dtype=torch.float64, device=parameters[0].device)
@@ -128,7 +128,7 @@ class TwoPassResult:
 
     def _repeat_pass(self, take: Take) -> None:
         """Runs a pass that draws what the first drew, and leaves the generators as it found them."""
-        with preserve_generators(self._session.list_cuda_devices()):
+        with preserve_generators():
             self._initial_rng.restore()
             self._run_pass(take)
 

@@ -85,8 +85,8 @@ def _find_left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]
     """Returns the positions of layers without a rule that own a parameter which is still in the graph."""
     plan = session.plan
     tape = session.make_tape(LARGER_RUN, Mode.HAND_OVER, layouts)
-    with torch.enable_grad(), preserve_generators(session.list_cuda_devices()), session.keep_vectors():
-        seed_all(0, session.list_cuda_devices())
+    with torch.enable_grad(), preserve_generators(), session.keep_vectors():
+        seed_all(0)
         with session.record_on(tape):
             nodes = find_reachable_nodes(session.compute_losses(more, LARGER_RUN))
     kept = find_unrecorded_parameters(nodes, plan.columns)
@@ -104,7 +104,7 @@ def _compare_runs(session: Session, more: Any, known: Layouts) -> _LayoutFinding
     Where the model draws at random, draws are steady, so that both runs have the same; and several seeds are tried,
     until every layer was called: a random choice may leave some out.
     """
-    with preserve_generators(session.list_cuda_devices()):
+    with preserve_generators():
         # Two runs suffice if nothing is drawn.
         found = _compare_two_runs(session, more, known, None)
         if found is not None:
@@ -126,14 +126,14 @@ def _compare_two_runs(session: Session, more: Any, known: Layouts, seed: int | N
 
     With a seed, draws are steady; without one, it returns None where something was drawn.
     """
-    plan, devices = session.plan, session.list_cuda_devices()
+    plan = session.plan
     names = {position: name for position, name, _ in plan.rules}
     tapes, loose = [], False
     # Run the model at both sizes on a tape that only logs shapes.
     for n in (SMALLER_RUN, LARGER_RUN):
         tape = session.make_tape(n, Mode.SHAPES, known)
-        seed_all(seed or 0, devices)
-        began = GlobalState.capture(devices)
+        seed_all(seed or 0)
+        began = GlobalState.capture()
         steady = nullcontext() if seed is None else SteadyDraws(seed)
         with (
             torch.enable_grad(),
@@ -143,7 +143,7 @@ def _compare_two_runs(session: Session, more: Any, known: Layouts, seed: int | N
             steady,
         ):
             losses = session.compute_losses(take_rows(more, slice(0, n)), n)
-        if seed is None and not began.equals(GlobalState.capture(devices)):
+        if seed is None and not began.equals(GlobalState.capture()):
             return None
         # Note whether a parameter is used outside the recorded layers.
         nodes = find_reachable_nodes(losses)

@@ -28,7 +28,7 @@ def find_layouts_again(session: Session, batch: Any) -> Layouts:
     """Returns where the layers have their samples on a batch of another length."""
     more = take_rows(batch, torch.arange(LARGER_RUN) % batch_size(batch))
     kept, without = session.keep_vectors(), without_dropout(session.modules, everything=False)
-    with preserve_generators(session.list_cuda_devices()), kept, without:
+    with preserve_generators(), kept, without:
         return find_sample_layouts(session, more)
 
 
@@ -39,7 +39,7 @@ def learn_from_first_batch(session: Session, batch: Any) -> None:
     # generators.
     more = take_rows(batch, torch.arange(LARGER_RUN) % batch_size(batch))
     kept = session.keep_vectors()
-    with preserve_generators(session.list_cuda_devices()), kept, torch.backends.cudnn.flags(enabled=False):
+    with preserve_generators(), kept, torch.backends.cudnn.flags(enabled=False):
         with without_dropout(session.modules, everything=False):
             plan.layouts = find_sample_layouts(session, more)
         # Choose the memory format of convolutions: as the options say, by timing, or by the model's shapes.

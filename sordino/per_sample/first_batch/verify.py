@@ -21,7 +21,7 @@ from sordino.per_sample.engine.tape import Checkpointed
 from sordino.per_sample.engine.two_pass import run_two_passes
 from sordino.per_sample.first_batch.find_layouts import LARGER_RUN, find_sample_layouts
 from sordino.per_sample.first_batch.without_dropout import without_dropout
-from sordino.per_sample.formulas.gradient_part import leave_norms_as_computed
+from sordino.per_sample.formulas.gradient_part import is_autocast_on, leave_norms_as_computed
 from sordino.per_sample.protocol import PerSample, trainable_parameters
 from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.refusal import Refusal
@@ -105,10 +105,7 @@ def _find_worst_disagreement(session: Session, more: Any) -> tuple[tuple[float, 
 def _draws_only_masks(session: Session, more: Any) -> bool:
     """Returns whether masks of dropout are all that a pass draws."""
     with session.keep_vectors():
-        return (
-            find_random_draws(lambda: session.compute_losses(more, LARGER_RUN), session.list_cuda_devices())
-            is RandomDraws.MASKS
-        )
+        return find_random_draws(lambda: session.compute_losses(more, LARGER_RUN)) is RandomDraws.MASKS
 
 
 def _compare_in_double(session: Session, more: Any) -> float | None:
@@ -133,7 +130,7 @@ def _compare_in_double(session: Session, more: Any) -> float | None:
 
 def _tolerance(model: nn.Module) -> float:
     """Returns the relative difference that rounding may explain in the model's precision."""
-    low = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    low = is_autocast_on()
     low = low or any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
     return _AGREE_LOW if low else _AGREE
 
@@ -181,16 +178,15 @@ def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple
 
 def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
     """Returns the engine's answer, and whether its pass drew at random."""
-    devices = session.list_cuda_devices()
-    seed_all(seed, devices)
-    began = GlobalState.capture(devices)
+    seed_all(seed)
+    began = GlobalState.capture()
     try:
         grads: PerSample = session.run_passes(more, scale)
     except Checkpointed:
         session.plan.needs_two_passes = True
-        seed_all(seed, devices)
+        seed_all(seed)
         grads = run_two_passes(session, more, scale)
-    return grads, not began.equals(GlobalState.capture(devices))
+    return grads, not began.equals(GlobalState.capture())
 
 
 def _iterate_single_gradients(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
@@ -203,7 +199,7 @@ def _iterate_single_gradients(session: Session, more: Any, scale: Tensor, seed: 
 
 def _iterate_joint_gradients(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
     """Yields autograd's gradients by name, of samples that share one pass with this seed."""
-    seed_all(seed, session.list_cuda_devices())
+    seed_all(seed)
     with torch.enable_grad(), session.keep_vectors():
         losses = session.compute_losses(more, LARGER_RUN)
     for i in range(LARGER_RUN):

@@ -76,6 +76,13 @@ def is_autocasting(device: torch.device) -> bool:
     return bool(_any_autocast()) and torch.is_autocast_enabled(device.type)
 
 
+def is_autocast_on() -> bool:
+    """Returns whether autocast is on for the CPU or for the accelerator, whichever kind it is."""
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = ("cpu",) if accelerator is None else ("cpu", accelerator.type)
+    return any(map(torch.is_autocast_enabled, kinds))
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Switches autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
     if is_autocasting(device):

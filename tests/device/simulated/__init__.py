@@ -2,7 +2,7 @@
 
     from tests.device.simulated import start
     sim = start()                       # from here on device="sim" works in this process
-    model.to("sim")
+    move(model)                         # model.to("sim"), with tied parameters kept tied
     with sim.counting() as cost:        # launches, copies, bytes and waits, and who asked for them
         private.backward(...)
     with sim.switches(tf32=True):       # or round_by_shape, unordered, no_float64
@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from tests.device.simulated.build import NoSimulatedDevice, build
 
-__all__ = ["Cost", "NoSimulatedDevice", "Simulated", "build", "start"]
+__all__ = ["Cost", "NoSimulatedDevice", "Simulated", "build", "move", "start"]
 
 DEVICES = 2
 _WATCHER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p)
@@ -184,6 +185,19 @@ class Simulated:
 def start() -> Simulated:
     """Loads the simulated accelerator into this process, once; `device="sim"` and `"sim:1"` work from then on."""
     return Simulated(build())
+
+
+def move(model: nn.Module, device: str = "sim") -> nn.Module:
+    """Moves a model to the device as `.to` moves one to CUDA: parameters stay the same objects, and shared ones shared.
+
+    For backends outside PyTorch `.to` makes new parameters unless it is told to swap their contents.
+    """
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return model.to(device)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def _call_site(package: str) -> str:
