@@ -11,6 +11,7 @@ import sordino as sd
 from sordino.accounting import PLD
 from sordino.events import Exponential, FixedSize, Gaussian, Group, Laplace, Poisson, Relation, Repeat, Shuffle
 from sordino.ledger import claims
+from sordino.privacy_loss import noise_ends
 from sordino.release import noise_tail
 from sordino.release.noise_tail import delta_of_noise_end
 from sordino.release.release import choose
@@ -38,9 +39,9 @@ def test_the_ends_are_those_of_the_generators():
     cosine, sine = np.empty((2, 1), dtype=np.float32)
     smallest = np.array([normals.refine_uniform(0, 0)])
     normals.box_muller(smallest, np.zeros(1, dtype=np.uint32), 1.0, cosine, sine)
-    assert float(cosine[0]) == pytest.approx(noise_tail._END, rel=1e-6)
-    assert float(smallest[0]) * 2.0**-31 == 2.0**-noise_tail.RADIUS_BITS
-    assert Stuck(0).laplace(1).abs().item() == pytest.approx(noise_tail.LAPLACE_BITS * math.log(2))
+    assert float(cosine[0]) == pytest.approx(noise_ends.GAUSSIAN_END, rel=1e-6)
+    assert float(smallest[0]) * 2.0**-31 == 2.0**-noise_ends.RADIUS_BITS
+    assert Stuck(0).laplace(1).abs().item() == pytest.approx(noise_ends.LAPLACE_BITS * math.log(2))
 
 
 @pytest.mark.parametrize("s", [0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 9.0])

@@ -11,17 +11,7 @@ from sordino.accounting.budget import Budget, BudgetExhausted
 from sordino.accounting.calibration.calibrate import calibrate
 from sordino.accounting.calibration.rejection import Rejection, best_of, chance_of_acceptance, rejection, thresholded
 from sordino.accounting.calibration.single_release import exponential, laplace
-from sordino.accounting.gaussian import (
-    analytic_gaussian,
-    classical_gaussian,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_mu,
-)
-from sordino.accounting.privacy_loss.phases import relation_of
-from sordino.accounting.privacy_loss.projection import projected_clipping
-from sordino.accounting.privacy_loss.shuffling import shuffle_lower_bound
-from sordino.accounting.privacy_loss.stopping import expected_runs, liu_talwar
+from sordino.accounting.phases import relation_of
 from sordino.accounting.theorems import (
     advanced_drv,
     advanced_kov,
@@ -40,6 +30,16 @@ from sordino.accounting.tradeoff import (
     subsampled_tradeoff,
     tradeoff,
 )
+from sordino.events.projected_clipping import projected_clipping
+from sordino.privacy_loss.gaussian import (
+    analytic_gaussian,
+    classical_gaussian,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+)
+from sordino.privacy_loss.shuffling import shuffle_lower_bound
+from sordino.privacy_loss.stopping import expected_runs, liu_talwar
 
 __all__ = [
     "OPACUS_ORDERS",

@@ -1,4 +1,4 @@
-"""What an accountant is: a pure function from an event to ε at a δ. Imports events, nothing else, and never torch."""
+"""The protocol of accountants: a pure function from an event to ε at a δ. Never imports torch."""
 
 from __future__ import annotations
 
@@ -6,25 +6,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sordino.events import Event
+from sordino.events.phase_collector import Unsupported
 
-
-class Unsupported(Exception):
-    """An event, or a part of one, for which an accountant has no theorem.
-
-    Examples:
-        >>> from sordino.accounting import Basic
-        >>> from sordino.events import Gaussian, Mixture
-        >>> try:
-        ...     Basic().epsilon(Mixture((0.5, 0.5), (Gaussian(1.0), Gaussian(2.0))), delta=1e-5)
-        ... except Unsupported as error:
-        ...     print(type(error.event).__name__)
-        Mixture
-
-    """
-
-    def __init__(self, event: Event, why: str) -> None:
-        self.event = event
-        super().__init__(f"{event!r}: {why}")
+__all__ = ["Accountant", "Unsupported"]
 
 
 class Accountant(Protocol):

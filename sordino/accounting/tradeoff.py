@@ -17,10 +17,9 @@ from scipy.special import ndtr, ndtri
 from sordino import validate
 from sordino.accounting.accountant import Accountant
 from sordino.accounting.accountants.pld import PLD
-from sordino.accounting.gaussian import gaussian_mu
-from sordino.accounting.privacy_loss.pairs import Array
-from sordino.accounting.privacy_loss.phases import is_private
-from sordino.events import Event
+from sordino.events import Event, is_private
+from sordino.privacy_loss.gaussian import gaussian_mu
+from sordino.privacy_loss.pairs import Array
 
 _POINTS = 60
 _LEAST_DELTA = 1e-10

@@ -27,21 +27,26 @@ Privacy: `Poisson(q, Together(a, b))` and `Together(Poisson(q, a), Poisson(q, b)
 two releases on one draw, amplified once; the second two independent draws.
 """
 
-from sordino.events.algebra import canonical, children, compose, counted, relations, walk
-from sordino.events.base import Event, Relation
+from sordino.events.algebra import canonical, children, compose, is_private, relations, walk
+from sordino.events.balls_in_bins_pass import BallsInBins
+from sordino.events.base import Event, register_event
 from sordino.events.codec import from_json, to_json
-from sordino.events.composition import Group, Repeat, Together, TuneNegativeBinomial, TunePoisson
-from sordino.events.draws import BallsInBins, Batch, FixedSize, Poisson, Shuffle, TruncatedPoisson
-from sordino.events.mechanisms import (
-    DiscreteGaussian,
-    Exponential,
-    Gaussian,
-    Laplace,
-    Mixture,
-    NonPrivate,
-    ProjectedClip,
-    RandomisedResponse,
-)
+from sordino.events.composition import Repeat, Together, counted
+from sordino.events.discrete_gaussian_noise import DiscreteGaussian
+from sordino.events.exponential_choice import Exponential
+from sordino.events.fixed_size_draw import FixedSize
+from sordino.events.gaussian_noise import Gaussian
+from sordino.events.laplace_noise import Laplace
+from sordino.events.mixture import Mixture
+from sordino.events.non_private import NonPrivate
+from sordino.events.poisson_draw import Poisson
+from sordino.events.projected_clipping import ProjectedClip
+from sordino.events.randomised_response import RandomisedResponse
+from sordino.events.record_group import Group
+from sordino.events.relation import Relation
+from sordino.events.search_of_runs import TuneNegativeBinomial, TunePoisson
+from sordino.events.shuffled_pass import Batch, Shuffle
+from sordino.events.truncated_poisson_draw import TruncatedPoisson
 
 __all__ = [
     "BallsInBins",
@@ -70,6 +75,8 @@ __all__ = [
     "compose",
     "counted",
     "from_json",
+    "is_private",
+    "register_event",
     "relations",
     "to_json",
     "walk",

@@ -1,49 +1,28 @@
-"""What every event is, and which datasets count as neighbours."""
+"""The base class of events: what every event can be asked, with defaults that are safe for a new one.
+
+An event is a frozen dataclass in a file of its own. That file says all that is known about it: the neighbouring relation,
+the dominating pair or the phases it adds, its Rényi divergence if it has a theorem of its own, the end of its noise. The
+accountants, the codec, the ledger and the audits ask by the methods below. CONTRIBUTING.md shows how to add an event.
+
+**Privacy:** what an event does not say is refused: without a dominating pair it is `Unsupported`. Events inside it are
+found in its fields, so a `NonPrivate` part can be hidden nowhere.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any, ClassVar
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
 
 from sordino import validate
-
-
-class Relation(StrEnum):
-    """Which two datasets count as neighbours. A guarantee is meaningless without it.
-
-    Examples:
-        >>> [str(relation) for relation in Relation]
-        ['add-or-remove-one', 'replace-one', 'zero-out-one']
-
-    """
-
-    ADD_OR_REMOVE = "add-or-remove-one"
-    REPLACE = "replace-one"
-    ZERO_OUT = "zero-out-one"
-
-    @property
-    def meaning(self) -> str:
-        """How two neighbours differ, in words.
-
-        >>> Relation.REPLACE.meaning
-        'one record replaced by another'
-        """
-        return self.between("record")
-
-    def between(self, unit: str) -> str:
-        """The same where a unit is something else than a record.
-
-        >>> Relation.ADD_OR_REMOVE.between("speaker")
-        'one speaker added or removed'
-        """
-        return _MEANINGS[self].format(unit)
-
-
-_MEANINGS = {
-    Relation.ADD_OR_REMOVE: "one {} added or removed",
-    Relation.REPLACE: "one {} replaced by another",
-    Relation.ZERO_OUT: "one {}'s contribution replaced by nothing",
-}
+from sordino.events.phase_collector import PhaseCollector, Unsupported
+from sordino.events.relation import Relation
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.pairs import Array, Pair
+from sordino.privacy_loss.renyi import sampled_curve
 
 
 class Event:
@@ -58,16 +37,163 @@ class Event:
 
     assumes: ClassVar[str] = ""
     """For a way of sampling: what a claim about it takes to be true of the draws, for the report."""
+    relation: ClassVar[Relation | None] = None
+    """For a way of sampling: the neighbouring relation that its theorem is about."""
+    is_one_draw: ClassVar[bool] = False
+    """Whether one such event stands for one draw, so that a run of so many draws has as many of them."""
+    is_tight: ClassVar[bool] = True
+    """Whether some data attain the phases; if not, lower bounds come from `lower_epsilon` and `lower_delta` alone."""
+    is_counted_one_by_one: ClassVar[bool] = False
+    """Whether basic and advanced composition count k such events as k releases, rather than what k amount to together."""
+    no_renyi_divergence: ClassVar[str] = ""
+    """Why the event has no finite Rényi divergence; empty if it has one."""
+
+    # What is inside the event.
+
+    def inner_events(self) -> tuple[Event, ...]:
+        """Returns the events directly inside this one, wherever its fields hold them."""
+        found: list[Event] = []
+        for value in vars(self).values():
+            if isinstance(value, Event):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found += [item for item in value if isinstance(item, Event)]
+        return tuple(found)
+
+    def walk(self) -> Iterator[Event]:
+        """Yields the event and everything inside it, outermost first."""
+        yield self
+        for inner in self.inner_events():
+            yield from inner.walk()
+
+    def with_inner_events(self, change: Callable[[Event], Event]) -> Self:
+        """Returns this event with every event directly inside it changed; itself if nothing changes."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        is_same = True
+        for name, value in fields.items():
+            if isinstance(value, Event):
+                fields[name] = change(value)
+                is_same = is_same and fields[name] is value
+            elif isinstance(value, tuple):
+                fields[name] = tuple(change(item) if isinstance(item, Event) else item for item in value)
+                is_same = is_same and all(new is old for new, old in zip(fields[name], value, strict=True))
+        return self if is_same else self.from_fields(fields)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns an event with these fields, every one of which is validated by the constructor."""
+        return cls(**fields)
+
+    def is_shortest(self) -> bool:
+        """Returns whether nothing can be left out of this event; False where that would take longer to find out."""
+        return not self.inner_events()
+
+    def shorten(self) -> Event:
+        """Returns the shortest event that is equal to this one."""
+        return self.with_inner_events(lambda inner: inner.shorten())
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` makes an equal event."""
-        from sordino.events.codec import to_json  # the codec knows every event, so it comes last
+        """Returns a JSON object from which `from_json` makes an equal event."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every concrete event is a dataclass
+        return {"type": type(self).__name__, **{field.name: _encode(getattr(self, field.name)) for field in fields}}
 
-        return to_json(self)
+    # What the event costs.
+
+    def dominating_pair(self, moves: int) -> Pair:
+        """Returns the dominating pair of one release on all the data, when a sum moves by `moves` contributions.
+
+        Raises `Unsupported` for events that have none, such as ways of sampling: they add phases instead.
+        """
+        raise Unsupported(self, "no theorem for this event here")
+
+    def add_phases(self, collector: PhaseCollector, count: int) -> None:
+        """Adds what `count` such events amount to under the collector's relation; by default, their dominating pair."""
+        collector.add(Sampled(self.dominating_pair(collector.moves)), count)
+
+    def add_group_phases(self, collector: PhaseCollector, group: Event, size: int, count: int) -> None:
+        """Adds what `count` such events amount to for `size` records that come and go together.
+
+        Args:
+            collector: to add to.
+            group: the event that asks, named if there is no theorem.
+            size: how many records.
+            count: how often the event happens.
+
+        """
+        raise Unsupported(group, "no theorem for groups of this event")
+
+    def renyi_curve(self, orders: Array, relation: Relation) -> Array:
+        """Returns the Rényi divergence at each order; by default, the sum of the divergences of the phases."""
+        for inner in self.walk():
+            if inner.no_renyi_divergence:
+                raise Unsupported(inner, inner.no_renyi_divergence)
+        collector = PhaseCollector(relation)
+        self.add_phases(collector, 1)
+        total = np.zeros(len(orders))
+        for sampled, count in collector.phases():
+            if sampled.pair.no_renyi_divergence:
+                raise Unsupported(self, sampled.pair.no_renyi_divergence)
+            total += count * sampled_curve(sampled, orders)
+        return total
+
+    def without_amplification(self) -> Event:
+        """Returns an event that dominates this one and is cheap to account for; by default, this one."""
+        return self
+
+    def lower_epsilon(self, count: int, delta: float) -> float:
+        """Returns an ε that `count` such events certainly reach at δ; asked only if `is_tight` is False."""
+        return 0.0
+
+    def lower_delta(self, count: int, epsilon: float) -> float:
+        """Returns a δ that `count` such events certainly reach at ε; asked only if `is_tight` is False."""
+        return 0.0
+
+    # The noise of the event.
+
+    def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
+        """Returns what the end of the generated noise adds to δ, for a sum that moves by `moves` contributions.
+
+        By default it is the sum over the events inside. Sampling could only make it smaller, which is not used.
+        """
+        return math.fsum(inner.noise_end(moves, delta, coordinates) for inner in self.inner_events())
+
+    def scale_noise(self, factor: float) -> Event:
+        """Returns the event with its noise multiplied by a factor; choices cost ε divided by it."""
+        return self.with_inner_events(lambda inner: inner.scale_noise(factor))
 
 
-def checked(event: object) -> Event:
-    """The event, or that of a noise such as sordino.Gaussian(1.1), which says it itself; anything else is refused."""
+def _encode(value: Any) -> Any:
+    if isinstance(value, Event):
+        return value.to_json()
+    return [_encode(item) for item in value] if isinstance(value, tuple) else value
+
+
+_TYPES: dict[str, type[Event]] = {}
+Kind = TypeVar("Kind", bound=type[Event])
+
+
+def register_event(kind: Kind) -> Kind:
+    """Registers a kind of event under its name, so that JSON can hold it. Used as a decorator above `@dataclass`.
+
+    Raises if the class is no frozen dataclass, or if another event has the same name: files that name an event would
+    otherwise come to mean something else.
+    """
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:
+        raise TypeError(f"{kind.__name__}: an event must be a frozen dataclass; write @dataclass(frozen=True) below")
+    known = _TYPES.get(kind.__name__, kind)
+    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ValueError(f"{kind.__name__}: {known.__module__} has an event of this name; choose another one")
+    _TYPES[kind.__name__] = kind
+    return kind
+
+
+def event_types() -> Mapping[str, type[Event]]:
+    """Returns every registered kind of event by its name."""
+    return _TYPES
+
+
+def require_event(event: object) -> Event:
+    """Returns the event, or that of a noise such as sordino.Gaussian(1.1), which says it itself; refuses anything else."""
     event = getattr(event, "as_event", event)
     if not isinstance(event, Event):
         raise TypeError(f"event={event!r}: must be an event of sordino.events, not {type(event).__name__}")
@@ -78,7 +204,7 @@ LEAST_NOISE = 1e-9
 """Less noise than this, relative to what a record contributes, is none: ε would be beyond floating point."""
 
 
-def checked_noise(name: str, value: object) -> float:
+def require_noise(name: str, value: object) -> float:
     """Returns the size of a noise; refuses what is not positive, and what is too little to be accounted for."""
     result = validate.positive(name, value)
     if result < LEAST_NOISE:
@@ -87,5 +213,5 @@ def checked_noise(name: str, value: object) -> float:
 
 
 def set_field(event: Event, name: str, value: object) -> None:
-    """Store a validated value in a frozen dataclass."""
+    """Stores a validated value in a frozen dataclass."""
     object.__setattr__(event, name, value)

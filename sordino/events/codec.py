@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from sordino.events.base import Event
-from sordino.events.composition import Together
-
-_PACKAGE = "sordino.events."
-
-
-def _types() -> dict[str, type[Event]]:
-    """Every event of this package by its name; all of them are imported with it."""
-    return {kind.__name__: kind for kind in Event.__subclasses__() if kind.__module__.startswith(_PACKAGE)}
+from sordino.events.base import Event, event_types
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """A JSON object: the class under `type`, its fields beside it.
+    """Returns a JSON object: the class under `type`, its fields beside it.
 
     Args:
         event: any event.
@@ -33,22 +25,11 @@ def to_json(event: Event) -> dict[str, Any]:
         {'type': 'Gaussian', 'multiplier': 1.0}
 
     """
-    result: dict[str, Any] = {"type": type(event).__name__}
-    for field in dataclasses.fields(event):  # type: ignore[arg-type]  # every concrete event is a dataclass
-        result[field.name] = _encode(getattr(event, field.name))
-    return result
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Event):
-        return to_json(value)
-    if isinstance(value, tuple):
-        return [_encode(item) for item in value]
-    return value
+    return event.to_json()
 
 
 def from_json(data: str | Mapping[str, Any]) -> Event:
-    """The event that `to_json` described; text or an object already parsed. Every field is validated again.
+    """Returns the event that `to_json` described, from text or from an object already parsed; validates every field.
 
     Args:
         data: what `to_json` gave, or its text.
@@ -62,7 +43,7 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
 
     """
     parsed = json.loads(data) if isinstance(data, str) else data
-    types = _types()
+    types = event_types()
     if not isinstance(parsed, Mapping) or parsed.get("type") not in types:
         known = ", ".join(sorted(types))
         raise ValueError(f"not an event: {str(parsed)[:80]!r}; need an object whose 'type' is one of {known}")
@@ -71,10 +52,7 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
     given = {name: _decode(value) for name, value in parsed.items() if name != "type"}
     if set(given) != names:
         raise ValueError(f"{kind.__name__}: needs the fields {sorted(names)}, got {sorted(given)}")
-    if kind is Together:
-        return Together(*given["events"])
-    make: Callable[..., Event] = kind
-    return make(**given)
+    return kind.from_fields(given)
 
 
 def _decode(value: Any) -> Any:

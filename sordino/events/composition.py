@@ -1,17 +1,31 @@
-"""Several releases as one: composition, groups of records, the best of many runs."""
+"""Composition: several events as one, and one event many times.
+
+**Privacy:** composed events add up: their phases, their Rényi divergences, the ends of their noise. Several releases on
+one and the same draw are one release whose dominating pair is the product of theirs.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
 
 from sordino import validate
-from sordino.events.base import Event, checked, set_field
+from sordino.events.base import Event, register_event, require_event, set_field
+from sordino.events.phase_collector import PhaseCollector, Unsupported
+from sordino.events.relation import Relation
+from sordino.privacy_loss.pairs import Array, GaussianPair, Pair
+from sordino.privacy_loss.sampled_pairs import product
 
 MOST_REPETITIONS = 2**53
 """Whole numbers beyond it are no floats, and no run repeats anything so often."""
 
 
+@register_event
 @dataclass(frozen=True)
 class Repeat(Event):
     """`event`, `count` times, each on its own draw if it is sampled.
@@ -31,12 +45,42 @@ class Repeat(Event):
     count: int
 
     def __post_init__(self) -> None:
-        set_field(self, "event", checked(self.event))
+        set_field(self, "event", require_event(self.event))
         set_field(self, "count", validate.count("count", self.count))
         if self.count > MOST_REPETITIONS:
             raise ValueError(f"count: a number of {len(str(self.count))} digits: must be at most {MOST_REPETITIONS:,}")
 
+    def shorten(self) -> Event:
+        """Returns the inner event with all counts multiplied, or the inner event alone if it happens once."""
+        inner, count = _one_run(self)
+        return inner if count == 1 else Repeat(inner, count)
 
+    def dominating_pair(self, moves: int) -> Pair:
+        """Returns the pair of all repetitions on one and the same draw."""
+        return _pair_on_one_draw(self, moves)
+
+    def add_phases(self, collector: PhaseCollector, count: int) -> None:
+        """Adds the phases of the inner event, so many times."""
+        self.event.add_phases(collector, count * self.count)
+
+    def add_group_phases(self, collector: PhaseCollector, group: Event, size: int, count: int) -> None:
+        """Adds the phases of the inner event for a group, so many times."""
+        self.event.add_group_phases(collector, group, size, count * self.count)
+
+    def renyi_curve(self, orders: Array, relation: Relation) -> Array:
+        """Returns the inner event's divergences, so many times: divergences of one order add up."""
+        return self.count * self.event.renyi_curve(orders, relation)
+
+    def without_amplification(self) -> Event:
+        """Returns the repetition of what dominates the inner event."""
+        return Repeat(self.event.without_amplification(), self.count)
+
+    def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
+        """Returns the inner event's bound, so many times."""
+        return self.count * self.event.noise_end(moves, delta, coordinates)
+
+
+@register_event
 @dataclass(frozen=True, init=False)
 class Together(Event):
     """All of `events`, composed. `Together()` is the release of nothing.
@@ -54,83 +98,110 @@ class Together(Event):
     events: tuple[Event, ...]
 
     def __init__(self, *events: Event) -> None:
-        set_field(self, "events", tuple(checked(event) for event in events))
+        set_field(self, "events", tuple(require_event(event) for event in events))
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Together:
+        """Returns the composition of the events in the one field."""
+        return cls(*fields["events"])
+
+    def shorten(self) -> Event:
+        """Returns the events without compositions inside one another, equal neighbours as one `Repeat`."""
+        parts = tuple(inner if count == 1 else Repeat(inner, count) for inner, count in _merge_equal(_runs(self)))
+        return parts[0] if len(parts) == 1 else Together(*parts)
+
+    def dominating_pair(self, moves: int) -> Pair:
+        """Returns the pair of all events on one and the same draw."""
+        return _pair_on_one_draw(self, moves)
+
+    def add_phases(self, collector: PhaseCollector, count: int) -> None:
+        """Adds the phases of every event."""
+        for inner in self.events:
+            inner.add_phases(collector, count)
+
+    def add_group_phases(self, collector: PhaseCollector, group: Event, size: int, count: int) -> None:
+        """Adds the phases of every event for a group."""
+        for inner in self.events:
+            inner.add_group_phases(collector, group, size, count)
+
+    def renyi_curve(self, orders: Array, relation: Relation) -> Array:
+        """Returns the sum of the divergences: those of one order add up."""
+        curves = (inner.renyi_curve(orders, relation) for inner in self.events)
+        return np.asarray(sum(curves, np.zeros(len(orders))))
+
+    def without_amplification(self) -> Event:
+        """Returns the composition of what dominates the events."""
+        return Together(*(inner.without_amplification() for inner in self.events))
 
 
-@dataclass(frozen=True)
-class Group(Event):
-    """`event` as seen by `size` records that come and go together.
-
-    Args:
-        event: of one record.
-        size: how many records come and go together.
-
-    Examples:
-        >>> from sordino.events import Gaussian
-        >>> Group(Gaussian(5.0), 3)
-        Group(event=Gaussian(multiplier=5.0), size=3)
-
-    """
-
-    event: Event
-    size: int
-
-    def __post_init__(self) -> None:
-        set_field(self, "event", checked(self.event))
-        set_field(self, "size", validate.count("size", self.size))
-
-
-@dataclass(frozen=True)
-class TunePoisson(Event):
-    """The best of K runs of `event` by its released score, K ~ Poisson(`mean`) drawn in secret (Papernot & Steinke).
-
-    Args:
-        event: one run.
-        mean: of K.
-
-    Examples:
-        >>> from sordino.accounting import PLD
-        >>> from sordino.events import Gaussian
-        >>> round(PLD().epsilon(TunePoisson(Gaussian(5.0), mean=10.0), delta=1e-5), 2)
-        1.45
-
-    """
-
-    event: Event
-    mean: float
-
-    def __post_init__(self) -> None:
-        set_field(self, "event", checked(self.event))
-        set_field(self, "mean", validate.positive("mean", self.mean))
-
-
-@dataclass(frozen=True)
-class TuneNegativeBinomial(Event):
-    """The best of K runs of `event`, K ~ truncated negative binomial (`shape`, `stop`), K ≥ 1, drawn in secret.
-
-    shape 1 is the geometric distribution of Liu & Talwar 2019 with mean 1/stop; shape 0 the logarithmic one.
+def counted(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
+    """Yields the events that a composition is made of, with how often each happens; any other event is one, `times` times.
 
     Args:
-        event: one run.
-        shape: of the distribution of K.
-        stop: its other parameter.
+        event: any event.
+        times: how often it happens.
+
+    Returns:
+        Pairs of an event and a number.
 
     Examples:
-        >>> from sordino.accounting import PLD
-        >>> from sordino.events import Gaussian
-        >>> round(PLD().epsilon(TuneNegativeBinomial(Gaussian(5.0), shape=1.0, stop=0.1), delta=1e-5), 2)
-        1.13
+        >>> from sordino.events import Gaussian, Repeat
+        >>> list(counted(Repeat(Gaussian(1.0), 5)))
+        [(Gaussian(multiplier=1.0), 5)]
 
     """
+    if isinstance(event, Together):
+        for part in event.events:
+            yield from counted(part, times)
+    elif isinstance(event, Repeat):
+        yield from counted(event.event, times * event.count)
+    else:
+        yield event, times
 
-    event: Event
-    shape: float
-    stop: float
 
-    def __post_init__(self) -> None:
-        set_field(self, "event", checked(self.event))
-        shape = validate.number("shape", self.shape)
-        if not -1 < shape < math.inf:
-            raise ValueError(f"shape={shape}: must be > -1 and finite")
-        set_field(self, "shape", shape)
-        set_field(self, "stop", validate.fraction("stop", self.stop))
+def different_releases(event: Event) -> set[Event]:
+    """Returns the releases of a composition without their counts; of equal ones, one."""
+    inner = event.shorten()
+    parts = inner.events if isinstance(inner, Together) else (inner,)
+    return {part.event if isinstance(part, Repeat) else part for part in parts}
+
+
+def _runs(event: Event) -> Iterator[tuple[Event, int]]:
+    """Yields the event as (event, count) runs, Together and Repeat unfolded as far as no pattern is lost."""
+    if isinstance(event, Together):
+        for part in event.events:
+            yield from _runs(part)
+        return
+    inner, count = _one_run(event)
+    if isinstance(inner, Together) and count == 1:
+        yield from _runs(inner)
+    elif not (isinstance(inner, Together) and not inner.events):
+        yield inner, count
+
+
+def _one_run(event: Event) -> tuple[Event, int]:
+    """Returns what is inside any number of repetitions, shortened, and the product of their counts."""
+    count = 1
+    while isinstance(event, Repeat):
+        count, event = count * event.count, event.event
+    inner = event.shorten()
+    if isinstance(inner, Repeat):
+        return inner.event, count * inner.count
+    return inner, count
+
+
+def _merge_equal(runs: Iterable[tuple[Event, int]]) -> list[tuple[Event, int]]:
+    """Returns the runs with equal neighbours as one."""
+    return [(event, sum(count for _, count in group)) for event, group in groupby(runs, key=lambda run: run[0])]
+
+
+def _pair_on_one_draw(event: Event, moves: int) -> Pair:
+    """Returns the product of the pairs of all releases in a composition, its Gaussians taken as one first."""
+    parts = [(inner.dominating_pair(moves), count) for inner, count in counted(event)]
+    squared = math.fsum(count * pair.mu**2 for pair, count in parts if isinstance(pair, GaussianPair))
+    pairs: list[tuple[Pair, int]] = [part for part in parts if not isinstance(part[0], GaussianPair)]
+    if squared:
+        pairs.append((GaussianPair(math.sqrt(squared)), 1))
+    if not pairs:
+        raise Unsupported(event, "releases nothing")
+    return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1 else product(pairs)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from sordino import events, validate
 from sordino.accounting.accountant import Accountant, Unsupported
-from sordino.accounting.privacy_loss.phases import relation_of
+from sordino.accounting.phases import relation_of
 from sordino.events import Event, NonPrivate, Relation
 from sordino.release.noise_tail import MOST_COORDINATES, delta_of_noise_end
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sordino import accounting as A
-from sordino.accounting.privacy_loss.pairs import discrete_gaussian_groups, discrete_gaussian_pair
+from sordino.privacy_loss.pairs import discrete_gaussian_groups, discrete_gaussian_pair
 from sordino.app.cli.main import main
 from sordino.events import DiscreteGaussian, Gaussian, Laplace, Poisson, Repeat, Shuffle, Together, TunePoisson
 

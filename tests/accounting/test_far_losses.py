@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sordino import accounting as A
-from sordino.accounting.privacy_loss.lattice import Mesh, Sampled, base_ratio
-from sordino.accounting.privacy_loss.pairs import GaussianPair
+from sordino.privacy_loss.lattice import Mesh, Sampled, base_ratio
+from sordino.privacy_loss.pairs import GaussianPair
 from sordino.events import Gaussian, Poisson, Together
 
 

@@ -7,9 +7,9 @@ import pytest
 from scipy.special import ndtr
 
 from sordino import accounting as A
-from sordino.accounting.privacy_loss.closed import one_release_delta
-from sordino.accounting.privacy_loss.lattice import Sampled
-from sordino.accounting.privacy_loss.pairs import GaussianPair
+from sordino.privacy_loss.closed import one_release_delta
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.pairs import GaussianPair
 from sordino.events import (
     BallsInBins,
     DiscreteGaussian,

@@ -7,8 +7,8 @@ import pytest
 
 from sordino import accounting as A
 from sordino.accounting.accountants import tuned
-from sordino.accounting.privacy_loss.selection import Profile
-from sordino.accounting.privacy_loss.soundness import Contradiction
+from sordino.privacy_loss.selection import Profile
+from sordino.privacy_loss.soundness import Contradiction
 from sordino.events import Gaussian, Poisson, Repeat, Together, TuneNegativeBinomial, TunePoisson
 
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from sordino.accounting import PLD, RDP, Budget, BudgetExhausted
 from sordino.accounting.accountant import Unsupported
-from sordino.accounting.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Winner, _hinges
+from sordino.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Winner, _hinges
 from sordino.events import (
     Gaussian,
     Laplace,

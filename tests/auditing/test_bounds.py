@@ -8,7 +8,7 @@ from scipy.special import logit, ndtr, ndtri
 from scipy.stats import binom
 
 from sordino.accounting import PLD
-from sordino.accounting.gaussian import gaussian_epsilon
+from sordino.privacy_loss.gaussian import gaussian_epsilon
 from sordino.accounting.tradeoff import tradeoff
 from sordino.auditing.bounds import binomial, one_run, one_run_tradeoff, tradeoff_tests, two_worlds
 from sordino.auditing.bounds.two_worlds import Errors
@@ -81,7 +81,7 @@ def test_the_curve_of_a_run_lies_close_below_the_exact_one():
 
 def test_a_louder_run_has_its_noise_scaled_and_its_choices_too():
     run = Together(Repeat(Poisson(0.1, Gaussian(4.0)), 7), Exponential(0.5))
-    assert tradeoff_tests.scale_noise(run, 0.5) == Together(Repeat(Poisson(0.1, Gaussian(2.0)), 7), Exponential(1.0))
+    assert run.scale_noise(0.5) == Together(Repeat(Poisson(0.1, Gaussian(2.0)), 7), Exponential(1.0))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.accounting import PLD, RDP, Moments, Unsupported
-from sordino.accounting.gaussian import gaussian_delta
+from sordino.privacy_loss.gaussian import gaussian_delta
 from sordino.events import FixedSize, Gaussian, Poisson, ProjectedClip, Repeat
 from sordino.per_sample import JL, Loop, jl_norms
 from sordino.per_sample.model_inventory import Inventory

@@ -16,10 +16,10 @@ import numpy as np
 
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
-from sordino.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from sordino.accounting.privacy_loss.pairs import Array, GaussianPair
-from sordino.accounting.privacy_loss.phases import Collector, is_private, relation_of
-from sordino.events import Event, Relation, canonical
+from sordino.accounting.phases import phases_of, relation_of
+from sordino.events import Event, Relation, canonical, is_private
+from sordino.privacy_loss.gaussian import gaussian_delta, gaussian_epsilon
+from sordino.privacy_loss.pairs import Array, GaussianPair
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,8 @@ class GaussianCLT:
 
     def mu(self, event: Event) -> float:
         """The Gaussian-DP parameter of the limit."""
-        collector = Collector(relation_of(event, self.relation), 1e-20, 1)
-        collector.add(canonical(event), 1)
         total = 0.0
-        for sampled, count in collector.result():
+        for sampled, count in phases_of(canonical(event), relation_of(event, self.relation)):
             if not isinstance(sampled.pair, GaussianPair):
                 raise Unsupported(event, "the central-limit approximation knows Gaussian releases only")
             mu, q = sampled.pair.mu, sampled.rate

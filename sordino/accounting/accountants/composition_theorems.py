@@ -23,13 +23,14 @@ import numpy as np
 
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
-from sordino.accounting.gaussian import gaussian_epsilon
-from sordino.accounting.privacy_loss.closed import pure_epsilon
-from sordino.accounting.privacy_loss.lattice import Sampled
-from sordino.accounting.privacy_loss.pairs import Array, GaussianPair
-from sordino.accounting.privacy_loss.phases import Collector, is_private, relation_of
-from sordino.accounting.privacy_loss.saddle import Phases
-from sordino.events import Event, Gaussian, Group, Poisson, Relation, Shuffle, canonical, counted
+from sordino.accounting.phases import phases_of, relation_of
+from sordino.events import Event, Relation, canonical, counted, is_private
+from sordino.events.phase_collector import PhaseCollector
+from sordino.privacy_loss.closed import pure_epsilon
+from sordino.privacy_loss.gaussian import gaussian_epsilon
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.pairs import Array, GaussianPair
+from sordino.privacy_loss.saddle import Phases
 
 _SPLITS: tuple[float, ...] = tuple(
     np.concatenate((np.geomspace(1e-6, 0.1, 26), np.linspace(0.12, 0.9, 30), 1 - np.geomspace(0.08, 1e-6, 20)))
@@ -38,17 +39,15 @@ _SPLITS: tuple[float, ...] = tuple(
 
 def _releases(event: Event, relation: Relation) -> Phases:
     """Phases with plain Gaussians kept apart: composition theorems see each of them."""
-    gaussians: dict[Sampled, int] = {}
-    collector = Collector(relation, 1e-20, 1)
+    one_by_one: dict[Sampled, int] = {}
+    collector = PhaseCollector(relation)
     for inner, count in counted(canonical(event)):
-        if isinstance(inner, Gaussian | Shuffle | Group | Poisson):
-            one = Collector(relation, 1e-20, 1)
-            one.add(inner, 1)
-            for sampled, times in one.result():
-                gaussians[sampled] = gaussians.get(sampled, 0) + times * count
+        if inner.is_counted_one_by_one:
+            for sampled, times in phases_of(inner, relation):
+                one_by_one[sampled] = one_by_one.get(sampled, 0) + times * count
         else:
-            collector.add(inner, count)
-    return tuple(gaussians.items()) + collector.result()
+            inner.add_phases(collector, count)
+    return tuple(one_by_one.items()) + collector.phases()
 
 
 def _single(sampled: Sampled, delta: float, event: Event) -> float:

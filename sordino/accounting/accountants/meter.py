@@ -18,17 +18,17 @@ from scipy.fft import next_fast_len
 from sordino import validate
 from sordino.accounting.accountants.pld import PLD, TOLERANCE
 from sordino.accounting.accountants.tuned import searches
-from sordino.accounting.privacy_loss.certified import CUT, SENSELESS, directions
-from sordino.accounting.privacy_loss.closed import lone_gaussian, one_release_epsilon
-from sordino.accounting.privacy_loss.compose import LONGEST, Cumulant, Weighted, window
-from sordino.accounting.privacy_loss.lattice import Sampled
-from sordino.accounting.privacy_loss.lossdist import choose, upper_parts
-from sordino.accounting.privacy_loss.phases import collect, is_private, relation_of
-from sordino.accounting.privacy_loss.saddle import Estimate
-from sordino.accounting.privacy_loss.soundness import at_most, finite
-from sordino.accounting.privacy_loss.spectra import EPS, SILENT, transform
-from sordino.accounting.privacy_loss.sums import above, weight_sum
-from sordino.events import Event, Repeat
+from sordino.accounting.phases import collect, relation_of
+from sordino.events import Event, Repeat, is_private
+from sordino.privacy_loss.certified import CUT, SENSELESS, directions
+from sordino.privacy_loss.closed import lone_gaussian, one_release_epsilon
+from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, window
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.lossdist import choose, upper_parts
+from sordino.privacy_loss.saddle import Estimate
+from sordino.privacy_loss.soundness import at_most, finite
+from sordino.privacy_loss.spectra import EPS, SILENT, transform
+from sordino.privacy_loss.sums import above, weight_sum
 
 _NOTHING = 1e-300  # stands for a frequency that is zero
 _SHORT = 1 << 17  # points of a transform for an ε that protects nobody

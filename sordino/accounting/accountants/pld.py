@@ -21,8 +21,9 @@ from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
 from sordino.accounting.accountants.tuned import least_delta, least_epsilon, searches, tuned_delta, tuned_epsilon
-from sordino.accounting.privacy_loss.allocation import AllocationPair
-from sordino.accounting.privacy_loss.certified import (
+from sordino.accounting.phases import collect, relation_of
+from sordino.events import Event, Relation, Repeat, Together, canonical, counted, is_private
+from sordino.privacy_loss.certified import (
     SENSELESS,
     adding_at_most,
     directions,
@@ -30,25 +31,11 @@ from sordino.accounting.privacy_loss.certified import (
     phases_epsilon,
     sum_of_parts,
 )
-from sordino.accounting.privacy_loss.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
-from sordino.accounting.privacy_loss.consistency import markov_epsilon
-from sordino.accounting.privacy_loss.pairs import Array, BoundedRangePair
-from sordino.accounting.privacy_loss.phases import collect, is_private, relation_of
-from sordino.accounting.privacy_loss.saddle import Phases
-from sordino.accounting.privacy_loss.shuffling import shuffle_lower_bound, shuffle_lower_delta
-from sordino.accounting.privacy_loss.soundness import at_most
-from sordino.events import (
-    BallsInBins,
-    Event,
-    Gaussian,
-    Relation,
-    Repeat,
-    Shuffle,
-    Together,
-    canonical,
-    counted,
-    walk,
-)
+from sordino.privacy_loss.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
+from sordino.privacy_loss.consistency import markov_epsilon
+from sordino.privacy_loss.pairs import Array
+from sordino.privacy_loss.saddle import Phases
+from sordino.privacy_loss.soundness import at_most
 
 TOLERANCE = 6e-5
 _TYPICAL_DELTA, _LEAST_DELTA, _REFINEMENTS = 1e-10, 1e-30, 4
@@ -118,17 +105,19 @@ class PLD:
             for add in directions(phases):
                 below, above = phases_delta(phases, add, epsilon, self.tolerance, want_lower)
                 low, high = max(low, below), max(high, above)
-            if not _has_passes(phases) or high > 1e-2 * assumed or high < _LEAST_DELTA:
+            if not _depends_on_delta(phases) or high > 1e-2 * assumed or high < _LEAST_DELTA:
                 break
-        if _has_passes(phases) and high > _TYPICAL_DELTA:
+        if _depends_on_delta(phases) and high > _TYPICAL_DELTA:
             # each pass counted as one release without amplification is a bound as well
-            high = min(high, self.delta_bounds(_unallocated(event), epsilon, relation=relation, want_lower=False)[1])
-        if any(isinstance(inner, Shuffle) for inner in walk(event)):
-            low = self._shuffled(
+            high = min(
+                high, self.delta_bounds(event.without_amplification(), epsilon, relation=relation, want_lower=False)[1]
+            )
+        if not _is_tight(event):
+            low = _largest_lower_bound(
                 event,
                 want_lower,
-                lambda part: self.delta_bounds(part, epsilon, relation=relation)[0],
-                lambda multiplier, batches, passes: shuffle_lower_delta(multiplier, batches, passes, epsilon),
+                lambda rest: self.delta_bounds(rest, epsilon, relation=relation)[0],
+                lambda part, count: part.lower_delta(count, epsilon),
             )
         at_most(low, high, "lower and upper bound on δ")
         return (min(low, high), high)
@@ -146,26 +135,26 @@ class PLD:
         phases = collect(event, relation_of(event, relation or self.relation), max(delta, 1e-30))
         if not phases:
             return (0.0, 0.0)
-        shuffled = any(isinstance(inner, Shuffle) for inner in walk(event))
+        is_tight = _is_tight(event)
         if delta == 0:
             pure = pure_epsilon(phases)
-            return (0.0 if shuffled else pure, pure)
+            return (pure if is_tight else 0.0, pure)
         lone = lone_gaussian(phases)
         if lone is not None:
             exact = one_release_epsilon(lone, delta)
-            return (self._shuffled_epsilon(event, delta, relation, want_lower) if shuffled else exact, exact)
+            return (exact if is_tight else self._lower_epsilon(event, delta, relation, want_lower), exact)
         low = high = 0.0
         for add in directions(phases):
             if add and adding_at_most(phases) <= high:
                 continue
             below, above = phases_epsilon(phases, add, delta, self.tolerance, low if want_lower else None)
             low, high = max(low, below), max(high, above)
-        if _has_passes(phases) and (math.isinf(high) or high > 1.1 * low):
+        if _depends_on_delta(phases) and (math.isinf(high) or high > 1.1 * low):
             # one unamplified release per pass, the average of whose divergences over the bins is an upper bound by
             # convexity: the better one where there is little noise
-            high = min(high, self._bound(_unallocated(event), delta, relation, want_lower=False)[1])
+            high = min(high, self._bound(event.without_amplification(), delta, relation, want_lower=False)[1])
         high = min(high, pure_epsilon(phases))
-        if any(isinstance(sampled.pair, BoundedRangePair) for sampled, _ in phases):
+        if any(sampled.pair.renyi_may_be_tighter for sampled, _ in phases):
             # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter,
             # and no mechanism attains the pair
             with suppress(Unsupported):
@@ -175,8 +164,8 @@ class PLD:
         if high > SENSELESS:
             # transforms of losses this large are coarse, and other theorems may know better
             high = min(high, self._by_moments(event, phases, delta, relation))
-        if shuffled:
-            low = self._shuffled_epsilon(event, delta, relation, want_lower)
+        if not is_tight:
+            low = self._lower_epsilon(event, delta, relation, want_lower)
         at_most(low, high, "lower and upper bound on ε")
         return (min(low, high), high)
 
@@ -189,51 +178,45 @@ class PLD:
             found = max(markov_epsilon(phases, add, delta) for add in directions(phases))
         return found
 
-    def _shuffled_epsilon(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> float:
-        """Returns an ε that an event with shuffled passes certainly reaches."""
-        return self._shuffled(
+    def _lower_epsilon(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> float:
+        """Returns an ε that an event certainly reaches, parts of which have phases that no data attain."""
+        return _largest_lower_bound(
             event,
             want_lower,
-            lambda part: self.bounds(part, delta, relation=relation)[0],
-            lambda multiplier, batches, passes: shuffle_lower_bound(multiplier, batches, passes, delta),
+            lambda rest: self.bounds(rest, delta, relation=relation)[0],
+            lambda part, count: part.lower_epsilon(count, delta),
         )
 
-    @staticmethod
-    def _shuffled(
-        event: Event, want: bool, other: Callable[[Event], float], attack: Callable[[float, int, int], float]
-    ) -> float:
-        """Returns the largest of what is proved about the shuffled passes of an event and about all the rest.
 
-        The upper bound counts a pass as its worst release without amplification, which no known attack attains. A lower
-        bound is what the best known attack on Gaussian passes proves (Chua et al. 2024), and nothing for other passes.
-        """
-        if not want:
-            return 0.0
-        found, rest = 0.0, []
-        for part, count in counted(canonical(event)):
-            if not isinstance(part, Shuffle):
-                rest.append(Repeat(part, count))
-                continue
-            inner = part.event
-            release, batches = (inner.event, inner.count) if isinstance(inner, Repeat) else (inner, 1)
-            if isinstance(release, Gaussian):
-                found = max(found, attack(release.multiplier, batches, count))
-        return max(found, other(Together(*rest))) if rest else found
+def _largest_lower_bound(
+    event: Event,
+    want_lower: bool,
+    bound_rest: Callable[[Event], float],
+    bound_part: Callable[[Event, int], float],
+) -> float:
+    """Returns the largest of what is proved about the parts whose phases no data attain, and about all the rest.
 
-
-def _has_passes(phases: Phases) -> bool:
-    """Returns whether a pass of balls in bins is among the phases."""
-    return any(isinstance(sampled.pair, AllocationPair) for sampled, _ in phases)
+    Such parts, for instance shuffled passes, are counted by more than they cost. What they cost at least is what they say
+    themselves. Of the rest the phases are attained, unless something of the kind is deeper inside: then nothing is proved.
+    """
+    if not want_lower:
+        return 0.0
+    best, rest = 0.0, []
+    for part, count in counted(canonical(event)):
+        if part.is_tight:
+            rest.append(Repeat(part, count))
+        else:
+            best = max(best, bound_part(part, count))
+    if not rest or not _is_tight(Together(*rest)):
+        return best
+    return max(best, bound_rest(Together(*rest)))
 
 
-def _unallocated(event: Event) -> Event:
-    """Balls in bins without amplification: a record meets one release per pass."""
-    match event:
-        case Together(events=events):
-            return Together(*(_unallocated(inner) for inner in events))
-        case Repeat(event=inner, count=count):
-            return Repeat(_unallocated(inner), count)
-        case BallsInBins(event=inner):
-            return inner
-        case _:
-            return event
+def _is_tight(event: Event) -> bool:
+    """Returns whether some data attain the phases of all that is in an event."""
+    return all(inner.is_tight for inner in event.walk())
+
+
+def _depends_on_delta(phases: Phases) -> bool:
+    """Returns whether a phase was resolved for one δ only, as passes of balls in bins are."""
+    return any(sampled.pair.depends_on_delta for sampled, _ in phases)

@@ -16,29 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino import validate
-from sordino.accounting.accountant import Unsupported
-from sordino.accounting.privacy_loss.allocation import AllocationPair
-from sordino.accounting.privacy_loss.pairs import Array
-from sordino.accounting.privacy_loss.phases import Collector, is_private, relation_of
-from sordino.accounting.privacy_loss.renyi import sampled_curve
-from sordino.accounting.privacy_loss.stopping import (
-    curve_delta,
-    curve_epsilon,
-    negative_binomial_curve,
-    poisson_curve,
-)
-from sordino.events import (
-    Event,
-    Poisson,
-    ProjectedClip,
-    Relation,
-    Repeat,
-    Together,
-    TuneNegativeBinomial,
-    TunePoisson,
-    canonical,
-    walk,
-)
+from sordino.accounting.phases import relation_of
+from sordino.events import Event, Relation, Repeat, Together, canonical, is_private
+from sordino.privacy_loss.pairs import Array
+from sordino.privacy_loss.stopping import curve_delta, curve_epsilon
 
 OPACUS_ORDERS = tuple(1 + x / 10 for x in range(1, 100)) + tuple(float(x) for x in range(12, 64))
 """The orders of Opacus, to compare with."""
@@ -85,7 +66,7 @@ class RDP:
     def curve(self, event: Event, *, relation: Relation | None = None) -> Array:
         """The Rényi divergence of the event at each of the orders."""
         event = canonical(event)
-        return _curve(event, np.array(self.orders), relation_of(event, relation or self.relation))
+        return event.renyi_curve(np.array(self.orders), relation_of(event, relation or self.relation))
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
         """An upper bound on ε at this δ."""
@@ -112,13 +93,6 @@ class RDP:
 
         return lambda epsilon: np.vectorize(delta_at, otypes=[float])(epsilon)
 
-    def best_order(self, event: Event, delta: float) -> float:
-        """The order at which ε is smallest."""
-        delta = validate.fraction("delta", delta)
-        orders, curve = np.array(self.orders), self.curve(event)
-        values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-        return float(orders[int(np.argmin(values))])
-
 
 @dataclass(frozen=True)
 class Moments:
@@ -141,7 +115,7 @@ class Moments:
     def _log_moments(self, event: Event) -> tuple[Array, Array]:
         powers = np.arange(1.0, self.most + 1)
         event = canonical(event)
-        return powers, powers * _curve(event, powers + 1, relation_of(event, self.relation))
+        return powers, powers * event.renyi_curve(powers + 1, relation_of(event, self.relation))
 
     def epsilon(self, event: Event, delta: float) -> float:
         """Min over λ of (α(λ) + log(1/δ))/λ."""
@@ -165,29 +139,4 @@ class Moments:
 
 
 def _released(event: Event) -> list[Event]:
-    return [inner for inner in walk(event) if not isinstance(inner, Together | Repeat)]
-
-
-def _curve(event: Event, orders: Array, relation: Relation) -> Array:
-    """Divergences of an event: tuning events by their own theorems, all else phase by phase."""
-    if isinstance(event, TuneNegativeBinomial):
-        return negative_binomial_curve(orders, _curve(event.event, orders, relation), event.shape, event.stop)
-    if isinstance(event, TunePoisson):
-        return poisson_curve(orders, _curve(event.event, orders, relation), event.mean)
-    for inner in walk(event):
-        if isinstance(inner, ProjectedClip):  # a contribution without a bound
-            raise Unsupported(inner, "clipping by estimated norms has no finite Rényi divergence; use PLD")
-    if isinstance(event, Together):
-        return np.asarray(sum((_curve(inner, orders, relation) for inner in event.events), np.zeros(len(orders))))
-    if isinstance(event, Repeat):
-        return event.count * _curve(event.event, orders, relation)
-    if isinstance(event, Poisson) and any(isinstance(i, TunePoisson | TuneNegativeBinomial) for i in walk(event)):
-        raise Unsupported(event, "a search inside a sampled draw has no theorem")
-    collector = Collector(relation, 1e-20, 1)
-    collector.add(event, 1)
-    total = np.zeros(len(orders))
-    for sampled, count in collector.result():
-        if isinstance(sampled.pair, AllocationPair):
-            raise Unsupported(event, "no Rényi curve is known here for passes of balls in bins; use PLD")
-        total += count * sampled_curve(sampled, orders)
-    return total
+    return [inner for inner in event.walk() if not isinstance(inner, Together | Repeat)]

@@ -1,8 +1,8 @@
 """Searches in the privacy-loss accountant: the best of a random number of runs, alone or beside other releases.
 
-Of one search the smaller of two bounds counts, by its profile (`losses.selection`) and by Rényi divergences
-(`losses.stopping`). Beside other releases it is composed by Rényi divergences, or by adding: (ε₁ + ε₂, δ₁ + δ₂) with δ cut
-in several ways.
+Of one search the smaller of two bounds counts, by its profile (`privacy_loss.selection`) and by Rényi divergences
+(`privacy_loss.stopping`). Beside other releases it is composed by Rényi divergences, or by adding: (ε₁ + ε₂, δ₁ + δ₂) with
+δ cut in several ways.
 
 **Privacy:** upper bounds, held against what one run costs. If all scores are equal, the winner is the first run, so a
 search reveals at least what a run reveals with the probability that there is a run: δ_search(ε) ≥ P[K ≥ 1]·δ_run(ε).
@@ -19,22 +19,10 @@ from typing import Protocol
 
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
-from sordino.accounting.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Runs, Winner
-from sordino.accounting.privacy_loss.soundness import at_most
-from sordino.accounting.privacy_loss.stopping import expected_runs
-from sordino.events import (
-    Event,
-    Relation,
-    Repeat,
-    Together,
-    TuneNegativeBinomial,
-    TunePoisson,
-    canonical,
-    compose,
-    walk,
-)
-
-Search = TunePoisson | TuneNegativeBinomial
+from sordino.events import Event, Relation, Repeat, Together, canonical, compose
+from sordino.events.search_of_runs import Search
+from sordino.privacy_loss.selection import Profile, Winner
+from sordino.privacy_loss.soundness import at_most
 
 _SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
 """Of δ, tried for what is released beside the searches."""
@@ -70,7 +58,7 @@ class Bounds(Hashable, Protocol):
 
 def searches(event: Event) -> bool:
     """Whether the best of many runs is anywhere in an event."""
-    return any(isinstance(inner, Search) for inner in walk(event))
+    return any(isinstance(inner, Search) for inner in event.walk())
 
 
 def tuned_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | None) -> float:
@@ -115,7 +103,7 @@ def least_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | 
     """
     event = canonical(event)
     if isinstance(event, Search):
-        share = delta / _chance_of_a_run(event)
+        share = delta / event.probability_of_a_run()
         if searches(event.event) or share >= 1:
             return 0.0
         return _run_bounds(one, event.event, share, relation)
@@ -134,11 +122,7 @@ def least_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | 
     event = canonical(event)
     if not isinstance(event, Search) or searches(event.event):
         return 0.0
-    return _chance_of_a_run(event) * one.delta_bounds(event.event, epsilon, relation=relation)[0]
-
-
-def _chance_of_a_run(event: Search) -> float:
-    return -math.expm1(-event.mean) if isinstance(event, TunePoisson) else 1.0
+    return event.probability_of_a_run() * one.delta_bounds(event.event, epsilon, relation=relation)[0]
 
 
 def _parts(event: Event) -> tuple[list[tuple[Search, int]], Event]:
@@ -156,18 +140,10 @@ def _parts(event: Event) -> tuple[list[tuple[Search, int]], Event]:
     return parts, canonical(compose(rest))
 
 
-def _runs(event: Search) -> tuple[Runs, float]:
-    if isinstance(event, TunePoisson):
-        return PoissonRuns(event.mean), event.mean
-    return NegativeBinomialRuns(event.shape, event.stop), expected_runs(event.shape, event.stop)
-
-
 def _most(event: Search, one: Bounds, relation: Relation | None, delta: float) -> float:
     """An ε that is more than enough to look up to: that of a run at a small δ, and of twice the change of order."""
-    shape = event.shape if isinstance(event, TuneNegativeBinomial) else 1.0
-    _, mean = _runs(event)
-    far = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, mean)), relation=relation)
-    return (3 + shape) * far + 1.0
+    far = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
+    return event.epsilon_limit_factor() * far + 1.0
 
 
 def _winner(event: Search, one: Bounds, relation: Relation | None, delta: float) -> Winner:
@@ -176,7 +152,6 @@ def _winner(event: Search, one: Bounds, relation: Relation | None, delta: float)
 
 @lru_cache(maxsize=64)
 def _prepared(event: Search, one: Bounds, relation: Relation | None, delta: float) -> Winner:
-    runs, mean = _runs(event)
-    most = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, mean)), relation=relation)
+    most = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
     delta_of: Callable[[float], float] = lambda epsilon: one.delta(event.event, epsilon, relation=relation)  # noqa: E731
-    return Winner.of(Profile.sampled(delta_of, most), runs)
+    return Winner.of(Profile.sampled(delta_of, most), event.runs())

@@ -17,7 +17,7 @@ from typing import Protocol
 from scipy.optimize import brentq
 
 from sordino import validate
-from sordino.accounting.privacy_loss.stopping import expected_runs
+from sordino.privacy_loss.stopping import expected_runs
 from sordino.events import Event, TuneNegativeBinomial, TunePoisson
 from sordino.rng.streams import Rng
 

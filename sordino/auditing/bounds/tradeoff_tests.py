@@ -7,16 +7,15 @@ Of a run's own curve, a maximum of lines below the exact one, so that the test e
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from sordino.accounting.tradeoff import Tradeoff, tradeoff
-from sordino.events import DiscreteGaussian, Event, Exponential, Gaussian, Laplace, ProjectedClip
+from sordino.events import Event
 
 Inverse: TypeAlias = Callable[[float], float]
 
@@ -48,29 +47,6 @@ def inverse_of_curve(curve: Tradeoff) -> Inverse:
     return inverse
 
 
-def scale_noise(event: Event, factor: float) -> Event:
-    """Returns the event of the run with its noise multiplied by a factor; choices cost ε divided by it."""
-    fields: dict[str, Any] = {}
-    # Inner events first, in whatever field they stand.
-    for field in dataclasses.fields(event):  # type: ignore[arg-type]  # every concrete event is a dataclass
-        value = getattr(event, field.name)
-        if isinstance(value, Event):
-            fields[field.name] = scale_noise(value, factor)
-        elif isinstance(value, tuple):
-            fields[field.name] = tuple(scale_noise(v, factor) if isinstance(v, Event) else v for v in value)
-    # Then the noise of this event itself.
-    match event:
-        case Gaussian() | DiscreteGaussian() | ProjectedClip():
-            fields["multiplier"] = event.multiplier * factor
-        case Laplace():
-            fields["scale"] = event.scale * factor
-        case Exponential():
-            fields["epsilon"] = event.epsilon / factor
-    if type(event).__name__ == "Together":
-        return type(event)(*fields["events"])
-    return dataclasses.replace(event, **fields) if fields else event  # type: ignore[type-var]
-
-
 _STEPS = 8
 """Curves per halving of the noise."""
 _POINTS = 25
@@ -87,7 +63,7 @@ class LessNoisyFamily:
     def __getitem__(self, number: int) -> tuple[Event, Inverse]:
         """Returns event and curve with 2^(−number/8) of the run's noise; negative numbers have more of it."""
         if number not in self._made:
-            event = scale_noise(self.event, self.noise_factor(number))
+            event = self.event.scale_noise(self.noise_factor(number))
             self._made[number] = event, inverse_of_curve(tradeoff(event, points=_POINTS))
         return self._made[number]
 

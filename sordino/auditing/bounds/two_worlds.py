@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from scipy.special import ndtri
 
 from sordino import validate
-from sordino.accounting.gaussian import gaussian_epsilon
 from sordino.accounting.tradeoff import subsampled_tradeoff
 from sordino.auditing.bounds import binomial
+from sordino.privacy_loss.gaussian import gaussian_epsilon
 
 _BISECTIONS = 60
 _MOST_MU = 1e3

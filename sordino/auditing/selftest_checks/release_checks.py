@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.accounting import PLD
-from sordino.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from sordino.privacy_loss.gaussian import gaussian_delta, gaussian_epsilon
 from sordino.auditing.verdict import SelftestFinding
 from sordino.events import Event, Exponential, Poisson, Repeat
 from sordino.events import Gaussian as GaussianEvent

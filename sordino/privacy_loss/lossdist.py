@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.accounting.privacy_loss.compose import LONGEST, Cumulant, Weighted, log_jump_moment, split, window
-from sordino.accounting.privacy_loss.lattice import Mesh
-from sordino.accounting.privacy_loss.saddle import Phases, Saddle
-from sordino.accounting.privacy_loss.soundness import finite
-from sordino.accounting.privacy_loss.spectra import compose, compose_jumps
-from sordino.accounting.privacy_loss.sums import BELOW, Curve, Suffix
+from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, log_jump_moment, split, window
+from sordino.privacy_loss.lattice import Mesh
+from sordino.privacy_loss.saddle import Phases, Saddle
+from sordino.privacy_loss.soundness import finite
+from sordino.privacy_loss.spectra import compose, compose_jumps
+from sordino.privacy_loss.sums import BELOW, Curve, Suffix
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
 Plan = tuple[list[Weighted], list[Weighted] | None, float, tuple[int, int]]
@@ -88,7 +88,7 @@ def choose(
 
 def _unit(phases: Phases) -> float:
     """The common spacing of losses that come in multiples of one number, or 0."""
-    units = {getattr(s.pair, "unit", 0.0) if s.rate == 1.0 and not s.subset else 0.0 for s, _ in phases}
+    units = {s.pair.loss_spacing() if s.rate == 1.0 and not s.subset else 0.0 for s, _ in phases}
     return units.pop() if len(units) == 1 else 0.0
 
 

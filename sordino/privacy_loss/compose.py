@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.fft import next_fast_len
 
-from sordino.accounting.privacy_loss.lattice import Indices
-from sordino.accounting.privacy_loss.pairs import Array
+from sordino.privacy_loss.lattice import Indices
+from sordino.privacy_loss.pairs import Array
 
 _FEW = 30.0  # e-folds from which on log(1 + x) and x, or log(e^x − 1) and x, are the same float
 LONGEST = 1 << 23  # points of one transform

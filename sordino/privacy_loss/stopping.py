@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from sordino import validate
-from sordino.accounting.privacy_loss.pairs import Array
+from sordino.privacy_loss.pairs import Array
 
 
 def expected_runs(shape: float, stop: float) -> float:

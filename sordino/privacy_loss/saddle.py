@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from sordino.accounting.privacy_loss.lattice import LEAST_SPREAD, Sampled
-from sordino.accounting.privacy_loss.pairs import Array
+from sordino.privacy_loss.lattice import LEAST_SPREAD, Sampled
+from sordino.privacy_loss.pairs import Array
 
 Phases = tuple[tuple[Sampled, int], ...]
 

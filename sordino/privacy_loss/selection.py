@@ -31,8 +31,8 @@ from typing import Protocol
 
 import numpy as np
 
-from sordino.accounting.privacy_loss.pairs import Array
-from sordino.accounting.privacy_loss.stopping import expected_runs
+from sordino.privacy_loss.pairs import Array
+from sordino.privacy_loss.stopping import expected_runs
 
 _CELLS = 20_000
 _SMALLEST = 1e-12

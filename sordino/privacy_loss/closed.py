@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 
-from sordino.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from sordino.accounting.privacy_loss.lattice import Sampled
-from sordino.accounting.privacy_loss.pairs import BoundedRangePair, DiscretePair, GaussianPair, LaplacePair, Pair
-from sordino.accounting.privacy_loss.saddle import Phases
+from sordino.privacy_loss.gaussian import gaussian_delta, gaussian_epsilon
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.pairs import GaussianPair
+from sordino.privacy_loss.saddle import Phases
 
 _BISECTIONS = 200
 
@@ -57,18 +57,10 @@ def one_release_epsilon(sampled: Sampled, delta: float, add: bool | None = None)
     return high
 
 
-def _largest(pair: Pair) -> float:
-    if isinstance(pair, LaplacePair | BoundedRangePair):
-        return pair.epsilon
-    if isinstance(pair, DiscretePair) and pair.infinite == 0 and pair.lost == 0 and len(pair.values) == 3:
-        return float(pair.values[-1])
-    return math.inf
-
-
 def pure_epsilon(phases: Phases) -> float:
     """ε at δ = 0: the sum of the largest losses; infinite unless every release is purely private."""
     total = 0.0
     for sampled, count in phases:
-        most = _largest(sampled.pair)
+        most = sampled.pair.largest_loss()
         total += count * (math.log1p(sampled.rate * math.expm1(most)) if most < 700 else most)
     return total

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import gammaln, ndtr
 
-from sordino.accounting.privacy_loss.lattice import Sampled, base_ratio, sampled_loss
-from sordino.accounting.privacy_loss.pairs import TAIL, Array, DiscretePair, Pair, differences, resolving
+from sordino.privacy_loss.lattice import Sampled, base_ratio, sampled_loss
+from sordino.privacy_loss.pairs import TAIL, Array, DiscretePair, Pair, differences, resolving
 
 _NATIVE = 1200
 _BISECTIONS = 80
@@ -27,7 +27,7 @@ _LONGEST_PRODUCT = 200_000
 
 
 @dataclass(frozen=True)
-class PoissonReplacePair:
+class PoissonReplacePair(Pair):
     """(1−q)N(0)+qN(μ) against (1−q)N(0)+qN(−μ)."""
 
     rate: float
@@ -59,7 +59,7 @@ class PoissonReplacePair:
 
 
 @dataclass(frozen=True)
-class GroupPair:
+class GroupPair(Pair):
     """Σᵢ wᵢ N(iμ) against N(0), i ~ Binomial(size, rate): a whole group under Poisson sampling."""
 
     rate: float
@@ -101,7 +101,7 @@ class GroupPair:
 
 
 @dataclass(frozen=True)
-class SampledPair:
+class SampledPair(Pair):
     """A Poisson-sampled pair as a pair of its own, to be mixed with others."""
 
     pair: Pair
@@ -120,7 +120,7 @@ class SampledPair:
 
 
 @dataclass(frozen=True, eq=False)
-class Directed:
+class Directed(Pair):
     """Two pairs: one bounds what is seen when a record is removed, the other what is seen when it is added."""
 
     removing: Pair
@@ -141,12 +141,16 @@ class Directed:
 
 
 @dataclass(frozen=True, eq=False)
-class Between:
+class Between(Pair):
     """A pair that dominates the true one, for upper bounds, with one that the true one dominates, for lower bounds."""
 
     upper: Pair
     lower: Pair
     symmetric: bool = False
+
+    def attained(self) -> Pair:
+        """Returns the pair for lower bounds."""
+        return self.lower
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -206,7 +210,7 @@ def product(parts: Sequence[tuple[Pair, int]]) -> Between:
     for native, pair, count in natives:
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
         spread_p, spread_q, infinite, lost = spread(pair, step, low, high)
-        bin_q, bin_p = getattr(pair, "lower", pair).masses(np.arange(low, high + 1) * step)
+        bin_q, bin_p = pair.attained().masses(np.arange(low, high + 1) * step)
         start += count * low
         finite, kept = finite * (1 - infinite) ** count, kept * (1 - lost) ** count
         for _ in range(count):

@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from sordino.accounting.privacy_loss.pairs import Array
-from sordino.accounting.privacy_loss.soundness import all_finite, finite
-from sordino.accounting.privacy_loss.spectra import EPS, Composed
+from sordino.privacy_loss.pairs import Array
+from sordino.privacy_loss.soundness import all_finite, finite
+from sordino.privacy_loss.spectra import EPS, Composed
 
 BELOW = 14.0  # e-folds of the untilted sum kept below the centre
 _ABOVE = 27.0  # and above, when tilts are moderate

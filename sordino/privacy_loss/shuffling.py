@@ -17,10 +17,10 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from sordino import validate
-from sordino.accounting.privacy_loss.lattice import Sampled
-from sordino.accounting.privacy_loss.lossdist import choose, lower
-from sordino.accounting.privacy_loss.pairs import DiscretePair
-from sordino.accounting.privacy_loss.saddle import Estimate, Phases
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.lossdist import choose, lower
+from sordino.privacy_loss.pairs import DiscretePair
+from sordino.privacy_loss.saddle import Estimate, Phases
 
 _POINTS = 20_001
 _REACH = 14.0

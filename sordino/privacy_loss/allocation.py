@@ -24,15 +24,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from sordino.accounting.privacy_loss.lattice import graded
-from sordino.accounting.privacy_loss.pairs import Array, DiscretePair, Pair
-from sordino.accounting.privacy_loss.sampled_pairs import Directed, SampledPair
-from sordino.accounting.privacy_loss.spectra import SILENT, power
+from sordino.privacy_loss.lattice import graded
+from sordino.privacy_loss.pairs import Array, DiscretePair, Pair
+from sordino.privacy_loss.sampled_pairs import Directed, SampledPair
+from sordino.privacy_loss.spectra import SILENT, power
 
 _CELLS = 32.0  # lattice cells per standard deviation of the bulk of r
 _FEW = 200  # with fewer bins the sum is less smooth, and the lattice finer
@@ -52,17 +53,22 @@ _HALVINGS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class AllocationPair:
+class AllocationPair(Pair):
     """One pass as a pair (an upper bound), with the binned pass (a lower bound) beside it; each by direction."""
 
     upper: Pair
     make_lower: Callable[[], Pair]
     symmetric: bool = False
+    no_renyi_divergence: ClassVar[str] = "no Rényi curve is known here for passes of balls in bins; use PLD"
+    depends_on_delta: ClassVar[bool] = True
 
     @cached_property
-    def lower(self) -> Pair:
-        """Returns the binned pass, which is computed when it is first asked for."""
+    def _binned(self) -> Pair:
         return self.make_lower()
+
+    def attained(self) -> Pair:
+        """Returns the binned pass, which is computed when it is first asked for."""
+        return self._binned
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -74,14 +80,14 @@ class AllocationPair:
 
     def facing(self, add: bool) -> Pair:
         """Returns the dominating pair for adding or for removing a record."""
-        return self.upper.facing(add) if isinstance(self.upper, Directed) else self.upper
+        return self.upper.facing(add)
 
 
 @lru_cache(maxsize=64)
 def allocation(pair: Pair, bins: int, cut: float) -> AllocationPair:
     """Returns one pass of `bins` releases with this pair; up to `cut` of probability may be given away."""
     limit, last = _limits(pair, bins, cut)
-    attained = getattr(pair, "lower", pair)
+    attained = pair.attained()
     if limit > _WIDEST or last > _FURTHEST:
         # Hardly any noise: sums of ratios this far apart have no lattice. Without amplification, and seen on one batch.
         return AllocationPair(pair, lambda: SampledPair(attained, 1 / bins), pair.symmetric)

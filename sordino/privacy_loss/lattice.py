@@ -19,8 +19,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.accounting.privacy_loss.pairs import Array, Pair
-from sordino.accounting.privacy_loss.soundness import at_most
+from sordino.privacy_loss.pairs import Array, Pair
+from sordino.privacy_loss.soundness import at_most
 
 Indices = NDArray[np.int64]
 
@@ -78,11 +78,6 @@ class Native:
         return float(self.loss[order][over[-1]]) if len(over) else float(self.loss[order][0])
 
 
-def facing(pair: Pair, add: bool) -> Pair:
-    """Returns the pair to use for adding or for removing a record, where the two are bounded by different pairs."""
-    return pair.facing(add) if hasattr(pair, "facing") else pair
-
-
 def sampled_loss(rate: float, ratio: Array) -> Array:
     """log(1 + q(e^λ − 1))."""
     if rate == 1.0:
@@ -133,7 +128,7 @@ class Sampled:
             low, mean = 0, 0.0
         unit = max(1, int(std / (mesh.fine * step)))
         edges = graded(low, high, mean / step, std / step, unit, mesh.fine)
-        base_q, base_p = facing(self.pair, add).masses(base_ratio(self.rate, edges * step))
+        base_q, base_p = self.pair.facing(add).masses(base_ratio(self.rate, edges * step))
         bottom = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         if edges[0] * step < bottom <= edges[-1] * step:
             # no sampled loss is below log(1 − q): what P lacks altogether (λ = −∞) is there, not below the first edge
@@ -200,7 +195,7 @@ class Sampled:
 
     def bins(self, mesh: Mesh, add: bool) -> Bins:
         """Hard bins on the same cells. For a subset: the pair that a real dataset attains, one direction."""
-        whole = Sampled(getattr(self.pair, "lower", self.pair), self.rate)
+        whole = Sampled(self.pair.attained(), self.rate)
         edges, a, b = whole._cells(mesh, add)
         middle = np.concatenate((edges[:1] - 1, (edges[1:] + edges[:-1]) // 2, edges[-1:]))
         mixed = (1 - self.rate) * a + self.rate * b
@@ -234,7 +229,7 @@ def _log_below(q: Array, p: Array, least: Array) -> Array:
 
 @lru_cache(maxsize=4096)
 def _native(sampled: Sampled, add: bool, cut: float) -> Native:
-    pair = facing(sampled.pair, add)
+    pair = sampled.pair.facing(add)
     edges = pair.native()
     a, b = (np.append(masses[0] + masses[1], masses[2:-1]) for masses in pair.masses(edges))
     mixed = (1 - sampled.rate) * a + sampled.rate * b

@@ -12,9 +12,9 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from sordino.accounting.privacy_loss.closed import lone_gaussian, one_release_epsilon
-from sordino.accounting.privacy_loss.compose import LONGEST
-from sordino.accounting.privacy_loss.consistency import (
+from sordino.privacy_loss.closed import lone_gaussian, one_release_epsilon
+from sordino.privacy_loss.compose import LONGEST
+from sordino.privacy_loss.consistency import (
     COARSE,
     LONGEST_CHECK,
     MOST_PARTS,
@@ -24,12 +24,11 @@ from sordino.accounting.privacy_loss.consistency import (
     part_epsilon,
     part_epsilons,
 )
-from sordino.accounting.privacy_loss.lattice import Sampled
-from sordino.accounting.privacy_loss.lossdist import Setting, choose, lower, upper
-from sordino.accounting.privacy_loss.pairs import GaussianPair
-from sordino.accounting.privacy_loss.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
-from sordino.accounting.privacy_loss.soundness import at_most
-from sordino.accounting.privacy_loss.sums import BELOW
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.lossdist import Setting, choose, lower, upper
+from sordino.privacy_loss.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
+from sordino.privacy_loss.soundness import at_most
+from sordino.privacy_loss.sums import BELOW
 
 CUT = 1e-5  # share of δ that truncated tails may cost
 _ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
@@ -57,8 +56,7 @@ def _surely_zero(phases: Phases, delta: float) -> bool:
     """δ(0) is at most the sum of the single releases' total variations."""
     total = 0.0
     for sampled, count in phases:
-        one = math.erf(sampled.pair.mu / math.sqrt(8)) if isinstance(sampled.pair, GaussianPair) else 1.0
-        total += count * sampled.rate * one
+        total += count * sampled.rate * sampled.pair.total_variation()
     return total <= delta
 
 

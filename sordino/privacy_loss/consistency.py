@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from sordino.accounting.privacy_loss.closed import lone_gaussian, one_release_delta, one_release_epsilon
-from sordino.accounting.privacy_loss.compose import Cumulant
-from sordino.accounting.privacy_loss.lattice import Mesh, Sampled
-from sordino.accounting.privacy_loss.lossdist import Setting, choose, lower, upper_parts
-from sordino.accounting.privacy_loss.saddle import Estimate, Phases, Saddle
+from sordino.privacy_loss.closed import lone_gaussian, one_release_delta, one_release_epsilon
+from sordino.privacy_loss.compose import Cumulant
+from sordino.privacy_loss.lattice import Mesh, Sampled
+from sordino.privacy_loss.lossdist import Setting, choose, lower, upper_parts
+from sordino.privacy_loss.saddle import Estimate, Phases, Saddle
 
 COARSE = 4e-3  # tolerance of bounds that only serve as a check
 MOST_PARTS = 8  # phases looked at one by one; of more, those that weigh most

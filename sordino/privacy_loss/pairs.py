@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 Array = NDArray[np.floating[Any]]
 
@@ -29,23 +29,56 @@ LARGE_SIGMA, LARGEST_SIGMA = 2000.0, 1e7  # from which on whole numbers are grou
 _NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing the lattice
 
 
-class Pair(Protocol):
-    """Masses under Q and P of cells of the log-ratio."""
+class Pair:
+    """Base of all pairs: the masses under Q and P of cells of λ, and what else is known about a pair.
 
-    def __hash__(self) -> int: ...
+    A pair needs `symmetric`, `masses` and `native`; it must be hashable. The rest has defaults that are always valid, and a
+    pair that knows better says so in its own class.
+    """
+
+    no_renyi_divergence: ClassVar[str] = ""
+    """Why Rényi divergences of this pair are refused; empty if they are computed."""
+    depends_on_delta: ClassVar[bool] = False
+    """Whether the pair was resolved for one δ, so that it is made again when δ turns out to be much smaller."""
+    renyi_may_be_tighter: ClassVar[bool] = False
+    """Whether composing Rényi divergences can give a smaller ε than composing the pair itself."""
 
     @property
     def symmetric(self) -> bool:
         """Whether (Q, P) has the same law as (P, Q)."""
-        ...
+        raise NotImplementedError
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """Q- and P-masses of (−∞, e₀], (e₀, e₁], …, (e_last, ∞): one more than there are edges."""
-        ...
+        """Returns Q- and P-masses of (−∞, e₀], (e₀, e₁], …, (e_last, ∞): one more than there are edges."""
+        raise NotImplementedError
 
     def native(self) -> Array:
-        """Edges that resolve this pair, ascending, holding all but 1e-300 of it."""
-        ...
+        """Returns edges that resolve this pair, ascending, holding all but 1e-300 of it."""
+        raise NotImplementedError
+
+    def facing(self, add: bool) -> Pair:
+        """Returns the pair to use for adding or for removing a record, where the two are bounded by different pairs."""
+        return self
+
+    def attained(self) -> Pair:
+        """Returns a pair that the true one is known to dominate, for lower bounds; a tight pair is its own."""
+        return self
+
+    def loss_spacing(self) -> float:
+        """Returns the number that all losses are multiples of, or 0 if there is none."""
+        return 0.0
+
+    def largest_loss(self) -> float:
+        """Returns the largest loss, which is ε at δ = 0; infinity where losses have no bound."""
+        return math.inf
+
+    def total_variation(self) -> float:
+        """Returns an upper bound on the total variation between P and Q, which is δ at ε = 0."""
+        return 1.0
+
+    def renyi_divergence(self, order: float) -> float | None:
+        """Returns the Rényi divergence of P from Q at an order, or None if it has to be computed numerically."""
+        return None
 
 
 def differences(below: Array, above: Array) -> Array:
@@ -71,11 +104,19 @@ def resolving(centres: Sequence[float], count: int) -> Array:
 
 
 @dataclass(frozen=True)
-class GaussianPair:
+class GaussianPair(Pair):
     """N(μ, 1) against N(0, 1): λ = μz − μ²/2."""
 
     mu: float
     symmetric: bool = field(default=True, init=False)
+
+    def total_variation(self) -> float:
+        """Returns 2Φ(μ/2) − 1."""
+        return math.erf(self.mu / math.sqrt(8))
+
+    def renyi_divergence(self, order: float) -> float:
+        """Returns αμ²/2 (Mironov 2017)."""
+        return order * self.mu**2 / 2
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -88,7 +129,7 @@ class GaussianPair:
 
 
 @dataclass(frozen=True)
-class LaplacePair:
+class LaplacePair(Pair):
     """Lap(1/ε) moved by one against itself: λ = ε(|x| − |x−1|) in [−ε, ε], with atoms at both ends."""
 
     epsilon: float
@@ -106,10 +147,22 @@ class LaplacePair:
         above_p = np.where(edges >= e, 0.0, np.where(edges < -e, 1.0, -np.expm1(e * (x - 1)) / 2 + 0.5))
         return differences(below_q, above_q), differences(below_p, above_p)
 
-    @property
-    def unit(self) -> float:
-        """The atoms sit at ± this."""
+    def loss_spacing(self) -> float:
+        """Returns ε, because the atoms sit at ± ε."""
         return self.epsilon
+
+    def largest_loss(self) -> float:
+        """Returns ε."""
+        return self.epsilon
+
+    def renyi_divergence(self, order: float) -> float:
+        """Returns log(α/(2α−1)·e^{(α−1)ε} + (α−1)/(2α−1)·e^{−αε})/(α−1) (Mironov 2017)."""
+        e = self.epsilon
+        terms = (
+            math.log(order / (2 * order - 1)) + (order - 1) * e,
+            math.log((order - 1) / (2 * order - 1)) - order * e,
+        )
+        return float(logsumexp(terms)) / (order - 1)
 
     def native(self) -> Array:
         """See `Pair`."""
@@ -117,11 +170,28 @@ class LaplacePair:
 
 
 @dataclass(frozen=True)
-class BoundedRangePair:
+class BoundedRangePair(Pair):
     """The worst pair of the exponential mechanism: P[λ > s] = (1−u)/(1−e^{−ε}) with u = e^{(s−ε)/2}."""
 
     epsilon: float
     symmetric: bool = field(default=True, init=False)
+    renyi_may_be_tighter: ClassVar[bool] = True
+    """The pair is the worst at each ε, and no single mechanism attains it; the worst at each order can be tighter."""
+
+    def largest_loss(self) -> float:
+        """Returns ε."""
+        return self.epsilon
+
+    def renyi_divergence(self, order: float) -> float:
+        """Returns the largest divergence of a pair of two losses t and t−ε, 0 ≤ t ≤ ε (Dong, Durfee & Rogers 2020)."""
+        epsilon = self.epsilon
+        first = -math.expm1(-order * epsilon)  # (e^ε − e^{−(α−1)ε})·e^{−ε}
+        second = -math.expm1(-(order - 1) * epsilon)
+        t = min(max(epsilon + math.log((order - 1) * first / (order * second)), 0.0), epsilon)
+        inside = first - math.exp(t - epsilon) * second
+        whole = -math.expm1(-epsilon)
+        log_moment = (order - 1) * t + math.log(max(inside, 1e-300) / whole)
+        return min(epsilon, max(0.0, log_moment) / (order - 1))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -141,7 +211,7 @@ class BoundedRangePair:
 
 
 @dataclass(frozen=True, eq=False)
-class DiscretePair:
+class DiscretePair(Pair):
     """Finitely many values of λ with their P- and Q-masses; P may have mass where Q has none (λ = ∞)."""
 
     values: Array
@@ -151,6 +221,16 @@ class DiscretePair:
     lost: float = 0.0  # Q-mass where P has none
     symmetric: bool = False
     unit: float = 0.0  # spacing of the values, when they are multiples of it
+
+    def loss_spacing(self) -> float:
+        """Returns the spacing of the values, or 0 if they are not multiples of one number."""
+        return self.unit
+
+    def largest_loss(self) -> float:
+        """Returns the largest of three values (randomised response); of more, which end only where floats do, infinity."""
+        if self.infinite == 0 and self.lost == 0 and len(self.values) == 3:
+            return float(self.values[-1])
+        return math.inf
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
@@ -181,7 +261,7 @@ class DiscretePair:
 
 
 @dataclass(frozen=True)
-class MixturePair:
+class MixturePair(Pair):
     """One of several pairs, drawn with public weights; what the weights lack to one is lost (λ = ∞)."""
 
     weights: tuple[float, ...]
@@ -192,10 +272,9 @@ class MixturePair:
         """See `Pair`."""
         return sum(self.weights) >= 1 - 1e-12 and all(pair.symmetric for pair in self.pairs)
 
-    @property
-    def lower(self) -> MixturePair:
-        """The mixture of what the pairs dominate."""
-        return MixturePair(self.weights, tuple(getattr(pair, "lower", pair) for pair in self.pairs))
+    def attained(self) -> MixturePair:
+        """Returns the mixture of what the pairs dominate."""
+        return MixturePair(self.weights, tuple(pair.attained() for pair in self.pairs))
 
     @property
     def lost(self) -> float:

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
-from sordino.accounting.privacy_loss.compose import Cumulant, Weighted, log_jump_moment
-from sordino.accounting.privacy_loss.pairs import Array
-from sordino.accounting.privacy_loss.soundness import all_finite, finite
+from sordino.privacy_loss.compose import Cumulant, Weighted, log_jump_moment
+from sordino.privacy_loss.pairs import Array
+from sordino.privacy_loss.soundness import all_finite, finite
 
 SILENT = 1e-24
 EPS = 2.3e-16

@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from sordino.accounting.privacy_loss.compose import Cumulant
-from sordino.accounting.privacy_loss.lattice import Mesh, Sampled
-from sordino.accounting.privacy_loss.lossdist import upper_parts
-from sordino.accounting.privacy_loss.pairs import Array, BoundedRangePair, GaussianPair, LaplacePair
+from sordino.privacy_loss.compose import Cumulant
+from sordino.privacy_loss.lattice import Mesh, Sampled
+from sordino.privacy_loss.lossdist import upper_parts
+from sordino.privacy_loss.pairs import Array, GaussianPair
 
 _QUADRATURE_STEP = 0.2
 _REACH = 13.0  # standard deviations around each peak
@@ -38,20 +38,14 @@ def sampled_curve(sampled: Sampled, orders: Array) -> Array:
 
 @lru_cache(maxsize=200_000)
 def _divergence(sampled: Sampled, order: float) -> float:
+    """Returns the divergence at one order: in closed form where the pair has one, else on a lattice that dominates."""
     pair, rate = sampled.pair, sampled.rate
-    if isinstance(pair, GaussianPair):
-        if rate == 1.0:
-            return order * pair.mu**2 / 2
+    if rate == 1.0:
+        closed_form = pair.renyi_divergence(order)
+        if closed_form is not None:
+            return closed_form
+    elif isinstance(pair, GaussianPair):
         return _subset_gaussian(rate, pair.mu, order)
-    if rate == 1.0 and isinstance(pair, LaplacePair):
-        e = pair.epsilon
-        terms = (
-            math.log(order / (2 * order - 1)) + (order - 1) * e,
-            math.log((order - 1) / (2 * order - 1)) - order * e,
-        )
-        return float(logsumexp(terms)) / (order - 1)
-    if rate == 1.0 and isinstance(pair, BoundedRangePair):
-        return _bounded_range(pair.epsilon, order)
     return _numeric(sampled, order)
 
 
@@ -149,17 +143,6 @@ def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
         )
     scale = math.log(step / math.sqrt(2 * math.pi))
     return tuple(float(logsumexp(n * log_size - z**2 / 2)) + scale for n in range(1, most + 1))
-
-
-def _bounded_range(epsilon: float, order: float) -> float:
-    """The largest divergence of a pair of two losses t and t−ε, 0 ≤ t ≤ ε."""
-    first = -math.expm1(-order * epsilon)  # (e^ε − e^{−(α−1)ε})·e^{−ε}
-    second = -math.expm1(-(order - 1) * epsilon)
-    t = min(max(epsilon + math.log((order - 1) * first / (order * second)), 0.0), epsilon)
-    inside = first - math.exp(t - epsilon) * second
-    whole = -math.expm1(-epsilon)
-    log_moment = (order - 1) * t + math.log(max(inside, 1e-300) / whole)
-    return min(epsilon, max(0.0, log_moment) / (order - 1))
 
 
 def _numeric(sampled: Sampled, order: float) -> float:
