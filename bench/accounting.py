@@ -26,11 +26,11 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from sordino.accounting import PLD, RDP, Meter, calibrate  # noqa: E402
+from sordino.events import BallsInBins, Gaussian, Poisson, Repeat, Together  # noqa: E402
 from sordino.privacy_loss.certified import _phase_epsilon  # noqa: E402
 from sordino.privacy_loss.consistency import part_epsilon  # noqa: E402
 from sordino.privacy_loss.lattice import _native  # noqa: E402
 from sordino.privacy_loss.renyi import _sampled_gaussian  # noqa: E402
-from sordino.events import BallsInBins, Gaussian, Poisson, Repeat, Together  # noqa: E402
 
 SETTINGS = {
     "thesis": (1 / 240, 1.1, 7200, 1e-5),

@@ -80,6 +80,7 @@ FORMER_NAMES = {
     "door.sensitivity": "release.sensitivity",
     "door.tripwire": "ledger.tripwire",
     "door.vectors": "release.vectors",
+    "events.composition": "events",
     "events.draws": "events",
     "events.mechanisms": "events",
     "gradients": "per_sample",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sordino.events.base import Event
-from sordino.events.composition import Together
+from sordino.events.sequential_composition import Together
 from sordino.events.non_private import NonPrivate
 from sordino.events.relation import Relation
 

@@ -97,6 +97,10 @@ class Event:
         fields = dataclasses.fields(self)  # type: ignore[arg-type]  # every concrete event is a dataclass
         return {"type": type(self).__name__, **{field.name: _encode(getattr(self, field.name)) for field in fields}}
 
+    def describe(self) -> str:
+        """Returns the event on one line, as its constructor would be called."""
+        return f"{type(self).__name__}({', '.join(_describe_value(value) for value in vars(self).values())})"
+
     # What the event costs.
 
     def dominating_pair(self, moves: int) -> Pair:
@@ -150,6 +154,11 @@ class Event:
 
     # The noise of the event.
 
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The size of the noise that this release adds, relative to a contribution; None if it adds none itself."""
+        return None
+
     def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
         """Returns what the end of the generated noise adds to δ, for a sum that moves by `moves` contributions.
 
@@ -166,6 +175,12 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Event):
         return value.to_json()
     return [_encode(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, Event):
+        return value.describe()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 _TYPES: dict[str, type[Event]] = {}

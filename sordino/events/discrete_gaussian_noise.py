@@ -37,6 +37,11 @@ class DiscreteGaussian(Event):
     def __post_init__(self) -> None:
         set_field(self, "multiplier", require_noise("multiplier", self.multiplier))
 
+    @property
+    def noise_multiplier(self) -> float:
+        """σ."""
+        return self.multiplier
+
     def dominating_pair(self, moves: int) -> Pair:
         """Returns the noise moved by `moves` against itself; of large σ, pairs that it lies between."""
         sigma = self.multiplier

@@ -37,6 +37,11 @@ class Gaussian(Event):
     def __post_init__(self) -> None:
         set_field(self, "multiplier", require_noise("multiplier", self.multiplier))
 
+    @property
+    def noise_multiplier(self) -> float:
+        """σ."""
+        return self.multiplier
+
     def dominating_pair(self, moves: int) -> GaussianPair:
         """Returns N(μ, 1) against N(0, 1), μ = moves/σ."""
         return GaussianPair(moves / self.multiplier)

@@ -35,6 +35,11 @@ class Laplace(Event):
     def __post_init__(self) -> None:
         set_field(self, "scale", require_noise("scale", self.scale))
 
+    @property
+    def noise_multiplier(self) -> float:
+        """The scale b."""
+        return self.scale
+
     def dominating_pair(self, moves: int) -> LaplacePair:
         """Returns Lap(b) moved by `moves` against itself."""
         return LaplacePair(moves / self.scale)

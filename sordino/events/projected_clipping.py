@@ -55,6 +55,11 @@ class ProjectedClip(Event):
         set_field(self, "multiplier", require_noise("multiplier", self.multiplier))
         set_field(self, "projections", validate.count("projections", self.projections))
 
+    @property
+    def noise_multiplier(self) -> float:
+        """σ."""
+        return self.multiplier
+
     def dominating_pair(self, moves: int) -> Pair:
         """Returns the mixture over ρ; only for one record there or not, for two records are read short differently."""
         if moves != 1:

@@ -22,7 +22,7 @@ from sordino.privacy_loss.stopping import expected_runs, negative_binomial_curve
 
 
 @dataclass(frozen=True)
-class Search(Event):
+class RunSearch(Event):
     """Base of searches: the best of K runs of `event`, K drawn in secret. Each says how K is distributed."""
 
     event: Event
@@ -54,7 +54,7 @@ class Search(Event):
 
 @register_event
 @dataclass(frozen=True)
-class TunePoisson(Search):
+class TunePoisson(RunSearch):
     """The best of K runs of `event` by its released score, K ~ Poisson(`mean`) drawn in secret (Papernot & Steinke).
 
     Args:
@@ -94,7 +94,7 @@ class TunePoisson(Search):
 
 @register_event
 @dataclass(frozen=True)
-class TuneNegativeBinomial(Search):
+class TuneNegativeBinomial(RunSearch):
     """The best of K runs of `event`, K ~ truncated negative binomial (`shape`, `stop`), K ≥ 1, drawn in secret.
 
     shape 1 is the geometric distribution of Liu & Talwar 2019 with mean 1/stop; shape 0 the logarithmic one.

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from sordino.events.algebra import compose
 from sordino.events.base import Event, register_event, require_event, set_field
-from sordino.events.composition import Repeat, Together, different_releases
+from sordino.events.sequential_composition import Repeat, Together, different_releases
 from sordino.events.gaussian_noise import Gaussian
 from sordino.events.phase_collector import PhaseCollector
 from sordino.events.relation import Relation

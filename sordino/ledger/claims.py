@@ -44,8 +44,6 @@ _WHY = {
 _DIGITS = 3
 _SEEN = 1e-6
 """The share of δ that is not seen: δ is printed to six digits, and the end of the noise may add less."""
-_PARTS = 6
-"""How many phases of a run are printed; all of them are in the event."""
 
 
 def round_up(epsilon: float) -> str:
@@ -227,21 +225,7 @@ def describe_event(event: Event) -> str:
     >>> describe_event(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
     '2000 × Poisson(0.01, Gaussian(1.1))'
     """
-    if isinstance(event, events.Repeat):
-        return f"{event.count} × {describe_event(event.event)}"
-    if isinstance(event, events.Together):
-        shown = [describe_event(part) for part in event.events[:_PARTS]]
-        if len(event.events) > _PARTS:
-            shown.append(f"… {len(event.events) - _PARTS} more")
-        return "(" + " + ".join(shown) + ")"
-    # Any other event is printed as its constructor would be called.
-    values = []
-    for value in vars(event).values():
-        if isinstance(value, Event):
-            values.append(describe_event(value))
-        else:
-            values.append(f"{value:.6g}" if isinstance(value, float) else str(value))
-    return f"{type(event).__name__}({', '.join(values)})"
+    return event.describe()
 
 
 claim = make_claim

@@ -21,15 +21,14 @@ from torch import nn
 from sordino.accounting import PLD, Accountant
 from sordino.events import (
     BallsInBins,
-    Batch,
     Event,
     NonPrivate,
     Repeat,
     Shuffle,
-    Together,
     canonical,
     compose,
     from_json,
+    is_private,
     to_json,
 )
 from sordino.ledger import claims, history, lot_counts
@@ -207,7 +206,7 @@ class Ledger:
     @property
     def length(self) -> int:
         """What was drawn and released so far, in entries with a guarantee; open draws included."""
-        return sum(e.count for e in self._entries if not isinstance(e.event, NonPrivate)) + len(self._open)
+        return sum(e.count for e in self._entries if is_private(e.event)) + len(self._open)
 
     @property
     def empty(self) -> bool:
@@ -288,15 +287,8 @@ def _load_ledger(state: Mapping[str, Any]) -> Ledger:
 def _event_of_pass(entries: list[LedgerEntry]) -> Event:
     """Returns the event of all draws of one pass, of which a record meets at most one."""
     bins = entries[0].bins
-    if bins is None:
-        return Shuffle(compose(Repeat(_keep_together(entry.event), entry.count) for entry in entries))
-    # Lots on which different things were released are charged as if each had all of them.
-    return BallsInBins(bins, compose(dict.fromkeys(entry.event for entry in entries)))
-
-
-def _keep_together(event: Event) -> Event:
-    """Wraps several releases on one batch in `Batch`: a record that meets one of them meets all."""
-    return Batch(event) if isinstance(event, Together | Repeat) else event
+    lots = [(entry.event, entry.count) for entry in entries]
+    return Shuffle.of_lots(lots) if bins is None else BallsInBins.of_lots(bins, lots)
 
 
 def _append_entry(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: bool = False) -> list[LedgerEntry]:

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from sordino import accounting as A
-from sordino.privacy_loss.pairs import discrete_gaussian_groups, discrete_gaussian_pair
 from sordino.app.cli.main import main
 from sordino.events import DiscreteGaussian, Gaussian, Laplace, Poisson, Repeat, Shuffle, Together, TunePoisson
+from sordino.privacy_loss.pairs import discrete_gaussian_groups, discrete_gaussian_pair
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.5])

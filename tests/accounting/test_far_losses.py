@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sordino import accounting as A
+from sordino.events import Gaussian, Poisson, Together
 from sordino.privacy_loss.lattice import Mesh, Sampled, base_ratio
 from sordino.privacy_loss.pairs import GaussianPair
-from sordino.events import Gaussian, Poisson, Together
 
 
 def exact_delta(sigma, rate, other, epsilon):

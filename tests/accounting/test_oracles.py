@@ -7,9 +7,6 @@ import pytest
 from scipy.special import ndtr
 
 from sordino import accounting as A
-from sordino.privacy_loss.closed import one_release_delta
-from sordino.privacy_loss.lattice import Sampled
-from sordino.privacy_loss.pairs import GaussianPair
 from sordino.events import (
     BallsInBins,
     DiscreteGaussian,
@@ -22,6 +19,9 @@ from sordino.events import (
     Repeat,
     Together,
 )
+from sordino.privacy_loss.closed import one_release_delta
+from sordino.privacy_loss.lattice import Sampled
+from sordino.privacy_loss.pairs import GaussianPair
 
 SETTINGS = [(0.02, 1.0, 200, 1e-5), (0.3, 2.0, 50, 1e-6), (0.004, 0.7, 1000, 1e-5), (0.9, 5.0, 20, 1e-4)]
 

@@ -7,9 +7,9 @@ import pytest
 
 from sordino import accounting as A
 from sordino.accounting.accountants import tuned
+from sordino.events import Gaussian, Poisson, Repeat, Together, TuneNegativeBinomial, TunePoisson
 from sordino.privacy_loss.selection import Profile
 from sordino.privacy_loss.soundness import Contradiction
-from sordino.events import Gaussian, Poisson, Repeat, Together, TuneNegativeBinomial, TunePoisson
 
 
 def gaussian_epsilon(sigma, delta):

@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from sordino.accounting import PLD, RDP, Budget, BudgetExhausted
 from sordino.accounting.accountant import Unsupported
-from sordino.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Winner, _hinges
 from sordino.events import (
     Gaussian,
     Laplace,
@@ -20,6 +19,7 @@ from sordino.events import (
     TuneNegativeBinomial,
     TunePoisson,
 )
+from sordino.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Winner, _hinges
 
 BASE = Repeat(Poisson(0.01, Gaussian(4.0)), 10_000)
 """ε = 0.947 at δ = 1e-5."""

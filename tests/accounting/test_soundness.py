@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sordino import accounting as A
+from sordino.events import Gaussian, Poisson, Repeat, Together
 from sordino.privacy_loss import certified
 from sordino.privacy_loss.compose import Cumulant, Weighted, window
 from sordino.privacy_loss.lattice import Mesh, Sampled
@@ -14,7 +15,6 @@ from sordino.privacy_loss.lossdist import Setting, upper_parts
 from sordino.privacy_loss.pairs import DiscretePair, GaussianPair
 from sordino.privacy_loss.soundness import Contradiction, NotFinite, all_finite, at_most, finite
 from sordino.privacy_loss.spectra import Composed, compose, compose_jumps
-from sordino.events import Gaussian, Poisson, Repeat, Together
 
 UNLIKE = Together(Gaussian(5.0), Repeat(Poisson(0.01, Gaussian(1.0)), 100))
 

@@ -8,11 +8,11 @@ from scipy.special import logit, ndtr, ndtri
 from scipy.stats import binom
 
 from sordino.accounting import PLD
-from sordino.privacy_loss.gaussian import gaussian_epsilon
 from sordino.accounting.tradeoff import tradeoff
 from sordino.auditing.bounds import binomial, one_run, one_run_tradeoff, tradeoff_tests, two_worlds
 from sordino.auditing.bounds.two_worlds import Errors
 from sordino.events import Exponential, Gaussian, Poisson, Repeat, Together
+from sordino.privacy_loss.gaussian import gaussian_epsilon
 
 ERROR = 0.05
 TRIALS = 2000

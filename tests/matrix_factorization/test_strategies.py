@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.accounting.gaussian import gaussian_epsilon
 from sordino.matrix_factorization import participation, toeplitz
 from sordino.matrix_factorization.strategies import (
     Banded,
@@ -18,6 +17,7 @@ from sordino.matrix_factorization.strategies import (
     strategy_from,
 )
 from sordino.matrix_factorization.workloads import Workload, optimise_bands, squared_row_norms
+from sordino.privacy_loss.gaussian import gaussian_epsilon
 
 ENTRIES = json.loads((Path(__file__).parent.parent / "golden" / "correlated.json").read_text())["entries"]
 WITHOUT_AMPLIFICATION = [entry for entry in ENTRIES if entry["group"] == "A"]

@@ -9,11 +9,11 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.accounting import PLD, RDP, Moments, Unsupported
-from sordino.privacy_loss.gaussian import gaussian_delta
 from sordino.events import FixedSize, Gaussian, Poisson, ProjectedClip, Repeat
 from sordino.per_sample import JL, Loop, jl_norms
 from sordino.per_sample.model_inventory import Inventory
 from sordino.per_sample.protocol import trainable_parameters
+from sordino.privacy_loss.gaussian import gaussian_delta
 from tests.per_sample.oracle import square
 from tests.per_sample.zoo import GRID, Case
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.accounting import epsilon_delta_tradeoff, gaussian_mu, gaussian_tradeoff, subsampled_tradeoff
-from sordino.privacy_loss.gaussian import gaussian_epsilon
 from sordino.app.report.panels import Panel, Series
 from sordino.auditing.bounds.two_worlds import Errors
 from sordino.auditing.bounds.two_worlds import gaussian_epsilon_lower_bound as audited_gaussian
 from sordino.auditing.bounds.two_worlds import mu_lower_bound as audited_mu
+from sordino.privacy_loss.gaussian import gaussian_epsilon
 from sordino_lab.descent import descend, query, squared
 from sordino_lab.experiment import Experiment, Finding, Outcome
 from sordino_lab.workbench import Workbench

@@ -20,7 +20,7 @@ from typing import Protocol
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
 from sordino.events import Event, Relation, Repeat, Together, canonical, compose
-from sordino.events.search_of_runs import Search
+from sordino.events.search_of_runs import RunSearch
 from sordino.privacy_loss.selection import Profile, Winner
 from sordino.privacy_loss.soundness import at_most
 
@@ -58,7 +58,7 @@ class Bounds(Hashable, Protocol):
 
 def searches(event: Event) -> bool:
     """Whether the best of many runs is anywhere in an event."""
-    return any(isinstance(inner, Search) for inner in event.walk())
+    return any(isinstance(inner, RunSearch) for inner in event.walk())
 
 
 def tuned_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | None) -> float:
@@ -67,7 +67,7 @@ def tuned_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | 
     found = math.inf
     with suppress(Unsupported):
         found = RDP(relation=relation).epsilon(event, delta)
-    if isinstance(event, Search):
+    if isinstance(event, RunSearch):
         found = min(found, _winner(event, one, relation, delta).epsilon(delta, _most(event, one, relation, delta)))
         at_most(least_epsilon(event, delta, one, relation), found, "one run of a search, and the whole search")
         return found
@@ -87,7 +87,7 @@ def tuned_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | 
     found = 1.0
     with suppress(Unsupported):
         found = RDP(relation=relation).delta(event, epsilon)
-    if isinstance(event, Search):
+    if isinstance(event, RunSearch):
         found = min(found, _winner(event, one, relation, max(found * _BELOW, 1e-30)).delta(epsilon))
         least = least_delta(event, epsilon, one, relation)
         if least > _LEAST_COMPARED:
@@ -102,7 +102,7 @@ def least_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | 
     Scores that are all equal make the winner the first run, so δ_search ≥ P[K ≥ 1]·δ_run at every ε.
     """
     event = canonical(event)
-    if isinstance(event, Search):
+    if isinstance(event, RunSearch):
         share = delta / event.probability_of_a_run()
         if searches(event.event) or share >= 1:
             return 0.0
@@ -120,18 +120,18 @@ def _run_bounds(one: Bounds, event: Event, delta: float, relation: Relation | No
 def least_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | None) -> float:
     """Returns a lower bound on δ of a search, P[K ≥ 1]·δ_run(ε); zero where searches are composed with other releases."""
     event = canonical(event)
-    if not isinstance(event, Search) or searches(event.event):
+    if not isinstance(event, RunSearch) or searches(event.event):
         return 0.0
     return event.probability_of_a_run() * one.delta_bounds(event.event, epsilon, relation=relation)[0]
 
 
-def _parts(event: Event) -> tuple[list[tuple[Search, int]], Event]:
+def _parts(event: Event) -> tuple[list[tuple[RunSearch, int]], Event]:
     """The searches with their counts, and the rest as one event."""
-    parts: list[tuple[Search, int]] = []
+    parts: list[tuple[RunSearch, int]] = []
     rest: list[Event] = []
     for inner in event.events if isinstance(event, Together) else (event,):
         once, count = (inner.event, inner.count) if isinstance(inner, Repeat) else (inner, 1)
-        if isinstance(once, Search):
+        if isinstance(once, RunSearch):
             parts.append((once, count))
         elif searches(inner):
             raise Unsupported(inner, "a search inside a sampled draw, a group or a repeated whole has no theorem")
@@ -140,18 +140,18 @@ def _parts(event: Event) -> tuple[list[tuple[Search, int]], Event]:
     return parts, canonical(compose(rest))
 
 
-def _most(event: Search, one: Bounds, relation: Relation | None, delta: float) -> float:
+def _most(event: RunSearch, one: Bounds, relation: Relation | None, delta: float) -> float:
     """An ε that is more than enough to look up to: that of a run at a small δ, and of twice the change of order."""
     far = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
     return event.epsilon_limit_factor() * far + 1.0
 
 
-def _winner(event: Search, one: Bounds, relation: Relation | None, delta: float) -> Winner:
+def _winner(event: RunSearch, one: Bounds, relation: Relation | None, delta: float) -> Winner:
     return _prepared(event, one, relation, min(_USUAL, 10.0 ** math.floor(math.log10(delta))))
 
 
 @lru_cache(maxsize=64)
-def _prepared(event: Search, one: Bounds, relation: Relation | None, delta: float) -> Winner:
+def _prepared(event: RunSearch, one: Bounds, relation: Relation | None, delta: float) -> Winner:
     most = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
     delta_of: Callable[[float], float] = lambda epsilon: one.delta(event.event, epsilon, relation=relation)  # noqa: E731
     return Winner.of(Profile.sampled(delta_of, most), event.runs())

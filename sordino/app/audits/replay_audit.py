@@ -47,7 +47,7 @@ from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import read_config
 from sordino.app.runs.training_loop import Training, read_key
 from sordino.environment import current_environment, describe_difference
-from sordino.events import Event, FixedSize, Poisson, Repeat, Together
+from sordino.events import counted
 from sordino.release.noise import Noise
 from sordino.release.release import tap_releases
 from sordino.release.sensitivity import Sensitivity, Unproven
@@ -186,20 +186,11 @@ def _check_charged_draws(run: Run, steps: int, lineage: int, result: ReplayResul
     if guarantee is None or lineage:
         result.not_tried.append("event: there is no claim, or steps were left out")
         return
-    charged_draws = sum(count for part, count in _count_parts(guarantee.event) if isinstance(part, Poisson | FixedSize))
+    charged_draws = sum(count for part, count in counted(guarantee.event) if part.is_one_draw)
     if charged_draws and charged_draws != steps:
         result.wrong.append(f"event: the claim charges {charged_draws} draws, and {steps} steps were entered")
     elif not charged_draws:
         result.not_tried.append("event: lots of this sampler are not charged one by one")
-
-
-def _count_parts(event: Event) -> list[tuple[Event, int]]:
-    """Returns the parts of an event with their counts."""
-    if isinstance(event, Together):
-        return [pair for part in event.events for pair in _count_parts(part)]
-    if isinstance(event, Repeat):
-        return [(part, count * event.count) for part, count in _count_parts(event.event)]
-    return [(event, 1)]
 
 
 class _StepReplayer:

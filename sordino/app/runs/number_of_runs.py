@@ -17,8 +17,8 @@ from typing import Protocol
 from scipy.optimize import brentq
 
 from sordino import validate
-from sordino.privacy_loss.stopping import expected_runs
 from sordino.events import Event, TuneNegativeBinomial, TunePoisson
+from sordino.privacy_loss.stopping import expected_runs
 from sordino.rng.streams import Rng
 
 _MOST_TRIALS = 1_000_000

@@ -18,18 +18,7 @@ from torch.utils._pytree import tree_map
 from sordino.auditing.neighbouring_records import SelftestRecords
 from sordino.auditing.selftest_subject import Pieces, Trial, flatten
 from sordino.auditing.verdict import SelftestFinding
-from sordino.events import (
-    Event,
-    FixedSize,
-    Gaussian,
-    Laplace,
-    Poisson,
-    ProjectedClip,
-    Repeat,
-    Together,
-    canonical,
-    compose,
-)
+from sordino.events import Event, canonical, compose, counted
 from sordino.lots.loading import MapStyle, count_records
 from sordino.private import Private
 from sordino.sampling.sampler import Informed, Sampler
@@ -88,7 +77,7 @@ def _check_counts(pieces: Pieces, company: SelftestRecords, event: Event) -> Sel
     # What a release was asked for is seen by a tap; it is compared with what was entered.
     trial = Trial(pieces, company.records).run([[]], keep=False)
     seen = sorted(passed.noise.multiplier for passed in trial.releases[0])
-    draws = [(part, count) for part, count in _parts_of_event(event) if isinstance(part, Poisson | FixedSize)]
+    draws = [(part, count) for part, count in counted(event) if part.is_one_draw]
     if not draws:
         return SelftestFinding("counted", "lots of this sampler are not charged one by one")
     if trial.choices:
@@ -98,31 +87,19 @@ def _check_counts(pieces: Pieces, company: SelftestRecords, event: Event) -> Sel
     right = total == _STEPS
     # Every entry has the multipliers seen, and of Poisson draws the sampler's rate.
     for part, _ in draws:
-        noise = sorted(_multipliers_of_event(part.event))
+        noise = sorted(size for inner in part.inner_events() for size in _multipliers_of_event(inner))
         right = right and np.allclose(noise, seen, rtol=1e-12) if len(noise) == len(seen) else False
-        right = right and (not isinstance(part, Poisson) or rate is None or part.rate == rate)
+        charged_rate = getattr(part, "rate", rate)
+        right = right and (rate is None or charged_rate == rate)
     words = f"{_STEPS} draws are {_STEPS} releases at the multiplier seen at the door, at the sampler's rate"
     return SelftestFinding("counted", words if right else f"not so: {words}", holds=right)
 
 
-def _parts_of_event(event: Event) -> Iterator[tuple[Event, int]]:
-    """Yields the events inside compositions and repetitions, each with how often it happens."""
-    if isinstance(event, Together):
-        for part in event.events:
-            yield from _parts_of_event(part)
-    elif isinstance(event, Repeat):
-        yield from ((part, count * event.count) for part, count in _parts_of_event(event.event))
-    else:
-        yield event, 1
-
-
 def _multipliers_of_event(event: Event) -> Iterator[float]:
     """Yields the noise multiplier of every release in an event."""
-    for part, count in _parts_of_event(event):
-        if isinstance(part, Gaussian | ProjectedClip):
-            yield from [part.multiplier] * count
-        elif isinstance(part, Laplace):
-            yield from [part.scale] * count
+    for part, count in counted(event):
+        if part.noise_multiplier is not None:
+            yield from [part.noise_multiplier] * count
 
 
 def _check_resumed_noise(pieces: Pieces, company: SelftestRecords) -> SelftestFinding:

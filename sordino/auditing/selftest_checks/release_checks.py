@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.accounting import PLD
-from sordino.privacy_loss.gaussian import gaussian_delta, gaussian_epsilon
 from sordino.auditing.verdict import SelftestFinding
 from sordino.events import Event, Exponential, Poisson, Repeat
 from sordino.events import Gaussian as GaussianEvent
 from sordino.events import Laplace as LaplaceEvent
+from sordino.privacy_loss.gaussian import gaussian_delta, gaussian_epsilon
 from sordino.release.noise import Gaussian, Laplace
 from sordino.release.release import Steps, choose, choose_between, release
 from sordino.release.sealed import Sealed

@@ -24,6 +24,8 @@ from sordino.privacy_loss.sampled_pairs import product
 MOST_REPETITIONS = 2**53
 """Whole numbers beyond it are no floats, and no run repeats anything so often."""
 
+_SHOWN_PARTS = 6  # of a composition that is printed on one line; all of them are in the event
+
 
 @register_event
 @dataclass(frozen=True)
@@ -54,6 +56,15 @@ class Repeat(Event):
         """Returns the inner event with all counts multiplied, or the inner event alone if it happens once."""
         inner, count = _one_run(self)
         return inner if count == 1 else Repeat(inner, count)
+
+    def describe(self) -> str:
+        """Returns the event on one line.
+
+        >>> from sordino.events import Gaussian, Poisson
+        >>> Repeat(Poisson(0.01, Gaussian(1.1)), 2000).describe()
+        '2000 × Poisson(0.01, Gaussian(1.1))'
+        """
+        return f"{self.count} × {self.event.describe()}"
 
     def dominating_pair(self, moves: int) -> Pair:
         """Returns the pair of all repetitions on one and the same draw."""
@@ -109,6 +120,13 @@ class Together(Event):
         """Returns the events without compositions inside one another, equal neighbours as one `Repeat`."""
         parts = tuple(inner if count == 1 else Repeat(inner, count) for inner, count in _merge_equal(_runs(self)))
         return parts[0] if len(parts) == 1 else Together(*parts)
+
+    def describe(self) -> str:
+        """Returns the event on one line, of many parts the first."""
+        shown = [part.describe() for part in self.events[:_SHOWN_PARTS]]
+        if len(self.events) > _SHOWN_PARTS:
+            shown.append(f"… {len(self.events) - _SHOWN_PARTS} more")
+        return "(" + " + ".join(shown) + ")"
 
     def dominating_pair(self, moves: int) -> Pair:
         """Returns the pair of all events on one and the same draw."""
