@@ -41,7 +41,7 @@ def _package_stub(package: ModuleType) -> str:
 
 def _top_stub(packages: list[ModuleType]) -> str:
     """Returns the stub of `sordino` itself."""
-    nouns = {noun for package in packages for one in package.DECLARATIONS for noun in one.nouns}
+    nouns = {noun for package in packages for one in package.DECLARATIONS for noun in one.classes}
     lines = [f"from {noun.__module__} import {noun.__name__} as {noun.__name__}" for noun in nouns]
     lines += [
         f"from sordino.{home} import {name} as {name}" for home, names in sordino._NAMES.items() for name in names

@@ -31,7 +31,6 @@ from sordino.events.algebra import canonical, children, compose, is_private, rel
 from sordino.events.balls_in_bins_pass import BallsInBins
 from sordino.events.base import Event, register_event
 from sordino.events.codec import from_json, to_json
-from sordino.events.sequential_composition import Repeat, Together, counted
 from sordino.events.discrete_gaussian_noise import DiscreteGaussian
 from sordino.events.exponential_choice import Exponential
 from sordino.events.fixed_size_draw import FixedSize
@@ -45,6 +44,7 @@ from sordino.events.randomised_response import RandomisedResponse
 from sordino.events.record_group import Group
 from sordino.events.relation import Relation
 from sordino.events.search_of_runs import TuneNegativeBinomial, TunePoisson
+from sordino.events.sequential_composition import Repeat, Together, counted
 from sordino.events.shuffled_pass import Batch, Shuffle
 from sordino.events.truncated_poisson_draw import TruncatedPoisson
 

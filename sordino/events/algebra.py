@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sordino.events.base import Event
-from sordino.events.sequential_composition import Together
 from sordino.events.non_private import NonPrivate
 from sordino.events.relation import Relation
+from sordino.events.sequential_composition import Together
 
 
 def canonical(event: Event) -> Event:

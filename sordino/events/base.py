@@ -192,6 +192,29 @@ def register_event(kind: Kind) -> Kind:
 
     Raises if the class is no frozen dataclass, or if another event has the same name: files that name an event would
     otherwise come to mean something else.
+
+    Args:
+        kind: the class of the event.
+
+    Returns:
+        The same class.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from sordino.accounting import PLD
+        >>> from sordino.events import Event, Repeat, from_json
+        >>> from sordino.privacy_loss.pairs import GaussianPair
+        >>> @register_event
+        ... @dataclass(frozen=True)
+        ... class SumOfTwo(Event):
+        ...     multiplier: float
+        ...     def dominating_pair(self, moves):
+        ...         return GaussianPair(2 * moves / self.multiplier)  # one record is in both parts of the sum
+        >>> round(PLD().epsilon(Repeat(SumOfTwo(20.0), 4), delta=1e-5), 3)
+        0.726
+        >>> from_json(SumOfTwo(20.0).to_json())
+        SumOfTwo(multiplier=20.0)
+
     """
     if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         raise TypeError(f"{kind.__name__}: an event must be a frozen dataclass; write @dataclass(frozen=True) below")

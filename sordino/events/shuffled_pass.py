@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from sordino.events.algebra import compose
 from sordino.events.base import Event, register_event, require_event, set_field
-from sordino.events.sequential_composition import Repeat, Together, different_releases
 from sordino.events.gaussian_noise import Gaussian
 from sordino.events.phase_collector import PhaseCollector
 from sordino.events.relation import Relation
+from sordino.events.sequential_composition import Repeat, Together, different_releases
 from sordino.privacy_loss.shuffling import shuffle_lower_bound, shuffle_lower_delta
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from sordino import validate
 from sordino.events.balls_in_bins_pass import BallsInBins
 from sordino.events.base import Event
-from sordino.events.sequential_composition import Repeat
 from sordino.events.fixed_size_draw import FixedSize
 from sordino.events.poisson_draw import Poisson
+from sordino.events.sequential_composition import Repeat
 from sordino.events.shuffled_pass import Shuffle
 
 POISSON, FIXED_SIZE = "poisson", "fixed-size"
