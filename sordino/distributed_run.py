@@ -99,6 +99,17 @@ class DistributedRun:
         """Returns a random stream that nobody can repeat, the same on all ranks."""
         return Rng.from_entropy() if self.ranks is None else self.ranks.new_rng()
 
+    def refuse_device_of_another_kind(self) -> None:
+        """Raises a `Refusal` if the ranks cannot send each other tensors of the kind of device that the model is on."""
+        ranks, p = self.ranks, next(self._model.parameters(), None)
+        if ranks is None or ranks.size == 1 or p is None or p.device.type == ranks.device.type:
+            return
+        raise Refusal(
+            f"the model is on {p.device}, and the process group carries tensors of {ranks.device.type} only: call "
+            f"init_process_group with a backend for {p.device.type} (nccl for CUDA), or move the model to "
+            f"{ranks.device.type}"
+        )
+
     def agree_on_request(
         self, make_request: Callable[[], DrawRequest], run: Progress, settings: Mapping[str, Any]
     ) -> DrawRequest:

@@ -38,6 +38,7 @@ from sordino.lots.record_lengths import class_labels, gradient_lengths, records_
 from sordino.penalty import L2, prepare_backend
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
+from sordino.per_sample.model_devices import refuse_unusable_devices
 from sordino.per_sample.protocol import Backend, LossFn, PerSample
 from sordino.progress import Progress
 from sordino.queries.noisy_sum import Query
@@ -197,9 +198,12 @@ class Private(Declarations, StatesAndCopies):
         """
         # Check the arguments, on all ranks, before anything is read or drawn.
         model_checks.refuse_bad_structure(self._model)
-        make_request = partial(
-            DrawRequest.create_checked, dataset, sampler, steps, expected_batch, workers, collate, unit
-        )
+
+        def make_request() -> DrawRequest:
+            refuse_unusable_devices(self._model)
+            self._distributed.refuse_device_of_another_kind()
+            return DrawRequest.create_checked(dataset, sampler, steps, expected_batch, workers, collate, unit)
+
         settings = {
             "loss_fn": self._loss_fn,
             "penalty": self._lot_gradients.penalty,
@@ -367,7 +371,7 @@ class Private(Declarations, StatesAndCopies):
         """Charges a draw and creates its lot; nothing of it has been computed yet."""
         run = self._progress
         if run.ledger_section is None:  # the first: from here on the parameters change by released gradients only
-            self._checks.tripwire.begin()
+            self._checks.begin_watching()
         self._last_lot = Lot(run.steps, Sealed(len(draw.indices), self._ledger), expected, loads, loads.most)
         self._last_records = draw.indices
         run.charge_draw(phase, draw, expected, self._lot_gradients.named)

@@ -40,9 +40,8 @@ class Ranks:
         )
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
-        backend = "" if group is None else str(dist.get_backend(group))
-        on_gpu, self._gloo = "nccl" in backend, backend == "gloo"
-        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        self._gloo = group is not None and str(dist.get_backend(group)) == "gloo"
+        self.device = torch.device("cpu") if group is None else _device_of_group(group)
 
     def sum_(self, values: Tensor) -> Tensor:
         """Adds whole numbers up over all ranks in place, with the same result on each."""
@@ -129,6 +128,19 @@ class Ranks:
                 held = tensor.detach().to(self.device).contiguous()
                 dist.broadcast(held, group=self.group, group_src=0)
                 tensor.copy_(held)
+
+
+def _device_of_group(group: dist.ProcessGroup) -> torch.device:
+    """Returns the device whose tensors a group carries: this process's accelerator, if the group has a library for it.
+
+    Gloo names CUDA among its devices, but carries such tensors in some collectives only, so that it counts for the CPU.
+    """
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type not in {device.type for device in group._device_types}:
+        return torch.device("cpu")
+    if "gloo" in group._get_backend(accelerator).name():
+        return torch.device("cpu")
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())
 
 
 def ranks_of(mesh: Any) -> Ranks | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sordino.distributed.row_shard import is_shard, local_rows, version_of
@@ -30,7 +31,7 @@ _coins = random.Random(secrets.randbits(128))
 _PIECE, _LEAST = 4096, 16
 """Numbers compared at a time: all tensors together, and of each at least."""
 
-_version = attrgetter("_version")
+_version, _device = attrgetter("_version"), attrgetter("device")
 
 
 class ParameterWatch:
@@ -41,6 +42,7 @@ class ParameterWatch:
         self._parameters: list[nn.Parameter] = []
         self._divided = False  # among ranks, some of them
         self._positions: dict[int, int] = {}  # a parameter's place in these lists, by its identity
+        self._devices: list[torch.device] = []
         self._versions: list[int] = []
         self._addresses: list[int] = []
         self._pieces: list[tuple[int, int]] = []  # which bytes of each are compared: from where on, how many
@@ -56,6 +58,7 @@ class ParameterWatch:
         self._names, self._parameters = list(named), list(named.values())
         self._positions = {id(p): i for i, p in enumerate(self._parameters)}
         self._divided = any(map(is_shard, self._parameters))
+        self._devices = list(map(_device, self._parameters))
         self._versions, self._addresses = self._versions_and_addresses(self._parameters)
         self._pieces = _choose_pieces(self._parameters)
         places = zip(self._addresses, self._pieces, strict=True)
@@ -110,6 +113,13 @@ class ParameterWatch:
             read = [window.raw for window in self._windows]
             if read != self._numbers:
                 return self._first_different(self._numbers, read)
+        return None
+
+    def find_moved(self) -> tuple[str, torch.device, torch.device] | None:
+        """Returns a parameter that is on another device than it was: its name, and both devices; None if none is."""
+        for name, p, before in zip(self._names, self._parameters, self._devices, strict=True):
+            if p.device != before:
+                return name, before, p.device
         return None
 
     def left_behind(self) -> LeftBehind:

@@ -52,6 +52,10 @@ _PARAMETER = (
     "{} was changed other than by an optimizer step on released gradients; wrap averaging, projections and "
     "the like in `with private.post_processing(...)`, training on public data in `with private.public(...)`"
 )
+_MOVED = (
+    "parameter {!r} was moved from {} to {} in the middle of the run; move the model before the first lot is drawn, or "
+    "inside `with private.post_processing(...)`"
+)
 _ANOTHER = (
     "an optimizer that holds none of the model's parameters made a step inside the loop: what it trains is not covered and "
     "may have seen the lots; give it to Private too, or wrap it in `with private.public(...)`"
@@ -115,7 +119,11 @@ class Tripwire:
         if self._trusted and not new.keys() >= self._ids.keys():  # one replaced by another is a change by hand
             missing = next(name for key, name in self._ids.items() if key not in new)
             if missing in parameters and not self._excused:
-                self._void(_PARAMETER.format(f"parameter {missing!r}"))
+                before, now = self._named[missing].device, parameters[missing].device
+                is_moved = before != now
+                self._void(
+                    _MOVED.format(missing, before, now) if is_moved else _PARAMETER.format(f"parameter {missing!r}")
+                )
         self._named, self._ids, me = parameters, new, weakref.ref(self)
         if self._trusted:
             self._values.replace_parameters(parameters)
@@ -165,7 +173,8 @@ class Tripwire:
             return
         name = self._values.find_changed(self._buffers, numbers=numbers)
         if name is not None:
-            self._void(_PARAMETER.format(name))
+            moved = self._values.find_moved()
+            self._void(_PARAMETER.format(name) if moved is None else _MOVED.format(*moved))
             self.trust()  # said once
 
     def write_gradients(self, released: Mapping[str, Tensor]) -> None:

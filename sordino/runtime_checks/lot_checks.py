@@ -163,6 +163,15 @@ class LotChecks:
         for module, attribute in kept:
             self._ledger.disclose(claims.name_kept_records(f"{module}.{attribute}" if module else attribute))
 
+    def begin_watching(self) -> None:
+        """Trusts the parameters as they are before the first draw.
+
+        The model may have been moved to a device since `Private` was created, which can make new parameter objects.
+        """
+        self._gradients.refresh_inventory()
+        self._watch_parameters()
+        self.tripwire.begin()
+
     def _watch_parameters(self) -> None:
         self.tripwire.watch(self._gradients.named, self._gradients.buffers)
 

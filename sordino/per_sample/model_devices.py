@@ -1,0 +1,53 @@
+"""Refuses models on devices where training would not be right, by name and before anything is drawn.
+
+Per-sample norms and the sum of a lot are computed on one device. What a forward pass draws at random must be repeatable, so
+that device's generator must be readable; sums of several batches and the runtime checks compute in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from sordino.refusal import Refusal
+from sordino.rng.device_generators import has_readable_generator
+
+
+def refuse_unusable_devices(model: nn.Module) -> None:
+    """Raises a `Refusal` if the model has no values yet, is on several devices, or on one that lacks what is needed."""
+    devices: dict[torch.device, str] = {}  # with the first parameter that is there
+    for name, p in model.named_parameters():
+        if p.is_meta:
+            raise Refusal(
+                f"parameter {name!r} is on the meta device and has no values: initialise or load the model first, with "
+                "model.to_empty(device=...) and a state dict"
+            )
+        devices.setdefault(p.device, name)
+    if len(devices) > 1:
+        (one, name), (other, another) = list(devices.items())[:2]
+        raise Refusal(
+            f"parameter {name!r} is on {one} and {another!r} on {other}: a record's norm is computed on one device; move "
+            "the model to one with model.to(device), or divide it by torch.distributed.fsdp.fully_shard"
+        )
+    for device in devices:
+        if device.type == "cpu":
+            continue
+        if not has_readable_generator(device):
+            raise Refusal(
+                f"the random generator of {device} cannot be read and put back, so that dropout there cannot be repeated: "
+                "train on the CPU, or on a device whose torch module has default_generators"
+            )
+        if not _has_float64(device):
+            raise Refusal(
+                f"{device} has no float64, in which sums of several batches and the runtime checks are computed: train on "
+                "the CPU, with model.to('cpu')"
+            )
+
+
+def _has_float64(device: torch.device) -> bool:
+    """Returns whether tensors of double precision can be made on a device; MPS has none."""
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):
+        return False
+    return True
