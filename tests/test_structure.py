@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,38 @@ def test_no_two_packages_import_each_other():
 def test_a_cycle_would_be_found():
     graph = {"a": {"b": {"a/x.py"}}, "b": {"c": {"b/y.py"}}, "c": {"a": {"c/z.py"}}}
     assert len(cycles(graph)) == 3
+
+
+def imports_inside(room: str, part_of: Callable[[str], str]) -> dict[str, dict[str, set[str]]]:
+    """Returns for each part of a package the other parts it imports, and the files that do so."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for name, path in MODULES.items():
+        if path.name == "__init__.py" or not name.startswith(f"{room}."):
+            continue
+        for module in imported_modules(ast.parse(path.read_text())):
+            if module.startswith(f"{room}.") and part_of(module) != part_of(name):
+                found.setdefault(part_of(name), {}).setdefault(part_of(module), set()).add(path.name)
+    return found
+
+
+@pytest.mark.parametrize("room", ["sordino.events", "sordino.privacy_loss", "sordino.accounting"])
+def test_no_cycle_inside_a_package(room):
+    """Neither between its modules nor between its folders; a module that is in no folder is a part by itself."""
+    assert cycles(imports_inside(room, lambda module: module)) == []
+    depth = room.count(".") + 2
+    assert cycles(imports_inside(room, lambda module: ".".join(module.split(".")[:depth]))) == []
+
+
+def test_events_lie_between_privacy_losses_and_accountants():
+    imports = {room: set(others) for room, others in package_imports().items()}
+    assert imports["sordino.privacy_loss"] <= {"sordino.validate"}
+    assert imports["sordino.events"] <= {"sordino.privacy_loss", "sordino.validate"}
+    assert imports["sordino.accounting"] <= {
+        "sordino.events",
+        "sordino.file_lock",
+        "sordino.privacy_loss",
+        "sordino.validate",
+    }
 
 
 def test_imports_in_functions_count_and_those_for_type_checkers_do_not():
