@@ -163,9 +163,9 @@ def attribute_all(purposes: Purposes) -> None:
     """Attributes the library's work beside training. This process is used for one run, so nothing is put back."""
     from sordino.lots import lot_gradients
     from sordino.per_sample import loss_probe
-    from sordino.per_sample.engine.captured import Captured
+    from sordino.per_sample.captured_backend import Captured
     from sordino.per_sample.first_batch import learn_model, memory_format
-    from sordino.per_sample.first_batch.formula_timing import Stopwatch
+    from sordino.per_sample.formulas.formula_timing import Stopwatch
     from sordino.runtime_checks import lot_pass, test_runner
 
     purposes.attribute(loss_probe, "probe", "probing the loss")

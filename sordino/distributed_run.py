@@ -49,8 +49,8 @@ from sordino.lots.loading import Loader, LotBatches
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.privacy_units import UnitLoader
-from sordino.per_sample.engine.captured import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.captured_backend import Captured
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import Backend
 from sordino.progress import Progress
 from sordino.refusal import Refusal

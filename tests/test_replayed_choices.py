@@ -12,7 +12,8 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.noise_key import WrongKey
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.first_batch import formula_timing, memory_format
+from sordino.per_sample.first_batch import memory_format
+from sordino.per_sample.formulas import formula_timing
 from tests.problems import linear, private
 from tests.test_replay import in_a_fork
 from tests.untested import untested

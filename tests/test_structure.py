@@ -28,10 +28,10 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in SOURCES}
 
 
-def imported_modules(tree: ast.AST) -> Iterator[str]:
-    """Yields every module of ours that a file imports, also in a function, but not what only a type checker reads."""
+def imported_modules(tree: ast.AST, *, for_types: bool = False) -> Iterator[str]:
+    """Yields every module of ours that a file imports, also in a function; what only a type checker reads if asked."""
     for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING" and not for_types:
             for statement in child.orelse:
                 yield from imported_modules(statement)
             continue
@@ -44,7 +44,7 @@ def imported_modules(tree: ast.AST) -> Iterator[str]:
                     yield name
                 elif child.module in MODULES:
                     yield child.module
-        yield from imported_modules(child)
+        yield from imported_modules(child, for_types=for_types)
 
 
 def package_of(module: str) -> str:
@@ -53,21 +53,28 @@ def package_of(module: str) -> str:
     return ".".join(parts[:3] if parts[:2] == ["sordino", "app"] else parts[:2])
 
 
-def package_imports() -> dict[str, dict[str, set[str]]]:
-    """Returns for each package the others it imports, and the files that do so.
+def imports_between(
+    group_of: Callable[[str], str], folder: Path = ROOT, *, for_types: bool = False
+) -> dict[str, dict[str, set[str]]]:
+    """Returns for each group of modules in a folder the other groups it imports, and the files that do so.
 
     `__init__.py` files re-export and do not count.
     """
     found: dict[str, dict[str, set[str]]] = {}
     for path in SOURCES:
-        if path.name == "__init__.py":
+        if path.name == "__init__.py" or not path.is_relative_to(folder):
             continue
-        package = package_of(module_name(path))
-        for module in imported_modules(ast.parse(path.read_text())):
-            other = package_of(module)
-            if other != package:
-                found.setdefault(package, {}).setdefault(other, set()).add(path.relative_to(ROOT).as_posix())
+        group = group_of(module_name(path))
+        for module in imported_modules(ast.parse(path.read_text()), for_types=for_types):
+            other = group_of(module)
+            if other != group:
+                found.setdefault(group, {}).setdefault(other, set()).add(path.relative_to(ROOT).as_posix())
     return found
+
+
+def package_imports() -> dict[str, dict[str, set[str]]]:
+    """Returns for each package the others it imports, and the files that do so."""
+    return imports_between(package_of)
 
 
 def cycles(graph: dict[str, dict[str, set[str]]]) -> list[str]:
@@ -93,6 +100,20 @@ def cycles(graph: dict[str, dict[str, set[str]]]) -> list[str]:
 
 def test_no_two_packages_import_each_other():
     assert cycles(package_imports()) == []
+
+
+@pytest.mark.parametrize("room", ["accounting", "per_sample"])
+def test_no_two_subpackages_of_a_room_import_each_other(room):
+    """Nor for types alone: a reader who follows the imports downwards never comes back to where they began."""
+
+    def subpackage_of(module: str) -> str:
+        return ".".join(module.split(".")[:3])
+
+    assert cycles(imports_between(subpackage_of, ROOT / "sordino" / room, for_types=True)) == []
+
+
+def test_no_two_modules_of_the_engine_import_each_other():
+    assert cycles(imports_between(str, ROOT / "sordino" / "per_sample", for_types=True)) == []
 
 
 def test_a_cycle_would_be_found():
@@ -137,6 +158,7 @@ def test_imports_in_functions_count_and_those_for_type_checkers_do_not():
         "if TYPE_CHECKING:\n    from sordino.private import Private\ndef f():\n    from sordino.events import codec\n"
     )
     assert list(imported_modules(ast.parse(source))) == ["sordino.events.codec"]
+    assert list(imported_modules(ast.parse(source), for_types=True)) == ["sordino.private", "sordino.events.codec"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -28,10 +28,10 @@ from sordino.lots.lot import Lot
 from sordino.penalty import L2
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import loss_probe
+from sordino.per_sample.captured_backend import Captured
 from sordino.per_sample.chunked import Chunked, make_empty
 from sordino.per_sample.displaced_model import displace_model
 from sordino.per_sample.engine.backward_memory import count_lifted_bytes
-from sordino.per_sample.engine.captured import Captured
 from sordino.per_sample.model_inventory import Inventory, ParameterNames, list_model_tensors, list_tensor_names
 from sordino.per_sample.physical_batch import activation_bytes, choose_for_ranks, choose_physical_batch
 from sordino.per_sample.protocol import Backend, LossFn, PerSample, estimate_kind

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from sordino.per_sample.captured_backend import Captured
 from sordino.per_sample.engine.batch_result import Result
-from sordino.per_sample.engine.captured import Captured
 from sordino.per_sample.engine.two_pass import TwoPassResult
 from sordino.per_sample.formulas.gradient_part import raise_cancelled_norms
 from sordino.per_sample.protocol import Backend, Norms, PerSample, estimate_kind

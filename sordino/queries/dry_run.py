@@ -65,9 +65,7 @@ def dry_run(
 
     """
     n = validate.count("dataset_size", dataset_size)
-    expected = (
-        sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
-    )
+    expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
     # Make every draw of the run on records that are all alike, and charge it in a ledger of its own.
     ledger, state = Ledger(), query.init()
     for draw in islice(

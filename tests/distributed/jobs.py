@@ -19,7 +19,7 @@ import sordino as sd
 from sordino.distributed.process_group import Ranks
 from sordino.distributed.row_shard import gather_tensor
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.performance_options import PerformanceOptions
 from tests.contracts import hunter
 from tests.contracts.row import BACKENDS, Variant
 from tests.contracts.variants import VARIANTS

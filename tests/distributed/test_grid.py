@@ -11,7 +11,7 @@ import sordino as sd
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.lots.chunking import cut_into_batches
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.release.exact_sums import GRID_BITS, ROUNDING_STEPS, Grid, OnGrid, OnGridAccumulator
 from sordino.release.release import release
 from sordino.release.sealed import Sealed

@@ -10,9 +10,9 @@ from sordino.kernels import build
 from sordino.kernels.affine import FUNCTIONS, Affines, agrees_with_torch
 from sordino.kernels.processor import torch_computes_sixteen_at_once
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.first_batch.formula_timing import Stopwatch
 from sordino.per_sample.formulas import choice_by_shape
 from sordino.per_sample.formulas import linear_map as mapped
+from sordino.per_sample.formulas.formula_timing import Stopwatch
 from sordino.per_sample.formulas.workspace import Workspace
 from tests.kernels.libraries import levels
 from tests.per_sample.oracle import same

@@ -13,11 +13,11 @@ from sordino.kernels import convolution as compiled
 from sordino.kernels.correlation import Correlations
 from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.first_batch.formula_timing import Stopwatch
 from sordino.per_sample.formulas import convolution_pass as correlated
 from sordino.per_sample.formulas import convolution_rows as filters
 from sordino.per_sample.formulas import convolution_weight as convolution
 from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.formula_timing import Stopwatch
 from sordino.per_sample.formulas.workspace import Workspace
 from tests.kernels.libraries import library as of_these_sources
 from tests.per_sample.oracle import same

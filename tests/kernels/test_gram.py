@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from sordino.kernels import build
 from sordino.kernels.gram import FUNCTIONS, Grams, agrees_with_torch
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas import output_gradient as output
 from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.performance_options import PerformanceOptions
 from tests.kernels.libraries import levels
 from tests.per_sample.oracle import same
 

@@ -17,10 +17,10 @@ from sordino.kernels import convolution as compiled
 from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients
 from sordino.kernels.winograd import Passes
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.first_batch.formula_timing import Stopwatch
 from sordino.per_sample.formulas import choice_by_shape
 from sordino.per_sample.formulas import convolution_pass as correlated
 from sordino.per_sample.formulas.convolution_geometry import Geometry
+from sordino.per_sample.formulas.formula_timing import Stopwatch
 from tests.kernels.libraries import library as of_these_sources
 from tests.per_sample.oracle import same
 

@@ -135,8 +135,8 @@ class _NoClock:
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks the engine's clocks fails."""
-    for module in ("formula_timing", "memory_format"):
-        monkeypatch.setattr(f"sordino.per_sample.first_batch.{module}.time", _NoClock())
+    for module in ("formulas.formula_timing", "first_batch.memory_format"):
+        monkeypatch.setattr(f"sordino.per_sample.{module}.time", _NoClock())
     monkeypatch.setattr("sordino.per_sample.formulas.linear_map._SMALL", 0)
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas import choice_by_shape
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.gradient_part import measure_part
 from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.performance_options import PerformanceOptions
 from tests.per_sample.oracle import same
 from tests.per_sample.zoo import GRID, Case
 

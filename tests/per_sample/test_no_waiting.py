@@ -15,8 +15,8 @@ from sordino.clipping.clipping_rule import sum_clipped
 from sordino.distributed.process_group import Ranks
 from sordino.distributed.shared_lot import RankedLot
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas import lookup
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.release.exact_sums import OnGrid
 from sordino.rng.streams import Rng
 from tests.problems import cross_entropy

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.physical_batch import activation_bytes
 
 

@@ -10,11 +10,11 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.clipping.clipping_rule import sum_clipped
 from sordino.per_sample import Captured, Loop, Vmap
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.convolution_weight import Convolution
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.penalised import Shifted, prepare_backend
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import trainable_parameters
 from tests.contracts.hunter import hunt
 from tests.contracts.row import EXACT

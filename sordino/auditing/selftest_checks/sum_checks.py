@@ -20,9 +20,9 @@ import torch
 from sordino.auditing.neighbouring_records import SelftestRecords, exchange_record
 from sordino.auditing.selftest_subject import EXPECTED, Pieces, SeenRelease, Trial, flatten
 from sordino.auditing.verdict import SelftestFinding
-from sordino.per_sample.engine.captured import Captured
-from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.captured_backend import Captured
 from sordino.per_sample.loop_backend import Loop
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.queries.noisy_sum import NoisySum
 from sordino.release.sensitivity import EXACT, Sensitivity
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd import graph as autograd
 from torch.autograd.graph import GradientEdge
 
-from sordino.per_sample.engine.sample_layout import UnseenCall
 from sordino.per_sample.model_checks import require_one_loss
+from sordino.per_sample.recording.sample_layout import UnseenCall
 from sordino.refusal import Refusal
 
 _run: Callable[..., Any] | None = getattr(autograd, "_engine_run_backward", None)  # not promised to stay there

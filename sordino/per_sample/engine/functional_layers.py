@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sordino.per_sample.engine.sample_layout import Layout
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part
 from sordino.per_sample.formulas.linear_map import run_linear_map
@@ -24,6 +23,7 @@ from sordino.per_sample.layers.conv import record_convolution
 from sordino.per_sample.layers.embedding import record_lookup
 from sordino.per_sample.layers.linear import move_samples_first, record_affine
 from sordino.per_sample.layers.norm import record_group_norm, record_layer_norm, record_rms_norm
+from sordino.per_sample.recording.sample_layout import Layout
 
 
 class Call(Protocol):

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.engine.recorded_use import Use
 from sordino.per_sample.formulas.gradient_part import Part, measure_part
+from sordino.per_sample.performance_options import PerformanceOptions
+from sordino.per_sample.recording.recorded_use import Use
 
 _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""

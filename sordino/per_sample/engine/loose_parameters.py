@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sordino.per_sample.engine.sample_layout import ODD
 from sordino.per_sample.engine.shared_tensor_uses import FunctionCall, Shared, record_meeting
-from sordino.per_sample.engine.tape import Tape
+from sordino.per_sample.recording.sample_layout import ODD
+from sordino.per_sample.recording.tape import Tape
 
 _ASKING = frozenset(
     (torch.autograd.grad, Tensor.backward, Tensor.register_hook, Tensor.size, Tensor.dim, Tensor.requires_grad_)

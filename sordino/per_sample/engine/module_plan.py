@@ -20,14 +20,14 @@ from torch.nn.utils.parametrize import is_parametrized
 from sordino.per_sample.engine.gradient_buffer import Pool
 from sordino.per_sample.engine.loose_parameters import LooseParameters
 from sordino.per_sample.engine.loss_identity import find_loss_identity
-from sordino.per_sample.engine.sample_layout import Layouts
-from sordino.per_sample.engine.tape import Tape
 from sordino.per_sample.layers.fallback import run_fallback
-from sordino.per_sample.layers.layer_registry import Rule, rule_for
+from sordino.per_sample.layers.layer_registry import rule_for
 from sordino.per_sample.layers.pooling import is_plain_max_pool, run_max_pool
 from sordino.per_sample.layers.sequential import may_be_chain, run_chain
 from sordino.per_sample.model_inventory import Inventory, Mark
 from sordino.per_sample.protocol import LossFn, trainable_parameters
+from sordino.per_sample.recording.sample_layout import Layouts
+from sordino.per_sample.recording.tape import Rule, Tape
 from sordino.refusal import Refusal
 
 _REWRITTEN = ("weight_g", "weight_v", "_orig")

@@ -21,12 +21,12 @@ from torch import Tensor
 from sordino.per_sample.engine.autograd_graph import compute_gradients_at
 from sordino.per_sample.engine.backward_memory import HeldByBackward
 from sordino.per_sample.engine.batch_result import Inner
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
 from sordino.per_sample.engine.module_plan import ModulePlan
-from sordino.per_sample.engine.recorded_use import Use
 from sordino.per_sample.formulas.compound_parts import join_parts
 from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic
+from sordino.per_sample.performance_options import PerformanceOptions
+from sordino.per_sample.recording.recorded_use import Use
 
 _LARGE = 1 << 20
 """Bytes of a layer's output from which on its gradient is used at once and does not wait."""

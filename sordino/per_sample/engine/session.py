@@ -8,7 +8,7 @@ known to the process as a whole: two runs in one process share nothing.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +17,16 @@ from sordino.per_sample.batch_structure import batch_size, call_loss
 from sordino.per_sample.engine.autograd_graph import require_loss_per_sample, require_recorded_uses
 from sordino.per_sample.engine.batch_result import Inner, Result
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
-from sordino.per_sample.engine.module_plan import Installed, make_plan
+from sordino.per_sample.engine.module_plan import Installed, ModulePlan, make_plan
 from sordino.per_sample.engine.pruned_backward import UsedDifferently, run_backward_pass
-from sordino.per_sample.engine.tape import Mode, Tape
+from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.performance_options import PerformanceOptions
+from sordino.per_sample.protocol import LossFn
+from sordino.per_sample.recording.sample_layout import Layouts
+from sordino.per_sample.recording.tape import Mode, Tape
 from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.rng.global_generators import TorchState
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.engine_options import PerformanceOptions
-    from sordino.per_sample.engine.module_plan import ModulePlan
-    from sordino.per_sample.engine.sample_layout import Layouts
-    from sordino.per_sample.formulas.workspace import Workspace
-    from sordino.per_sample.protocol import LossFn
 
 
 class Session:

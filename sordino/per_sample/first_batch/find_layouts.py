@@ -16,12 +16,12 @@ import torch
 
 from sordino.per_sample.batch_structure import take_rows
 from sordino.per_sample.engine.autograd_graph import find_reachable_nodes, find_unrecorded_parameters, refuse_reentrant
-from sordino.per_sample.engine.sample_layout import ODD, Layout, Layouts, SharedOperation
 from sordino.per_sample.engine.session import Session
-from sordino.per_sample.engine.tape import Mode
 from sordino.per_sample.first_batch.find_shared_tensors import find_shared_operations
 from sordino.per_sample.first_batch.second_order import SecondOrder
 from sordino.per_sample.layers.fallback import run_fallback
+from sordino.per_sample.recording.sample_layout import ODD, Layout, Layouts, SharedOperation
+from sordino.per_sample.recording.tape import Mode
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import GlobalState, preserve_generators, seed_all
 from sordino.rng.shape_independent import SteadyDraws

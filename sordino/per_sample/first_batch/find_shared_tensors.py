@@ -14,7 +14,7 @@ from itertools import zip_longest
 import torch
 
 from sordino.per_sample.engine.loose_parameters import PARAMETER, ParameterUseEvent
-from sordino.per_sample.engine.sample_layout import Layout, SharedOperation
+from sordino.per_sample.recording.sample_layout import Layout, SharedOperation
 
 Between = Callable[[torch.Size, torch.Size], Layout | None]
 

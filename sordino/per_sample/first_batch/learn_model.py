@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from sordino.per_sample.batch_structure import batch_size, take_rows
-from sordino.per_sample.engine.sample_layout import Layouts
 from sordino.per_sample.engine.session import Session
-from sordino.per_sample.engine.tape import Checkpointed
 from sordino.per_sample.first_batch import memory_format
 from sordino.per_sample.first_batch.find_layouts import LARGER_RUN, find_sample_layouts
 from sordino.per_sample.first_batch.verify import verify_model
 from sordino.per_sample.first_batch.without_dropout import without_dropout
 from sordino.per_sample.physical_batch import release_free_memory
+from sordino.per_sample.recording.sample_layout import Layouts
+from sordino.per_sample.recording.tape import Checkpointed
 from sordino.rng.global_generators import preserve_generators
 
 

@@ -9,7 +9,7 @@ import torch
 
 from sordino.per_sample.batch_structure import batch_size, list_tensors, take_rows
 from sordino.per_sample.engine.session import Session
-from sordino.per_sample.engine.tape import Checkpointed
+from sordino.per_sample.recording.tape import Checkpointed
 from sordino.refusal import Refusal
 
 TRIAL = 32

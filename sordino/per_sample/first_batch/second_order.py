@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from sordino.per_sample.engine.tape import Tape
+from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
 
 

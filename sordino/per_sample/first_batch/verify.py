@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from sordino.per_sample.batch_structure import map_tensors, take_rows
 from sordino.per_sample.engine.session import Session
-from sordino.per_sample.engine.tape import Checkpointed
 from sordino.per_sample.engine.two_pass import run_two_passes
 from sordino.per_sample.first_batch.find_layouts import LARGER_RUN, find_sample_layouts
 from sordino.per_sample.first_batch.without_dropout import without_dropout
 from sordino.per_sample.formulas.gradient_part import is_autocast_on, leave_norms_as_computed
 from sordino.per_sample.protocol import PerSample, trainable_parameters
+from sordino.per_sample.recording.tape import Checkpointed
 from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.refusal import Refusal
 from sordino.release.vectors import accumulation_dtype

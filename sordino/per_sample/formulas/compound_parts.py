@@ -13,8 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, samples_per_pass, square_sum, squared_terms
+from sordino.per_sample.performance_options import PerformanceOptions
 
 Joiner = Callable[[Sequence[Part]], Part | None]
 _JOINERS: list[Joiner] = []

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from sordino.kernels import convolution, depthwise, winograd_rows
 from sordino.kernels.sample_gradients import SampleGradients
-from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.first_batch.formula_timing import samples_to_time
 from sordino.per_sample.formulas import choice_by_shape
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.convolution_rows import ORDER, compute_gram_sums, compute_rows, sum_by_torch
+from sordino.per_sample.formulas.formula_timing import samples_to_time
 from sordino.per_sample.formulas.gradient_part import (
     GradientRows,
     add_outer,
@@ -37,6 +36,7 @@ from sordino.per_sample.formulas.gradient_part import (
 )
 from sordino.per_sample.formulas.matrix_product import find_cancelled, gram_rounding_factor, vanishing_floor
 from sordino.per_sample.formulas.workspace import Workspace
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.row_arithmetic import VANISHED
 
 _FEW_POSITIONS = 64

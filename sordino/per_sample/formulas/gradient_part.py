@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sordino.per_sample.engine.engine_options import PerformanceOptions
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.row_arithmetic import vanished_squares
 from sordino.release.vectors import accumulation_dtype
 

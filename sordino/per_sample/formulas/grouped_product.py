@@ -22,10 +22,10 @@ from torch import Tensor
 
 from sordino.kernels.gram import Grams, load_grams
 from sordino.kernels.kernel_tensors import are_cpu_floats
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.gradient_part import estimate_lengths, split_rows, square_sum, zero_masked_rows
 from sordino.per_sample.formulas.matrix_product import find_cancelled, gram_rounding_factor, vanishing_floor
 from sordino.per_sample.formulas.output_gradient import add_weighted_product
+from sordino.per_sample.performance_options import PerformanceOptions
 
 
 @dataclass(frozen=True)

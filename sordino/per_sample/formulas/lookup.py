@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.compound_parts import SeveralParts, register_joiner
 from sordino.per_sample.formulas.gradient_part import (
     NEVER,
@@ -28,6 +27,7 @@ from sordino.per_sample.formulas.gradient_part import (
     zero_masked_rows,
 )
 from sordino.per_sample.formulas.matrix_product import Matmul, find_cancelled, gram_rounding_factor
+from sordino.per_sample.performance_options import PerformanceOptions
 
 
 def find_distinct(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.compound_parts import register_joiner
 from sordino.per_sample.formulas.gradient_part import (
     Part,
@@ -50,6 +49,7 @@ from sordino.per_sample.formulas.output_gradient import (
     gram_sums_from,
 )
 from sordino.per_sample.formulas.workspace import Workspace
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.release.vectors import accumulation_dtype
 
 _CANCELLED = 0.05

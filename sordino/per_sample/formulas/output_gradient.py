@@ -19,11 +19,11 @@ from sordino.kernels.bf16_product import can_read, load_low_products
 from sordino.kernels.gram import Grams, load_grams
 from sordino.kernels.kernel_tensors import are_cpu_floats
 from sordino.kernels.product import load_products
-from sordino.per_sample.engine.engine_options import PerformanceOptions
-from sordino.per_sample.first_batch.formula_timing import samples_to_time
 from sordino.per_sample.formulas import choice_by_shape
+from sordino.per_sample.formulas.formula_timing import samples_to_time
 from sordino.per_sample.formulas.gradient_part import add_outer, lift_precision, square_sum
 from sordino.per_sample.formulas.workspace import Workspace
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.row_arithmetic import vanished_squares
 from sordino.release.vectors import accumulation_dtype
 

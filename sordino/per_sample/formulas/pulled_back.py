@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.formulas.gradient_part import (
     Part,
     add_rows,
@@ -23,6 +22,7 @@ from sordino.per_sample.formulas.gradient_part import (
     two_dimensional,
     zero_masked_rows,
 )
+from sordino.per_sample.performance_options import PerformanceOptions
 
 
 def pull_back_rows(value: Tensor, parameters: Sequence[Tensor], rows: Tensor) -> dict[Tensor, Tensor]:

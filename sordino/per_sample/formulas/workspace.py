@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels.kernel_tensors import is_free
-from sordino.per_sample.first_batch.formula_timing import Stopwatch
+from sordino.per_sample.formulas.formula_timing import Stopwatch
 
 _MOST_ROWS = 64 << 20  # bytes remembered
 _WORTH = 1 << 18  # elements; below, the allocator itself hands memory out again

@@ -6,7 +6,6 @@ The three input projections are row blocks of one weight when query, key and val
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +14,8 @@ from sordino.per_sample.formulas.compound_parts import Block
 from sordino.per_sample.formulas.gradient_part import GradientRows, lift_precision
 from sordino.per_sample.layers.layer_registry import rule
 from sordino.per_sample.layers.linear import record_affine
+from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
 
 
 def _to_additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,7 @@ from sordino.per_sample.formulas.convolution_weight import Convolution
 from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.per_sample.formulas.parameter_product import ParameterProduct, sum_products_by_row
 from sordino.per_sample.layers.layer_registry import rule
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
+from sordino.per_sample.recording.tape import Tape
 
 
 def _to_channels_last(x: Tensor) -> Tensor:

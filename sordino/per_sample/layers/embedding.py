@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.per_sample.formulas.lookup import Lookup
 from sordino.per_sample.layers.layer_registry import rule
+from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
 
 
 def _refuse_coupling_options(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:

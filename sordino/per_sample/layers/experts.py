@@ -9,7 +9,7 @@ their own are run one sample at a time, as other leaves are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,7 @@ from torch.nn import functional as F
 from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.per_sample.formulas.grouped_product import Grouped, Routes
 from sordino.per_sample.layers.layer_registry import rule_for_family
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
+from sordino.per_sample.recording.tape import Tape
 
 _DISPATCHED = "transformers.integrations.moe"
 _SAME = ("eager", "grouped_mm", "batched_mm")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +25,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sordino.distributed.layer_by_layer import keep_gathered
 from sordino.per_sample.formulas.gradient_part import Part, lift_precision
+from sordino.per_sample.recording.sample_layout import Layout
+from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import GlobalState, preserve_generators
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.sample_layout import Layout
-    from sordino.per_sample.engine.tape import Tape
 
 _CHUNK = 16  # samples per vmap
 

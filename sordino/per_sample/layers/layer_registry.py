@@ -16,11 +16,12 @@ leave its `forward` alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import nn
 
-Rule = Callable[..., Any]
+from sordino.per_sample.recording.tape import Rule
+
 R = TypeVar("R", bound=Rule)
 
 _RULES: dict[type[nn.Module], Rule] = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 
 from sordino.per_sample.formulas.compound_parts import Block
@@ -13,9 +11,7 @@ from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.formulas.output_gradient import prepare_factors, sum_over_positions
 from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.per_sample.layers.layer_registry import rule
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
+from sordino.per_sample.recording.tape import Tape
 
 
 def move_samples_first(x: Tensor, dim: int, size: int) -> Tensor:

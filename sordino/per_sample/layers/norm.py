@@ -7,7 +7,6 @@ be written out.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +14,8 @@ from torch import Tensor, nn
 from sordino.per_sample.formulas.gradient_part import Part, is_autocasting, lift_precision
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.layers.layer_registry import rule
+from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
-
 
 _WARM = 1 << 18
 """Elements worked on at once: they should stay in the cache."""

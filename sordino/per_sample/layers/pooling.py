@@ -6,17 +6,14 @@ than in its products, by torch's code. `F.max_pool2d` called in a forward of one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sordino.kernels.abi import KernelWindow
 from sordino.kernels.pool import Pools, can_run, load_pools
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
-    from sordino.per_sample.layers.layer_registry import Rule
+from sordino.per_sample.recording.tape import Rule, Tape
 
 
 def is_plain_max_pool(module: nn.Module) -> bool:

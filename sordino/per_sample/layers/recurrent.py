@@ -8,7 +8,7 @@ and the T uses are joined along positions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,8 @@ from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.formulas.output_gradient import OutputGradient
 from sordino.per_sample.layers.layer_registry import rule
 from sordino.per_sample.layers.linear import move_samples_first, record_affine
+from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
 
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, Tensor, State], State]  # (input's product, hidden's product, state) -> state

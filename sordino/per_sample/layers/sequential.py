@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,8 @@ from sordino.distributed.layer_by_layer import is_layer_by_layer
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.layers.linear import run_linear
+from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
-
-if TYPE_CHECKING:
-    from sordino.per_sample.engine.tape import Tape
 
 _SMALL = 1 << 20
 """Elements of a weight up to which a call costs more than its work."""

@@ -22,18 +22,20 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sordino.distributed.layer_by_layer import are_our_hooks
-from sordino.per_sample.engine.recorded_use import Parts, Use
-from sordino.per_sample.engine.sample_layout import (
+from sordino.per_sample.formulas.parameter_product import ParameterProduct
+from sordino.per_sample.formulas.workspace import Workspace
+from sordino.per_sample.recording.recorded_use import Parts, Use
+from sordino.per_sample.recording.sample_layout import (
     Layout,
     Layouts,
     SharedOperation,
     make_other_length_refusal,
     make_unseen_refusal,
 )
-from sordino.per_sample.formulas.parameter_product import ParameterProduct
-from sordino.per_sample.formulas.workspace import Workspace
-from sordino.per_sample.layers.layer_registry import Rule
 from sordino.refusal import Refusal
+
+Rule = Callable[..., Any]
+"""Runs a layer's forward pass on a tape: `rule(tape, module, *inputs)`; see `layers/layer_registry.py`."""
 
 _EXACT = (torch.float32, torch.float64)
 """Dtypes whose outputs are exact enough for inner products; in half precision ⟨g_i, θ⟩ is taken in float32."""

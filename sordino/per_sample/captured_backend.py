@@ -29,17 +29,17 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from sordino.distributed.layer_by_layer import is_layer_by_layer, keep_gathered
 from sordino.per_sample import model_checks
 from sordino.per_sample.batch_structure import count_rows, list_tensors
-from sordino.per_sample.engine.engine_options import PerformanceOptions
 from sordino.per_sample.engine.module_plan import Plans
-from sordino.per_sample.engine.sample_layout import OtherLength, UnseenCall
 from sordino.per_sample.engine.session import Session
-from sordino.per_sample.engine.tape import Checkpointed
 from sordino.per_sample.engine.two_pass import run_two_passes
-from sordino.per_sample.first_batch.formula_timing import Stopwatch
 from sordino.per_sample.first_batch.learn_model import find_layouts_again, learn_from_first_batch
+from sordino.per_sample.formulas.formula_timing import Stopwatch
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import Backend, LossFn, Norms, PerSample, trainable_parameters
+from sordino.per_sample.recording.sample_layout import OtherLength, UnseenCall
+from sordino.per_sample.recording.tape import Checkpointed
 from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import TorchState, preserve_generators

@@ -1,0 +1,1 @@
+"""Records what a forward pass does with parameters: the tape, its uses, and where tensors have their samples."""
