@@ -168,12 +168,12 @@ class Counted(Ranks):
         self.asked.append(("all_reduce", values.nbytes))
         return super().sum_(values)
 
-    def own_sums(self, values: torch.Tensor) -> torch.Tensor:
+    def reduce_scatter(self, values: torch.Tensor) -> torch.Tensor:
         """Counts one reduce-scatter."""
         self.asked.append(("reduce_scatter", values.nbytes))
         return super().reduce_scatter(values)
 
-    def joined(self, own: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, own: torch.Tensor) -> torch.Tensor:
         """Counts one all-gather; absent ranks are taken to say what this one says."""
         self.asked.append(("all_gather", own.nbytes * self.size))
         whole = super().all_gather(own)

@@ -27,7 +27,9 @@ def test_a_run_of_three_ranks_is_as_it_was_entered(run):
 def test_another_noise_is_seen(run, monkeypatch):
     right = release._draw_noise_at
     monkeypatch.setattr(
-        release, "_noise_at", lambda noise, total, own, scale, *more: right(noise, total, own, 0.999 * scale, *more)
+        release,
+        "_draw_noise_at",
+        lambda noise, total, own, scale, *more: right(noise, total, own, 0.999 * scale, *more),
     )
     found = audit_by_replay(run, choose=(1,))
     assert "the noise is" in " ".join(found.wrong)

@@ -76,7 +76,7 @@ class Chosen(Convolution):
 
     __slots__ = ("by",)
 
-    def _choice(self, options, keep):
+    def _choose_formula(self, options, keep):
         return self.by
 
 
@@ -175,5 +175,5 @@ def test_honest_norms_keep_their_bits():
     """Nothing is raised where nothing cancels: rows and one position to the bit, Gram sums to its rounding."""
     for name in ("rows", "one-position", "held-rows", "conv-unfold"):
         part, _ = PARTS[name]("plain")
-        plain = part.squared(KEEPING)
+        plain = part.measure_squared_norms(KEEPING)
         assert torch.equal(measure_part(PARTS[name]("plain")[0], KEEPING), plain)

@@ -61,7 +61,7 @@ def test_sums_are_those_of_the_definition(products, b, t, p, d, strided, threads
     g, a, w = random(b, t, p, strided=strided), random(b, t, d, strided=strided), torch.randn(b)
     out = torch.randn(p, d + 3 * strided)[:, :d]
     before = out.double() * beta
-    products.add(g, a, w, out, beta, threads)
+    products.add_weighted_product(g, a, w, out, beta, threads)
     rows, room = rows_of(g, a)
     each = w.double()[:, None, None]
     assert close(out, before + (rows * each).sum(0), before.abs() + (room * each.abs()).sum(0))
@@ -72,7 +72,7 @@ def test_sums_are_those_of_the_definition(products, b, t, p, d, strided, threads
 def test_rows_and_their_norms_are_those_of_the_definition(products, b, t, p, d, strided, threads):
     g, a = random(b, t, p, strided=strided), random(b, t, d, strided=strided)
     out = torch.full((b + 1, p, d), 7.0)
-    squared = products.rows(g, a, out[:b], threads)
+    squared = products.compute_rows(g, a, out[:b], threads)
     assert close(out[:b], *rows_of(g, a))
     torch.testing.assert_close(squared.double(), out[:b].double().square().sum((1, 2)), rtol=1e-6, atol=0.0)
     assert bool((out[b] == 7.0).all())
@@ -83,7 +83,7 @@ def test_rows_and_their_norms_are_those_of_the_definition(products, b, t, p, d, 
 def test_sums_over_positions_are_those_of_the_definition(products, b, t, p, strided, threads):
     g = random(b, t, p, strided=strided)
     g[0, 0, 0] = 1e-39  # read as it is: there is no product here
-    assert close(products.over_positions(g, threads), g.double().sum(1), g.double().abs().sum(1))
+    assert close(products.sum_over_positions(g, threads), g.double().sum(1), g.double().abs().sum(1))
 
 
 @quick
@@ -114,14 +114,14 @@ def test_no_division_of_the_work_changes_a_bit(products, grams, t, p, d):
     sums, rows, squares, norms = [], [], [], []
     for threads in (1, 2, 3, 4):
         sums.append(torch.empty(p, d))
-        products.add(g, a, w, sums[-1], 0, threads)
+        products.add_weighted_product(g, a, w, sums[-1], 0, threads)
         rows.append(torch.empty(4, p, d))
-        squares.append(products.rows(g, a, rows[-1], threads))
+        squares.append(products.compute_rows(g, a, rows[-1], threads))
         norms.append(grams(g, [a], threads))
     for found in (sums, rows, squares, norms):
         assert all(torch.equal(found[0], other) for other in found[1:])
     alone = torch.empty(1, p, d)
-    assert torch.equal(products.rows(g[2:3], a[2:3], alone), squares[0][2:3])  # nor do the other samples
+    assert torch.equal(products.compute_rows(g[2:3], a[2:3], alone), squares[0][2:3])  # nor do the other samples
     assert torch.equal(alone, rows[0][2:3])
     assert torch.equal(grams(g[2:3], [a[2:3]]), norms[0][2:3])
     assert close(sums[0], *[(x * w.double()[:, None, None]).sum(0) for x in rows_of(g, a)])
@@ -129,7 +129,7 @@ def test_no_division_of_the_work_changes_a_bit(products, grams, t, p, d):
 
 def test_nothing_beside_the_result_is_written(products):
     whole = torch.full((20, 60), 7.0)
-    products.add(random(3, 100, 13), random(3, 100, 37), torch.rand(3), whole[3:16, 4:41], 0, 2)
+    products.add_weighted_product(random(3, 100, 13), random(3, 100, 37), torch.rand(3), whole[3:16, 4:41], 0, 2)
     outside = torch.ones_like(whole, dtype=torch.bool)
     outside[3:16, 4:41] = False
     assert bool((whole[outside] == 7.0).all())
@@ -140,7 +140,7 @@ def test_weights_are_not_rounded(products):
     """1 + 2⁻²⁰ is 1 in bfloat16."""
     g, a, w = torch.ones(1, 16, 12).bfloat16(), torch.ones(1, 16, 16).bfloat16(), torch.tensor([1 + 2.0**-20])
     out = torch.empty(12, 16)
-    products.add(g, a, w, out, 0)
+    products.add_weighted_product(g, a, w, out, 0)
     assert bool((out == 16 * (1 + 2.0**-20)).all())
 
 
@@ -148,10 +148,10 @@ def test_weights_are_not_rounded(products):
 def test_a_value_that_is_not_finite_stays_in_its_own_sample(products, grams, value):
     g, a = random(3, 21, 13), random(3, 21, 21)
     clean, wanted = torch.empty(3, 13, 21), grams(g, [a])
-    products.rows(g, a, clean)
+    products.compute_rows(g, a, clean)
     a[1, 20, 20] = value
     rows = torch.empty(3, 13, 21)
-    squared, sums, others = products.rows(g, a, rows), grams(g, [a]), torch.tensor([0, 2])
+    squared, sums, others = products.compute_rows(g, a, rows), grams(g, [a]), torch.tensor([0, 2])
     assert not squared[1].isfinite()
     assert not sums[1].isfinite().all()
     assert torch.equal(rows[others], clean[others])
@@ -163,14 +163,14 @@ def test_values_too_small_are_zero_everywhere(products, grams):
     a, g = torch.full((1, 16, 32), 1e-39).bfloat16(), torch.full((1, 16, 32), 1e30).bfloat16()
     assert float(a.float().max()) > 0
     rows, total = torch.empty(1, 32, 32), torch.empty(32, 32)
-    assert float(products.rows(g, a, rows)[0]) == 0.0
-    products.add(g, a, torch.ones(1), total, 0)
+    assert float(products.compute_rows(g, a, rows)[0]) == 0.0
+    products.add_weighted_product(g, a, torch.ones(1), total, 0)
     assert float(rows.abs().max()) == float(total.abs().max()) == 0.0
 
 
 def test_wrong_kernels_are_not_trusted(products, grams):
     class Rounds(LowProducts):
-        def add(self, g, a, w, out, beta, threads=1):
+        def add_weighted_product(self, g, a, w, out, beta, threads=1):
             super().add_weighted_product(g, a, w.bfloat16().float(), out, beta, threads)
 
     class Loses(LowGrams):

@@ -153,22 +153,22 @@ def test_long_sums_keep_their_precision(kernel):
     a, g = torch.randn(2, 24, 40, 40), torch.randn(2, 9, 40, 40)
     geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1)
     wanted = plain(a, g, geometry)
-    squared = kernel.rows(a, g, geometry, None).double()
+    squared = kernel.measure_rows(a, g, geometry, None).double()
     assert torch.allclose(squared, wanted.flatten(1).square().sum(1), rtol=1e-6)
 
 
 def test_a_sample_of_weight_zero_is_not_looked_at(kernel):
     a, g, geometry = torch.randn(3, 8, 5, 5), torch.randn(3, 4, 5, 5), Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1)
     a[1] = torch.nan
-    total = kernel.sum(a, g, geometry, torch.tensor([1.0, 0.0, 1.0]))
+    total = kernel.weighted_sum(a, g, geometry, torch.tensor([1.0, 0.0, 1.0]))
     wanted = plain(a[::2], g[::2], geometry).sum(0)
     assert torch.allclose(total.mT.reshape(wanted.shape).double(), wanted, 1e-5, 1e-4)
-    assert kernel.rows(a, g, geometry, None)[1].isnan()
+    assert kernel.measure_rows(a, g, geometry, None)[1].isnan()
 
 
 def test_a_wrong_kernel_is_not_trusted(kernel):
     class Wrong(SampleGradients):
-        def rows(self, a, g, geometry, into):
+        def measure_rows(self, a, g, geometry, into):
             return super().measure_rows(a, g, geometry, into) * 1.001
 
     assert compiled.agrees_with_torch(kernel)

@@ -108,12 +108,12 @@ def test_stretches_of_rows_are_samples_of_their_own(kernel, ranges, p, d, layout
         return torch.randn(64, n + 5)[:, 3 : n + 3] if layout == "columns of more" else torch.randn(64, n)
 
     g, a = made(p), made(d)
-    found = kernel.stretches(g, a, ranges, threads)
+    found = kernel.sum_stretches(g, a, ranges, threads)
     assert found.shape == (len(ranges), 3)
     for (first, count), one in zip(ranges, found, strict=True):
         own = g[None, first : first + count], [a[None, first : first + count]]
         assert close(one.view(1, 1, 3), *own)
-        assert torch.equal(one, kernel.stretches(g, a, [(first, count)])[0])
+        assert torch.equal(one, kernel.sum_stretches(g, a, [(first, count)])[0])
         if count:
             assert torch.equal(one, kernel(*own)[0, 0])
 

@@ -22,17 +22,17 @@ class Willing(Products):
 
     calls = 0
 
-    def takes(self, g, a, out):
+    def can_multiply(self, g, a, out):
         return g.dtype == torch.float32
 
-    def takes_rows(self, g, a):
+    def can_make_rows(self, g, a):
         return g.dtype == torch.float32 and g.stride(2) == a.stride(2) == 1
 
-    def add(self, *args):
+    def add_weighted_product(self, *args):
         Willing.calls += 1
         super().add_weighted_product(*args)
 
-    def rows(self, *args):
+    def compute_rows(self, *args):
         Willing.calls += 1
         return super().compute_rows(*args)
 
@@ -65,7 +65,7 @@ def test_sums_are_those_of_the_definition(kernel, rows, p, d, strided, threads, 
     w = torch.randn(rows)
     before = out.clone() if beta else torch.zeros(p, d)
     if rows:
-        kernel.add(g, a, w, out, beta, threads)
+        kernel.add_weighted_product(g, a, w, out, beta, threads)
         assert close(out, g, a, w, before)
 
 
@@ -78,15 +78,15 @@ def test_products_larger_than_the_cache_and_threads_that_change_no_bit(kernel, r
         torch.empty(p, d),
         torch.empty(p, d),
     )
-    kernel.add(g, a, w, out, 0, 1)
-    kernel.add(g, a, w, again, 0, 3)
+    kernel.add_weighted_product(g, a, w, out, 0, 1)
+    kernel.add_weighted_product(g, a, w, again, 0, 3)
     assert close(out, g, a, w, torch.zeros(p, d))
     assert torch.equal(out, again)
 
 
 def test_nothing_beside_the_result_is_written(kernel):
     whole = torch.full((20, 30), 7.0)
-    kernel.add(torch.randn(300, 13), torch.randn(300, 21), torch.rand(300), whole[3:16, 4:25], 0, 2)
+    kernel.add_weighted_product(torch.randn(300, 13), torch.randn(300, 21), torch.rand(300), whole[3:16, 4:25], 0, 2)
     outside = torch.ones_like(whole, dtype=torch.bool)
     outside[3:16, 4:25] = False
     assert bool((whole[outside] == 7.0).all())
@@ -94,7 +94,7 @@ def test_nothing_beside_the_result_is_written(kernel):
 
 def test_a_wrong_kernel_is_not_trusted(kernel):
     class Wrong(Products):
-        def add(self, g, a, w, out, beta, threads=1):
+        def add_weighted_product(self, g, a, w, out, beta, threads=1):
             super().add_weighted_product(g, a, w * (1 + 1e-4), out, beta, threads)
 
     assert agrees_with_torch(kernel)
@@ -113,7 +113,7 @@ def close_rows(rows: Tensor, squared: Tensor, g: Tensor, a: Tensor) -> bool:
 def test_rows_and_their_norms_are_those_of_the_definition(kernel, b, t, p, d, strided, threads):
     g, a = (torch.randn(b, t + strided, k + 3 * strided)[:, :t, :k] for k in (p, d))
     rows = torch.full((b + 1, p, d), 7.0)
-    squared = kernel.rows(g, a, rows[:b], threads)
+    squared = kernel.compute_rows(g, a, rows[:b], threads)
     assert close_rows(rows[:b], squared, g, a)
     assert bool((rows[b] == 7.0).all())
 
@@ -121,9 +121,9 @@ def test_rows_and_their_norms_are_those_of_the_definition(kernel, b, t, p, d, st
 @pytest.mark.parametrize(("t", "p", "d"), [(128, 1300, 70), (513, 541, 33), (40, 100, 900)])
 def test_rows_larger_than_the_cache_and_threads_that_change_no_bit(kernel, t, p, d):
     g, a, rows, again = torch.randn(3, t, p), torch.randn(3, t, d), torch.empty(3, p, d), torch.empty(3, p, d)
-    squared = kernel.rows(g, a, rows, 1)
+    squared = kernel.compute_rows(g, a, rows, 1)
     assert close_rows(rows, squared, g, a)
-    assert torch.equal(squared, kernel.rows(g, a, again, 3))
+    assert torch.equal(squared, kernel.compute_rows(g, a, again, 3))
     assert torch.equal(rows, again)
 
 
@@ -131,7 +131,7 @@ def test_rows_larger_than_the_cache_and_threads_that_change_no_bit(kernel, t, p,
 def test_a_value_that_is_not_finite_stays_in_its_own_sample(kernel, value):
     g, a, rows = torch.rand(3, 20, 13) + 1, torch.rand(3, 20, 21) + 1, torch.empty(3, 13, 21)
     a[1, 4, 20] = value
-    squared = kernel.rows(g, a, rows)
+    squared = kernel.compute_rows(g, a, rows)
     assert not squared[1].isfinite()
     assert bool(squared[1].isnan()) == (value != float("inf"))
     others = torch.tensor([0, 2])
@@ -156,7 +156,7 @@ class Second(nn.Module):
 )
 def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
     monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: "gram")
-    monkeypatch.setattr("sordino.per_sample.engine.batch_result.small_layers", lambda *_: None)
+    monkeypatch.setattr("sordino.per_sample.engine.batch_result.find_small_layers", lambda *_: None)
     same(model(), (torch.randn(shape),), backend=Captured())
     assert Willing.calls
 
@@ -169,6 +169,6 @@ def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
 )
 def test_layers_whose_rows_it_makes_are_the_loops(used, monkeypatch, model, shape, keep):
     monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: "rows")
-    monkeypatch.setattr("sordino.per_sample.engine.batch_result.small_layers", lambda *_: None)
+    monkeypatch.setattr("sordino.per_sample.engine.batch_result.find_small_layers", lambda *_: None)
     same(model(), (torch.randn(shape),), backend=Captured(PerformanceOptions(keep_bytes=keep)))
     assert Willing.calls

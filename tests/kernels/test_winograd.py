@@ -182,7 +182,7 @@ def test_wrong_kernels_are_not_trusted(passes_library, rows_library):
             return super().backward(size, g, weight, geometry) * 1.001
 
     class WrongGradients(Gradients):
-        def sum(self, a, g, geometry, weights):
+        def weighted_sum(self, a, g, geometry, weights):
             return super().weighted_sum(a, g, geometry, weights) * 1.001
 
     assert winograd.agrees_with_torch(Passes(passes_library))
@@ -239,7 +239,12 @@ def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monk
 
     monkeypatch.setattr(Stopwatch, "known_choice", known)
     used: list[str] = []
-    for kind, name in ((Passes, "forward"), (Passes, "backward"), (Gradients, "rows"), (Gradients, "sum")):
+    for kind, name in (
+        (Passes, "forward"),
+        (Passes, "backward"),
+        (Gradients, "measure_rows"),
+        (Gradients, "weighted_sum"),
+    ):
         monkeypatch.setattr(kind, name, _noted(getattr(kind, name), lambda _, name=name: used.append(name)))
     same(
         _network(),
@@ -247,20 +252,24 @@ def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monk
         backend=Captured(PerformanceOptions(keep_bytes=keep, channels_last=True)),
     )
     assert seen >= {"conv", "forward", "input"}
-    assert set(used) == {"forward", "backward", "rows"} | (set() if keep else {"sum"})
+    assert set(used) == {"forward", "backward", "measure_rows"} | (set() if keep else {"weighted_sum"})
 
 
 def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_library, rows_library, monkeypatch):
     monkeypatch.setattr(winograd, "load_passes", lambda: Passes(passes_library))
     monkeypatch.setattr(winograd_rows, "load_gradients", lambda: Gradients(rows_library))
     taken: list[tuple[str, str]] = []
-    for name in ("norms", "total", "whole_pass"):
+    for name in ("choose_norms_formula", "choose_sum_code", "choose_pass_code"):
         monkeypatch.setattr(
             choice_by_shape, name, _noted(getattr(choice_by_shape, name), lambda x, name=name: taken.append((name, x)))
         )
     options = PerformanceOptions(measure=False, keep_bytes=0)
     same(_network(), (torch.randn(6, 3, 9, 8),), backend=Captured(options))
-    assert {name for name, choice in taken if choice == "winograd"} == {"norms", "total", "whole_pass"}
+    assert {name for name, choice in taken if choice == "winograd"} == {
+        "choose_norms_formula",
+        "choose_sum_code",
+        "choose_pass_code",
+    }
     assert {choice for name, choice in taken} >= {"torch", "compiled"}  # the first layer has three channels
 
 

@@ -23,7 +23,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(links))
         return parts(tape, name, links, *rest)
 
-    monkeypatch.setattr(chain, "_parts", watched)
+    monkeypatch.setattr(chain, "_make_chain_parts", watched)
     return found
 
 

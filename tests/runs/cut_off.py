@@ -30,7 +30,7 @@ class Asks(Silent):
     def __init__(self, number, times):
         self.number, self.times = number, times
 
-    def step(self, step, spent):
+    def show_step(self, step, spent):
         if step == 7:
             for _ in range(self.times):
                 os.kill(os.getpid(), self.number)
@@ -43,7 +43,7 @@ class CrashesAt(Silent):
     def say(self, text):
         self.said.append(text)
 
-    def step(self, step, spent):
+    def show_step(self, step, spent):
         if step == self.at:
             raise Crash
 

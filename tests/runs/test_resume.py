@@ -66,7 +66,7 @@ def test_convolutions_resume_bit_equal_whatever_a_stopwatch_says(tmp_path, monke
     given = {"model": model, "seed": 5, "learning_rate": 0.1, "evaluate_every": 6, **PICTURES}
     sordino.fit("digits", out=tmp_path / "whole", **given)
     clock = iter(range(10**9))
-    last_wins = "sordino.per_sample.formulas.formula_timing._clock", lambda device: -next(clock)
+    last_wins = "sordino.per_sample.formulas.formula_timing._read_clock", lambda device: -next(clock)
     monkeypatch.setattr(*last_wins)
     with pytest.raises(Crash):
         sordino.fit("digits", out=tmp_path / "cut", view=CrashesAt(5), **given)
@@ -93,7 +93,7 @@ def test_the_private_normalisation_is_replayed_and_charged_once(tmp_path):
 
 def test_steps_are_entered_before_they_are_released(tmp_path):
     class Looks(Silent):
-        def step(self, step, spent):
+        def show_step(self, step, spent):
             with open(tmp_path / "ledger.jsonl") as file:
                 marks = [json.loads(line) for line in file]
             assert next(mark["upto"] for mark in reversed(marks) if "upto" in mark) >= step
@@ -170,7 +170,7 @@ def test_a_run_whose_claim_is_void_says_so_before_it_ends(tmp_path):
         def begin(self, job, done):
             self.model = job.problem.model
 
-        def step(self, step, spent):
+        def show_step(self, step, spent):
             if step == 6:
                 with torch.no_grad():
                     next(self.model.parameters()).zero_()
