@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 from sordino_lab import store
-from sordino_lab.size import ExperimentSize
-from sordino_lab.thesis import mnist
-from sordino_lab.trained import train
+from sordino_lab.experiment import ExperimentSize
+from sordino_lab.thesis_plans import plan_mnist
+from sordino_lab.training_store import train
 from sordino_lab.workbench import Workbench
 
 from sordino.kernels.processor import processor_name
@@ -29,7 +29,7 @@ def final_result(size: ExperimentSize, way: str, rate: float, scale: str) -> dic
     """Returns where a run ends."""
     bench = Workbench(size, store.cache_folder())
     centre, deviation = SCALES[scale]
-    plan = mnist(bench, way, rate, 1.0, pixel_mean=centre, pixel_deviation=deviation)
+    plan = plan_mnist(bench, way, rate, 1.0, pixel_mean=centre, pixel_deviation=deviation)
     last = train(plan.settings(size, 0), bench.cache).rows[-1]
     return {"accuracy": round(100 * last["test_accuracy"], 2), "loss": round(last["test_loss"], 3)}
 

@@ -3,10 +3,21 @@
 sordino lab run wd-fixed-point
 """
 
-from sordino_lab.catalogue import experiment, experiments
-from sordino_lab.experiment import Compared, Experiment, Finding, Outcome
-from sordino_lab.size import ExperimentSize
+from sordino_lab.catalogue import experiments, find_experiment
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.experiment import Compared, Experiment, ExperimentSize, Finding, Outcome
+from sordino_lab.workbench import Workbench
 
 __version__ = "0.3.0"
 
-__all__ = ["Compared", "Experiment", "ExperimentSize", "Finding", "Outcome", "experiment", "experiments"]
+__all__ = [
+    "Compared",
+    "CurvePlan",
+    "Experiment",
+    "ExperimentSize",
+    "Finding",
+    "Outcome",
+    "Workbench",
+    "experiments",
+    "find_experiment",
+]

@@ -1,33 +1,63 @@
-"""Every experiment by its id, found in the files of `experiments/`."""
+"""The catalogue: every experiment by its id, in the order of the papers.
+
+The facts of an experiment are in `figures.toml`. The function that draws it is in a module of `families/`, whose `FIGURES`
+maps ids to functions. An experiment of your own is an object `EXPERIMENT` in a Python file.
+"""
 
 from __future__ import annotations
 
 import pkgutil
+import runpy
+import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-import sordino_lab.experiments as package
-from sordino_lab.experiment import Experiment
-from sordino_lab.order import ORDER
+import sordino_lab.families as package
+from sordino_lab.experiment import Experiment, Figure
+
+FACTS = Path(__file__).parent / "figures.toml"
 
 
 @cache
 def experiments() -> Mapping[str, Experiment]:
-    """All of them, in the order of the papers."""
-    found: dict[str, Experiment] = {}
+    """Returns all experiments by their id, in the order of the papers.
+
+    Raises:
+        ValueError: an id has facts and no function, or a function and no facts.
+
+    """
+    table = tomllib.loads(FACTS.read_text("utf-8"))
+    figures: dict[str, Figure] = {}
     for module in pkgutil.iter_modules(package.__path__):
-        one = getattr(import_module(f"{package.__name__}.{module.name}"), "EXPERIMENT", None)
-        if isinstance(one, Experiment):
-            if one.id.replace("-", "_") != module.name:
-                raise ValueError(f"experiments/{module.name}.py: its id is {one.id!r}; need the name of the file")
-            found[one.id] = one
-    places = {name: number for number, name in enumerate(ORDER)}
-    return dict(sorted(found.items(), key=lambda item: (places.get(item[0], len(places)), item[0])))
+        figures.update(import_module(f"{package.__name__}.{module.name}").FIGURES)
+    unmatched = set(figures) ^ set(table["figures"])
+    if unmatched:
+        raise ValueError(
+            f"{', '.join(sorted(unmatched))}: need an entry in figures.toml and one in FIGURES of a family"
+        )
+    return {name: _join(name, facts, table["sizes"], figures[name]) for name, facts in table["figures"].items()}
 
 
-def experiment(name: str) -> Experiment:
-    """The experiment of this id."""
+def _join(name: str, facts: Mapping[str, Any], sizes: Mapping[str, Mapping[str, str]], figure: Figure) -> Experiment:
+    """Returns the experiment that some facts and a figure make; `sizes` says what smaller sizes leave out."""
+    given = {**sizes.get(facts.get("sizes", ""), {}), **facts}
+    given.pop("sizes", None)
+    return Experiment(id=name, run=figure.run, plans=figure.plans, **{**given, "nouns": tuple(given["nouns"])})
+
+
+def find_experiment(name: str) -> Experiment:
+    """Returns the experiment of an id, or the `EXPERIMENT` of a Python file.
+
+    Raises:
+        ValueError: there is no such id or file, or the file has no `EXPERIMENT`.
+
+    """
+    if name.endswith(".py"):
+        return load_own_experiment(Path(name))
     known = experiments()
     if name not in known:
         near = [one for one in known if name in one or one.startswith(name[:4])]
@@ -37,20 +67,40 @@ def experiment(name: str) -> Experiment:
     return known[name]
 
 
-def chosen(names: Sequence[str], *, everything: bool = False) -> list[Experiment]:
-    """Experiments by id, by source (`000` … `004`), or `seconds`: all that take seconds."""
+def load_own_experiment(path: Path) -> Experiment:
+    """Returns the experiment that a user's file defines as `EXPERIMENT`.
+
+    Raises:
+        ValueError: there is no such file, it defines no experiment, or its id is one of the lab's own.
+
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    found = runpy.run_path(str(path)).get("EXPERIMENT")
+    if not isinstance(found, Experiment):
+        raise ValueError(
+            f"{path}: it defines no experiment.\nEnd it with `EXPERIMENT = sordino_lab.Experiment(id=…, title=…, run=…)`; "
+            "docs/how_to/own_variants.md has an example."
+        )
+    if found.id in experiments():
+        raise ValueError(f"{path}: the id {found.id!r} is taken by a figure of the sources; choose another")
+    return replace(found, file=str(path))
+
+
+def choose_experiments(names: Sequence[str], *, everything: bool = False) -> list[Experiment]:
+    """Returns experiments by id, by source (`000` … `004`), by file, or by `seconds`: all that take seconds."""
     known = list(experiments().values())
     if everything:
         return known
-    found: dict[str, Experiment] = {}
+    chosen: dict[str, Experiment] = {}
     for name in names:
         if name == "seconds":
-            some = [one for one in known if one.of_seconds]
+            some = [one for one in known if one.is_first_look]
         elif any(one.source == name for one in known):
             some = [one for one in known if one.source == name]
         else:
-            some = [experiment(name)]
-        found.update({one.id: one for one in some})
-    if not found:
+            some = [find_experiment(name)]
+        chosen.update({one.id: one for one in some})
+    if not chosen:
         raise ValueError("nothing named: give ids, a source such as 000, `seconds`, or --all; see `sordino lab list`")
-    return list(found.values())
+    return list(chosen.values())

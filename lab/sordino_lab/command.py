@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sordino_lab import page, store
-from sordino_lab.catalogue import chosen, experiment, experiments
-from sordino_lab.experiment import FAILS, HOLDS, UNTESTED, outcome
-from sordino_lab.size import ExperimentSize
+from sordino_lab import pages, store
+from sordino_lab.catalogue import choose_experiments, experiments, find_experiment
+from sordino_lab.experiment import FAILS, HOLDS, UNTESTED, ExperimentSize, read_outcome
 
 _PAGE = "index.html"
 
@@ -26,8 +25,8 @@ class Command:
     """list the ids; run ids; check numbers and findings; make the page; show what is known of an id; draw ids from
     trainings at the source's size that are there; queue run, status, pause or resume: train everything so."""
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Ids, a source (000 … 004), or `seconds`: all that take seconds, for a first look; after queue: run, status, pause,
-    resume."""
+    """Ids, a source (000 … 004), files of your own (FILE.py), or `seconds`: all that take seconds, for a first look; after
+    queue: run, status, pause, resume."""
     all: bool = False
     """Every id."""
     quick: bool = False
@@ -69,11 +68,12 @@ class Command:
         return ExperimentSize.QUICK if self.quick else ExperimentSize.FULL if self.full else ExperimentSize.MIDDLE
 
     def _list(self) -> int:
-        some = chosen(self.names) if self.names else list(experiments().values())
+        """Lists ids with their source, figure and title, and which results are there."""
+        some = choose_experiments(self.names) if self.names else list(experiments().values())
         if self.json:
             print(json.dumps([one.facts() for one in some], ensure_ascii=False))
             return 0
-        there = store.read(self.out)
+        there = store.read_results(self.out)
         width = max(len(one.id) for one in some)
         for one in some:
             known = f"known ({there[one.id]['size']})" if one.id in there else ""
@@ -85,27 +85,28 @@ class Command:
         return 0
 
     def _run(self) -> int:
-        from sordino_lab.runner import run
+        """Runs experiments and says what came of each."""
+        from sordino_lab.runner import run_experiments
 
-        some = chosen(self.names, everything=self.all)
+        some = choose_experiments(self.names, everything=self.all)
         say = (lambda text: print(text, file=sys.stderr, flush=True)) if not self.json else (lambda text: None)
-        results = run(some, self._size, self.out, processes=self.processes, anew=self.anew, say=say)
+        results = run_experiments(some, self._size, self.out, processes=self.processes, anew=self.anew, say=say)
         if self.json:
-            print(json.dumps({one["id"]: _short(one) for one in results}, ensure_ascii=False))
+            print(json.dumps({one["id"]: _shorten(one) for one in results}, ensure_ascii=False))
         else:
             for one in results:
-                print(f"{one['id']}: {_counted(one)}; {self.out / (one['id'] + '.png')}")
+                print(f"{one['id']}: {_count_verdicts(one)}; {self.out / (one['id'] + '.png')}")
         if "seconds" in self.names or self.all:
             return self._page()
         return 0
 
     def _draw(self) -> int:
         """Draws figures at the source's size from trainings that are there; says what is missing of the others."""
-        from sordino_lab.runner import draw
+        from sordino_lab.runner import draw_from_trainings
 
-        some = chosen(self.names, everything=self.all or not self.names)
+        some = choose_experiments(self.names, everything=self.all or not self.names)
         for one in some:
-            print(f"{one.id}: {draw(one, self.out)}", flush=True)
+            print(f"{one.id}: {draw_from_trainings(one, self.out)}", flush=True)
         return 0
 
     def _queue(self) -> int:
@@ -131,25 +132,27 @@ class Command:
         return 0
 
     def _check(self) -> int:
-        there = store.read(self.out)
-        names = [one.id for one in chosen(self.names)] if self.names else list(there)
+        """Prints numbers beside the published ones and findings with their verdicts."""
+        there = store.read_results(self.out)
+        names = [one.id for one in choose_experiments(self.names)] if self.names else list(there)
         missing = [name for name in names if name not in there]
         if missing:
             raise ValueError(f"{', '.join(missing)}: not run yet; `sordino lab run {missing[0]} --quick`")
         if self.json:
-            print(json.dumps({name: _short(there[name]) for name in names}, ensure_ascii=False))
+            print(json.dumps({name: _shorten(there[name]) for name in names}, ensure_ascii=False))
             return 0
         for name in names:
             _print_check(there[name])
         counts = {
-            verdict: sum(f.verdict == verdict for name in names for f in outcome(there[name]).findings)
+            verdict: sum(f.verdict == verdict for name in names for f in read_outcome(there[name]).findings)
             for verdict in (HOLDS, FAILS, UNTESTED)
         }
         print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
         return 0
 
     def _page(self) -> int:
-        made = page.write(self.out, self.out / _PAGE)
+        """Makes the page and opens it in a browser where there is a terminal."""
+        made = pages.write_html(self.out, self.out / _PAGE)
         print(
             json.dumps({"page": str(made)}) if self.json and self.action == "page" else f"page: {made}",
             file=sys.stderr if self.json and self.action != "page" else sys.stdout,
@@ -161,8 +164,9 @@ class Command:
         return 0
 
     def _show(self) -> int:
-        there = store.read(self.out)
-        for one in [experiment(name) for name in self.names] or [experiment("")]:
+        """Prints what is known of ids: facts, numbers, findings, notes and commands."""
+        there = store.read_results(self.out)
+        for one in [find_experiment(name) for name in self.names] or [find_experiment("")]:
             if self.json:
                 print(json.dumps(there.get(one.id) or one.facts(), ensure_ascii=False))
                 continue
@@ -183,33 +187,35 @@ class Command:
         return 0
 
 
-def _short(result: dict[str, Any]) -> dict[str, Any]:
-    found = outcome(result)
+def _shorten(result: dict[str, Any]) -> dict[str, Any]:
+    """Returns numbers and findings of a result, for JSON."""
+    outcome = read_outcome(result)
     return {
         "size": result["size"],
         "seconds": result["seconds"],
         "compared": [
             {"what": c.what, "ours": c.ours, "spread": c.spread, "published": c.published, "difference": c.difference}
-            for c in found.compared
+            for c in outcome.compared
         ],
         "findings": [
-            {"says": f.says, "line": f.line, "verdict": f.verdict, "because": f.because} for f in found.findings
+            {"says": f.says, "line": f.line, "verdict": f.verdict, "because": f.because} for f in outcome.findings
         ],
     }
 
 
-def _counted(result: dict[str, Any]) -> str:
-    verdicts = [one.verdict for one in outcome(result).findings]
+def _count_verdicts(result: dict[str, Any]) -> str:
+    verdicts = [one.verdict for one in read_outcome(result).findings]
     said = [f"{verdicts.count(v)} {v}" for v in (HOLDS, FAILS, UNTESTED) if v in verdicts]
     return ", ".join(said) or "a drawing"
 
 
 def _print_check(result: dict[str, Any]) -> None:
-    found = outcome(result)
+    """Prints the numbers of a result beside the published ones, and its findings."""
+    outcome = read_outcome(result)
     print(f"\n{result['id']} ({result['size']}, {result['seconds']:g} s)")
-    for one in found.compared:
+    for one in outcome.compared:
         ours = "–" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
         gap = "" if one.difference is None else f", {one.difference:+.3g}"
         print(f"  {one.what}: {ours}{one.unit and ' ' + one.unit}; published {one.published:g} ({one.where}){gap}")
-    for finding in found.findings:
+    for finding in outcome.findings:
         print(f"  {finding.verdict}: “{finding.says}” ({finding.line}): {finding.because}")

@@ -1,8 +1,9 @@
-"""A plan: one curve of a figure as a recipe, trained once for every seed, from the same initial networks as its neighbours.
+"""Plans of training: one curve of a figure as a recipe, trained once for every seed.
 
-    Plan("sorted, lr 1", "sorted", "thesis-mnist", epochs=30, batch=250, given={"sampler": "sorted-top-k"})
+    CurvePlan(label="sorted, lr 1", method="sorted", recipe="thesis-mnist", epochs=30, batch=250,
+              given={"sampler": "sorted-top-k"})
 
-The network that seed k starts from depends on k alone, so the methods compared start from identical ones.
+The network that seed k starts from depends on k alone, so the methods compared start from identical networks.
 """
 
 from __future__ import annotations
@@ -15,21 +16,15 @@ from typing import Any
 from sordino.app.runs import find
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.settings import Settings, make_settings
-from sordino_lab.size import ExperimentSize
+from sordino_lab.experiment import ExperimentSize
 
 _EVALUATIONS = 10
 _CHECKPOINTS = 40
-"""So many in a training of minutes or hours."""
-_TINY = {
-    "dataset": "spiral",
-    "model": "mlp",
-    "features": "none",
-    "rate": 0.1,
-    "steps": 3,
-    "records": 200,
-}
+"""How many checkpoints a training of minutes or hours writes."""
+_TINY = {"dataset": "spiral", "model": "mlp", "features": "none", "rate": 0.1, "steps": 3, "records": 200}
 """What any recipe becomes in the tests: the same words on a small problem."""
-_ALONE = ("normalise", "pca")
+_CLEARED_IN_THE_RECIPE = ("normalise", "pca")
+"""Fields that are switched off in the recipe itself, because no value of a flag does it."""
 SIZES: Mapping[str, int] = {
     "mnist": 60_000,
     "fashion-mnist": 60_000,
@@ -39,6 +34,25 @@ SIZES: Mapping[str, int] = {
 }
 """Training records of the data sets."""
 
+# CPU seconds measured on one core of an AMD EPYC with AVX-512.
+_SECONDS_PER_RECORD: Mapping[str, float] = {
+    "linear": 3e-6,
+    "hidden-1000": 8e-6,
+    "mnist-net": 8e-6,
+    "mlp": 8e-6,
+    "mnist-cnn": 6.5e-5,
+    "cifar-net": 8e-4,
+    "resnet18": 7e-3,
+}
+"""CPU seconds for each record of a lot, by model."""
+_SECONDS_PER_RECORD_OTHERWISE = 1e-4
+_SECONDS_PER_STEP = 1.6e-3
+"""CPU seconds of a step whatever its lot: noise, optimizer, runtime checks."""
+_SECONDS_TO_BEGIN = 8.0
+"""CPU seconds before the first step, and for the evaluations."""
+SEVERAL_SEEDS = 600.0
+"""A row that takes less than this, in CPU seconds, is trained with all its seeds at the source's size; others with one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePlan:
@@ -46,14 +60,14 @@ class CurvePlan:
 
     label: str
     method: str
-    """Whose colour it has."""
+    """The method whose colour the curve has."""
     recipe: str
-    """Of `sordino recipes`, or the name of one built here."""
+    """A name of `sordino recipes`."""
     epochs: float | None = None
     batch: float | None = None
-    """Expected lot; None: the recipe's rate."""
+    """The expected lot; None: the recipe's rate."""
     records: int | None = None
-    """Only the first so many; None: all."""
+    """How many of the first records are used; None: all."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `Recipe` and `Options`."""
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -62,11 +76,11 @@ class CurvePlan:
     variant: int = 0
 
     def fields(self, size: ExperimentSize, seed: int) -> dict[str, Any]:
-        """What differs from the recipe."""
+        """Returns the fields in which the training of one seed differs from its recipe."""
         base = find(self.recipe)
         given: dict[str, Any] = dict(self.given)
         if size is ExperimentSize.TINY:
-            given = {**given, **_TINY, **dict.fromkeys(_ALONE)}
+            given = {**given, **_TINY, **dict.fromkeys(_CLEARED_IN_THE_RECIPE)}
         else:
             n = self.records or SIZES[str(given.get("dataset", base.dataset))]
             rate = min(1.0, self.batch / n) if self.batch is not None else base.rate
@@ -80,17 +94,16 @@ class CurvePlan:
         return {**given, "seed": seed, "init_seed": seed}
 
     def settings(self, size: ExperimentSize, seed: int) -> Settings:
-        """The run of one seed."""
+        """Returns the settings of the training of one seed."""
         given = self.fields(size, seed)
         base: str | Recipe = self.recipe
-        cleared = {name: None for name in _ALONE if name in given and given[name] is None}
+        cleared = {name: None for name in _CLEARED_IN_THE_RECIPE if name in given and given[name] is None}
         if cleared:
             base = find(self.recipe).but(**cleared)
         steps = int(given.get("steps", find(self.recipe).steps))
         # Checkpoints change no result. A training of seconds has none between its first and its last step.
-        checkpoint_every = (
-            max(1, steps // _CHECKPOINTS) if size in (ExperimentSize.MIDDLE, ExperimentSize.FULL) else steps
-        )
+        is_long = size in (ExperimentSize.MIDDLE, ExperimentSize.FULL)
+        checkpoint_every = max(1, steps // _CHECKPOINTS) if is_long else steps
         return make_settings(base, {**given, "checkpoint_every": checkpoint_every}, dict(self.parameters))
 
     def command(self, size: ExperimentSize, seed: int = 0) -> str:
@@ -99,18 +112,18 @@ class CurvePlan:
         given = self.fields(size, seed)
         for name, value in given.items():
             if value is not None:
-                words += _flag(name, value)
-        left_out = [name for name in _ALONE if name in given and given[name] is None]
+                words += _write_flag(name, value)
+        left_out = [name for name in _CLEARED_IN_THE_RECIPE if name in given and given[name] is None]
         words += ["--without", *left_out] if left_out else []
         for name, value in self.parameters.items():
             words += ["--parameter", f"{name}={value!r}"]
         return shlex.join(words)
 
 
-def _flag(name: str, value: Any) -> list[str]:
+def _write_flag(name: str, value: Any) -> list[str]:
     """Returns a field as it is typed at the command line.
 
-    >>> _flag("widths", (64, 32)), _flag("rate", 0.1), _flag("non_private", True)
+    >>> _write_flag("widths", (64, 32)), _write_flag("rate", 0.1), _write_flag("non_private", True)
     (['--widths', '64', '32'], ['--rate', '0.1'], ['--non-private'])
     """
     flag = name.replace("_", "-")
@@ -119,3 +132,18 @@ def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, tuple | list):
         return [f"--{flag}", *map(repr, value)]
     return [f"--{flag}", repr(value) if isinstance(value, float) else str(value)]
+
+
+def expected_seconds(settings: Settings) -> float:
+    """Returns the CPU seconds that a training will roughly take on one core.
+
+    A training costs what its records cost, step by step. Lots by rank also cost the gradient lengths of all records that
+    an epoch has left, half of them on average.
+    """
+    recipe = settings.recipe
+    records = settings.options.records or SIZES.get(recipe.dataset, 10_000)
+    per_record = _SECONDS_PER_RECORD.get(recipe.model, _SECONDS_PER_RECORD_OTHERWISE)
+    passes = 2.0 if recipe.query in ("projected", "noisy-lookahead", "optimistic-lookahead") else 1.0
+    lot = recipe.rate * records * per_record * passes
+    ranking = 0.5 * records * per_record if (recipe.sampler or "").startswith("sorted") else 0.0
+    return _SECONDS_TO_BEGIN + recipe.steps * (_SECONDS_PER_STEP + lot + ranking)

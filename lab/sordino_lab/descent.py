@@ -27,7 +27,7 @@ class DescentPoint(nn.Module):
         self.theta = nn.Parameter(torch.tensor(start, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """θ·x for every record."""
+        """Returns θ·x for every record."""
         return x @ self.theta
 
 
@@ -35,7 +35,7 @@ Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class DescentPath:
     """Where the parameters were before and after every step, and what can be said of the run."""
 
     points: Tensor  # (steps + 1, d)
@@ -43,8 +43,8 @@ class Path:
     diverged: bool
 
 
-def query(bound: float, multiplier: float) -> NoisySum:
-    """DP-SGD's."""
+def dp_sgd_query(bound: float, multiplier: float) -> NoisySum:
+    """Returns the query of DP-SGD: clipped gradients, summed, with Gaussian noise."""
     return NoisySum(Flat(bound), Gaussian(multiplier))
 
 
@@ -53,7 +53,7 @@ def descend(
     loss_fn: Loss,
     x: Tensor,
     y: Tensor,
-    ask: Query,
+    query: Query,
     learning_rate: float,
     steps: int,
     *,
@@ -63,22 +63,22 @@ def descend(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
     seed: int = 0,
     delta: float | None = None,
-) -> Path:
-    """Train a `Point` and keep its path."""
+) -> DescentPath:
+    """Trains a `DescentPoint` and returns its path, with a claim if `delta` is given."""
     model = DescentPoint(start)
     options = {"weight_decay": decay} if decay else {}
-    stepper = optimizer(model.parameters(), lr=learning_rate, **options)
-    private = Private(model, loss_fn, ask, penalty=L2(penalty) if penalty else None, seed=seed)
+    chosen_optimizer = optimizer(model.parameters(), lr=learning_rate, **options)
+    private = Private(model, loss_fn, query, penalty=L2(penalty) if penalty else None, seed=seed)
     points = [model.theta.detach().clone()]
     for lot in private.draws(TensorDataset(x, y), Full() if sampler is None else sampler, steps):
         private.backward(lot)
-        stepper.step()
+        chosen_optimizer.step()
         points.append(model.theta.detach().clone())
-    said = private.claim(delta) if delta is not None else None
-    return Path(torch.stack(points), said, private.diverged is not None)
+    claim = private.claim(delta) if delta is not None else None
+    return DescentPath(torch.stack(points), claim, private.diverged is not None)
 
 
-def squared(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """½(θ·x − y)²."""
-    out: Tensor = model(x)
-    return 0.5 * (out - y) ** 2
+def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns ½(θ·x − y)² for every record."""
+    prediction: Tensor = model(x)
+    return 0.5 * (prediction - y) ** 2

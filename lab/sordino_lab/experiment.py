@@ -1,20 +1,24 @@
-"""What an experiment says of itself, and what comes of it: panels, numbers beside the published ones, findings judged.
+"""Experiments and their outcomes: panels, numbers beside the published ones, and findings that are judged.
 
-Everything here is data: an `Outcome` is kept as JSON, and pages and figures are made from that alone.
+Everything here is data. An `Outcome` is kept as JSON, and pages and figures are drawn from that alone. What an experiment
+says about itself, such as its source and its setting, is in `figures.toml`; the function that runs it is in `families/`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sordino.app.report.panels import Panel, panel_from_table
 
 if TYPE_CHECKING:
     from sordino_lab.curve_plan import CurvePlan
     from sordino_lab.workbench import Workbench
+
+_Value = TypeVar("_Value")
 
 SOURCES: Mapping[str, str] = {
     "000": "Guo 2024, Differential privacy meets weight decay (slides)",
@@ -24,10 +28,37 @@ SOURCES: Mapping[str, str] = {
     "004": "Matthews, Foster & Sunray 2023, DP-SGD (slides)",
 }
 """The five sources by number."""
+OWN = "own"
+"""The source of an experiment that a user wrote; see `docs/how_to/own_variants.md`."""
 
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not testable at this size"
-OF_SECONDS = 6.0
+LONGEST_FIRST_LOOK = 6.0
 """CPU seconds at --quick up to which an experiment belongs to `sordino lab run seconds`."""
+
+
+_NOT_FACTS = ("seconds", "run", "plans", "file")
+"""Fields of an experiment that are no part of its result."""
+
+
+class ExperimentSize(Enum):
+    """How much of an experiment is run, the smallest size first."""
+
+    TINY = "tiny"
+    """For the tests: ends within two seconds and shows nothing but that the code runs."""
+    QUICK = "quick"
+    """For a look: ends within a minute or so."""
+    MIDDLE = "middle"
+    """The default: ends within minutes."""
+    FULL = "full"
+    """The source's own setting."""
+
+    def pick(self, tiny: _Value, quick: _Value, middle: _Value, full: _Value) -> _Value:
+        """Returns the value for this size.
+
+        >>> ExperimentSize.QUICK.pick(1, 2, 3, 4)
+        2
+        """
+        return dict(zip(ExperimentSize, (tiny, quick, middle, full), strict=True))[self]
 
 
 @dataclass(frozen=True)
@@ -42,7 +73,7 @@ class Compared:
     """Standard deviation over seeds."""
     unit: str = ""
     seeds: int | None = None
-    """How many seeds the mean is of, where it is one."""
+    """How many seeds the mean is taken over, where it is a mean."""
 
     def __post_init__(self) -> None:
         for name in ("ours", "spread"):
@@ -51,13 +82,13 @@ class Compared:
 
     @property
     def difference(self) -> float | None:
-        """Ours − published; None where ours is no number."""
+        """Ours − published; None where ours is not a finite number."""
         return None if self.ours is None or not math.isfinite(self.ours) else self.ours - self.published
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence of the source as a predicate."""
+    """A sentence of the source, turned into a predicate on our numbers."""
 
     says: str
     line: str
@@ -69,17 +100,17 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.holds is not None:
-            object.__setattr__(self, "holds", bool(self.holds))  # numpy's is another
+            object.__setattr__(self, "holds", bool(self.holds))  # NumPy's booleans are not JSON
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The verdict in words."""
         return UNTESTED if self.holds is None else HOLDS if self.holds else FAILS
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an experiment."""
+    """What an experiment found."""
 
     panels: Sequence[Panel]
     compared: Sequence[Compared] = ()
@@ -92,89 +123,87 @@ class Outcome:
     """Whatever else was measured."""
 
     def table(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Returns the outcome as JSON holds it."""
         return {
-            "panels": [one.table() for one in self.panels],
-            "compared": [{**asdict(one), "ours": _finite(one.ours)} for one in self.compared],
-            "findings": [asdict(one) for one in self.findings],
+            "panels": [panel.table() for panel in self.panels],
+            "compared": [{**asdict(row), "ours": _none_unless_finite(row.ours)} for row in self.compared],
+            "findings": [asdict(finding) for finding in self.findings],
             "notes": list(self.notes),
             "commands": list(self.commands),
             "numbers": dict(self.numbers or {}),
         }
 
 
-def outcome(table: Mapping[str, Any]) -> Outcome:
-    """An outcome from its table."""
+def read_outcome(table: Mapping[str, Any]) -> Outcome:
+    """Returns an outcome from its table."""
     return Outcome(
-        [panel_from_table(one) for one in table["panels"]],
-        [Compared(**one) for one in table["compared"]],
-        [Finding(**one) for one in table["findings"]],
+        [panel_from_table(panel) for panel in table["panels"]],
+        [Compared(**row) for row in table["compared"]],
+        [Finding(**finding) for finding in table["findings"]],
         list(table["notes"]),
         list(table["commands"]),
         dict(table["numbers"]),
     )
 
 
+@dataclass(frozen=True)
+class Figure:
+    """How an experiment is made: the function that draws it, and the trainings that it needs."""
+
+    run: Callable[[Workbench], Outcome]
+    plans: Callable[[Workbench], Sequence[CurvePlan]] | None = None
+    """The trainings, so that they can be done beforehand and side by side; None where nothing is trained."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One figure or table: its facts, and the function that makes it."""
+    """One figure or table: its facts, and how it is made.
+
+    The facts of the sources' figures are in `figures.toml`. An experiment of your own needs an id, a title and a function.
+    """
 
     id: str
-    source: str
-    figure: str
+    source: str = OWN
+    figure: str = "your own"
     """Which figures and tables of the source."""
-    lines: str
+    lines: str = ""
     """Where in the source's text."""
     title: str
-    shows: str
+    shows: str = ""
     """The claim, in one sentence."""
-    setting: str
-    """The source's own."""
-    reduced: str
+    setting: str = ""
+    """The source's own setting."""
+    reduced: str = "nothing"
     """What --quick leaves out."""
     middle: str = ""
-    """What the default size leaves out, where it is something else."""
+    """What the default size leaves out, where that differs from --quick."""
     differs: str = ""
-    """In what even the full size differs from the source in network or data; such a run has no verdict."""
-    nouns: tuple[str, ...]
+    """How even the full size differs from the source in network or data; such a run has no verdict."""
+    nouns: tuple[str, ...] = ()
     """Names of sordino that it is made of."""
     terms: str = ""
     """The source's own words for them, where they are German."""
-    seconds: float
-    """CPU seconds at --quick, roughly: what is longest is begun first."""
+    seconds: float = 10.0
+    """CPU seconds at --quick, roughly: what takes longest is begun first."""
     run: Callable[[Workbench], Outcome]
     plans: Callable[[Workbench], Sequence[CurvePlan]] | None = None
-    """Trainings that it needs, so that they can be done beforehand and side by side."""
+    """The trainings that it needs, so that they can be done beforehand and side by side."""
+    file: str = ""
+    """The file of a user's own experiment; empty for the figures of the sources."""
 
     def __post_init__(self) -> None:
-        if self.source not in SOURCES:
-            raise ValueError(f"source={self.source!r}: there is {', '.join(SOURCES)}")
+        if self.source not in (*SOURCES, OWN):
+            raise ValueError(f"source={self.source!r}: need one of {', '.join((*SOURCES, OWN))}")
 
     @property
-    def of_seconds(self) -> bool:
-        """Whether it belongs to a first look."""
-        return self.seconds <= OF_SECONDS
+    def is_first_look(self) -> bool:
+        """Whether it belongs to `sordino lab run seconds`."""
+        return self.seconds <= LONGEST_FIRST_LOOK
 
     def facts(self) -> dict[str, Any]:
-        """What it says of itself, for JSON."""
-        return {
-            name: getattr(self, name)
-            for name in (
-                "id",
-                "source",
-                "figure",
-                "lines",
-                "title",
-                "shows",
-                "setting",
-                "reduced",
-                "middle",
-                "differs",
-                "nouns",
-                "terms",
-            )
-        }
+        """Returns what the experiment says about itself, for JSON."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_FACTS}
 
 
-def _finite(value: float | None) -> float | None:
+def _none_unless_finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None

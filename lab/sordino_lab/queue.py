@@ -26,12 +26,10 @@ from sordino.app.runs import atomic_files
 from sordino.app.runs.settings import Settings
 from sordino_lab import store, training_store
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import Experiment
-from sordino_lab.runner import make
-from sordino_lab.size import ExperimentSize
-from sordino_lab.trained import train, unfinished_folder
-from sordino_lab.training_cost import expected_seconds
-from sordino_lab.training_store import digest
+from sordino_lab.curve_plan import expected_seconds
+from sordino_lab.experiment import Experiment, ExperimentSize
+from sordino_lab.runner import make_result
+from sordino_lab.training_store import digest, train, unfinished_folder
 from sordino_lab.workbench import Workbench
 from sordino_lab.workers import Workers
 
@@ -100,9 +98,10 @@ class Queue:
         self.folder.mkdir(parents=True, exist_ok=True)
         failed: set[str] = set()
         bench = Workbench(ExperimentSize.FULL, self.folder)
-        before = signal.signal(signal.SIGTERM, _interrupt)
+        before = signal.signal(signal.SIGTERM, _raise_interrupt)
         try:
             with Workers(processes, niceness=19) as workers:
+                # Jobs are begun in this order while there is room; what ends is reported.
                 waiting = self.waiting()
                 jobs = {job.name: job for job in waiting}
                 order = [job.name for job in waiting if job.seconds <= _LONGEST]
@@ -122,8 +121,8 @@ class Queue:
                             continue
                         number = len(numbers)
                         numbers[number], begun[name] = name, time.monotonic()
-                        workers.start(number, work, jobs[name], bench, self.trainings, self.out)
-                        say(f"begun: {jobs[name].about}, about {_duration(jobs[name].seconds)}")
+                        workers.start(number, carry_out_job, jobs[name], bench, self.trainings, self.out)
+                        say(f"begun: {jobs[name].about}, about {_write_duration(jobs[name].seconds)}")
                         self._write_state([numbers[k] for k in workers.running], jobs, paused=paused)
                     for number, code in workers.take_finished():
                         name = numbers[number]
@@ -132,8 +131,8 @@ class Queue:
                         said = f"failed with exit code {code}" if code else "done"
                         left = sum(jobs[one].seconds for one in order)
                         say(
-                            f"{said}: {jobs[name].about}, {_duration(time.monotonic() - begun[name])}; "
-                            f"{len(order)} left, about {_duration(left)} of CPU time"
+                            f"{said}: {jobs[name].about}, {_write_duration(time.monotonic() - begun[name])}; "
+                            f"{len(order)} left, about {_write_duration(left)} of CPU time"
                         )
                     time.sleep(_POLL)
         finally:
@@ -154,15 +153,15 @@ class Queue:
         left = self.waiting()
         short = [job for job in left if job.seconds <= _LONGEST]
         factor = _measured_factor(done, self.trainings)
-        hours = _duration(factor * sum(job.seconds for job in short))
+        hours = _write_duration(factor * sum(job.seconds for job in short))
         lines = [
             f"{len(done)} of {len(jobs)} done, {len(short)} left: about {hours} of CPU time "
             f"(the estimate is {factor:.2f} times the table's, from trainings that are done)"
         ]
         if len(short) < len(left):
+            long = _write_duration(factor * sum(job.seconds for job in left if job not in short))
             lines.append(
-                f"{len(left) - len(short)} more take over a day each, "
-                f"{_duration(factor * sum(j.seconds for j in left if j not in short))} together; the queue leaves them out"
+                f"{len(left) - len(short)} more take over a day each, {long} together; the queue leaves them out"
             )
         state = json.loads(self.state_file.read_text("utf-8")) if self.state_file.is_file() else {}
         if self.pause_file.exists():
@@ -175,12 +174,13 @@ class Queue:
         for job in short:
             by_id.setdefault(job.ids[0], []).append(job)
         lines += [
-            f"  {name}: {len(some)} left, about {_duration(factor * sum(job.seconds for job in some))}"
+            f"  {name}: {len(some)} left, about {_write_duration(factor * sum(job.seconds for job in some))}"
             for name, some in by_id.items()
         ]
         return "\n".join(lines)
 
     def _is_done(self, job: QueuedJob) -> bool:
+        """Returns whether a training is kept, or a figure that needs none is there at the source's size."""
         if job.settings is not None:
             return training_store.find(job.settings, self.trainings) is not None
         for folder in (self.out, store.SHIPPED):
@@ -203,14 +203,14 @@ def all_jobs() -> list[QueuedJob]:
     found: dict[str, QueuedJob] = {}
     for one in experiments().values():
         if one.plans is None:
-            found[one.id] = QueuedJob(one.id, one.id, _worth(one.id), max(1.0, 10 * one.seconds), (one.id,))
+            found[one.id] = QueuedJob(one.id, one.id, _worth_of(one.id), max(1.0, 10 * one.seconds), (one.id,))
             continue
         published = _published_by_label(one)
         for plan in one.plans(bench):
             for seed in bench.seeds_of(plan):
                 settings = plan.settings(ExperimentSize.FULL, seed)
                 name = digest(settings)
-                worth = _worth(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0))
+                worth = _worth_of(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0))
                 worth *= 1.0 if seed == 0 else _FURTHER_SEED
                 before = found.get(name)
                 found[name] = QueuedJob(
@@ -224,15 +224,15 @@ def all_jobs() -> list[QueuedJob]:
     return list(found.values())
 
 
-def work(job: QueuedJob, bench: Workbench, trainings: Path, out: Path) -> None:
+def carry_out_job(job: QueuedJob, bench: Workbench, trainings: Path, out: Path) -> None:
     """Carries out one job, in a worker."""
     if job.settings is not None:
         train(job.settings, bench.cache, trainings)
     else:
-        make(experiments()[job.name], bench, out)
+        make_result(experiments()[job.name], bench, out)
 
 
-def _worth(name: str) -> float:
+def _worth_of(name: str) -> float:
     beginnings = [one for one in _WORTH if name.startswith(one)]
     return _WORTH[max(beginnings, key=len)] if beginnings else _ORDINARY
 
@@ -259,7 +259,7 @@ def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether there is a process of this number."""
+    """Returns whether there is a process of this number."""
     if pid <= 0:
         return False
     try:
@@ -271,11 +271,11 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _duration(seconds: float) -> str:
+def _write_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt

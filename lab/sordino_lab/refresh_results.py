@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app.runs import atomic_files
-from sordino_lab import index, store
+from sordino_lab import store
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import Experiment
-from sordino_lab.runner import make
-from sordino_lab.size import ExperimentSize
-from sordino_lab.training_store import TRAININGS
-from sordino_lab.workbench import NotTrained, Workbench
-
-_STAND_IN = "--model mlp"
+from sordino_lab.experiment import Experiment, ExperimentSize
+from sordino_lab.pages import write_documents
+from sordino_lab.runner import make_result
+from sordino_lab.training_store import TRAININGS, NotTrained
+from sordino_lab.workbench import Workbench
 
 
-def refresh(folder: Path) -> list[str]:
+def refresh_results(folder: Path) -> list[str]:
     """Refreshes every result in `folder` and returns the ids that were drawn anew."""
     drawn = []
     for one in experiments().values():
@@ -36,19 +34,10 @@ def refresh(folder: Path) -> list[str]:
         better = _draw_from_trainings(one, kept)
         if better is not None:
             drawn.append(one.id)
-            _write(path, better)
+            _write_if_changed(path, better)
         elif kept is not None:
-            _write(path, bring_in_line(one, kept))
+            _write_if_changed(path, bring_in_line(one, kept))
     return drawn
-
-
-def trains_stand_in(one: Experiment, result: dict[str, Any]) -> bool:
-    """Whether a result trained a small network in place of the one that the id trains at the source's size."""
-    if one.plans is None or result["size"] == ExperimentSize.FULL.value:
-        return False
-    bench = Workbench(ExperimentSize.FULL, Path())
-    at_full_size = any(_STAND_IN in command for command in bench.commands(one.plans(bench)))
-    return not at_full_size and any(_STAND_IN in command for command in result["commands"])
 
 
 def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +52,7 @@ def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
     if not store.is_source_size(size, one):
         result["findings"] = [{**finding, "holds": None} for finding in kept["findings"]]
     if size is not ExperimentSize.FULL:
-        result["note"] = store.note(size, one)
+        result["note"] = store.describe_reduction(size, one)
     return result
 
 
@@ -77,24 +66,24 @@ def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[s
     replaces = (
         kept is None
         or kept["size"] == ExperimentSize.FULL.value
-        or trains_stand_in(one, kept)
+        or store.trains_stand_in(one, kept)
         or 2 * there >= len(plans)
     )
     if not there or not replaces:
         return None
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return make(one, bench, Path(folder))
+            return make_result(one, bench, Path(folder))
         except NotTrained:
             return None
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
+def _write_if_changed(path: Path, result: dict[str, Any]) -> None:
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if not path.is_file() or path.read_text("utf-8") != text:
         atomic_files.write_file(path, text)
 
 
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"drawn: {name}\n" for name in refresh(store.SHIPPED)))
-    index.write(Path(sys.argv[1]))
+    sys.stdout.write("".join(f"drawn: {name}\n" for name in refresh_results(store.SHIPPED)))
+    write_documents(Path(sys.argv[1]))

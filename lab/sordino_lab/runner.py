@@ -1,4 +1,4 @@
-"""Many experiments: first their trainings, each once, then the figures; two processes of one thread, longest first.
+"""Runs experiments: first their trainings, each once, then the figures, in processes of one thread, longest first.
 
 A training is kept as soon as it is done, and an experiment's JSON as soon as that is, so a sweep that was stopped goes on
 where it was.
@@ -16,12 +16,11 @@ from typing import Any
 from sordino.app.runs.settings import Settings
 from sordino.version import __version__
 from sordino_lab import store
-from sordino_lab.catalogue import experiment
-from sordino_lab.experiment import Experiment
-from sordino_lab.size import ExperimentSize
-from sordino_lab.trained import TrainedCurve, is_known, train
-from sordino_lab.training_store import digest
-from sordino_lab.workbench import NotTrained, Workbench
+from sordino_lab.catalogue import find_experiment
+from sordino_lab.experiment import Experiment, ExperimentSize
+from sordino_lab.training_curves import TrainedCurve
+from sordino_lab.training_store import NotTrained, digest, is_known, train
+from sordino_lab.workbench import Workbench
 from sordino_lab.workers import run_all
 
 Say = Callable[[str], None]
@@ -36,24 +35,27 @@ class ExperimentJob:
     settings: Settings | None = None
 
 
-def run(
+def run_experiments(
     chosen: Sequence[Experiment], size: ExperimentSize, out: Path, *, processes: int, anew: bool, say: Say
 ) -> list[dict[str, Any]]:
-    """Run what is not there yet, and return every result, in the order given."""
+    """Runs what is not there yet and returns every result, in the order given; `say` is told of the progress."""
     bench = Workbench(size, store.cache_folder())
-    waiting = [one for one in chosen if anew or not done(one, size, out)]
-    trainings = _trainings(waiting, bench)
+    waiting = [one for one in chosen if anew or not is_done(one, size, out)]
+    trainings = _list_trainings(waiting, bench)
     if trainings:
         say(f"{len(trainings)} trainings for {len(waiting)} figures")
-    work = [*trainings, *(ExperimentJob(one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting)]
-    clock = Clock(work, say)
-    _spread(trainings, bench, out, processes, clock)
-    _spread([job for job in work if job.settings is None], bench, out, processes, clock)
+    work = [
+        *trainings,
+        *(ExperimentJob(one.file or one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting),
+    ]
+    clock = ProgressClock(work, say)
+    _carry_out(trainings, bench, out, processes, clock)
+    _carry_out([job for job in work if job.settings is None], bench, out, processes, clock)
     return [json.loads((out / f"{one.id}.json").read_text("utf-8")) for one in chosen]
 
 
-def done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
-    """Whether a result of this size and version is there, figures and all."""
+def is_done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
+    """Returns whether a result of this size and version is there, figures and all."""
     path = out / f"{one.id}.json"
     if not path.is_file() or not path.with_suffix(".png").is_file():
         return False
@@ -61,20 +63,23 @@ def done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
     return bool(kept.get("size") == size.value and kept.get("version") == __version__)
 
 
-def make(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
-    """One experiment, from beginning to end, in this process; its seconds are with all its trainings, kept ones too."""
-    trained = () if one.plans is None else bench.available(one.plans(bench))
+def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
+    """Runs one experiment in this process, writes its files and returns its result.
+
+    The seconds of the result count all its trainings, those that were kept before too.
+    """
+    trained = () if one.plans is None else bench.find_trained(one.plans(bench))
     begun = time.process_time()
     found = one.run(bench)
     spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
-    result = store.table(one, found, bench.size, spent)
+    result = store.make_result(one, found, bench.size, spent)
     if bench.size is ExperimentSize.FULL and one.plans is not None:
-        result["note"] = _note(trained, bench.missing(one.plans(bench)))
-    store.write(out, result)
+        result["note"] = _describe_seeds(trained, bench.missing(one.plans(bench)))
+    store.write_result(out, result)
     return result
 
 
-def _note(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> str:
+def _describe_seeds(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> str:
     """Returns what is written on a figure at the source's size: how many seeds, and which curves are not there yet."""
     counts = sorted({len(each.runs) for each in trained})
     seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
@@ -82,7 +87,7 @@ def _note(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> str:
     return f"{said}; not run yet: {'; '.join(missing)}" if missing else said
 
 
-def draw(one: Experiment, out: Path) -> str:
+def draw_from_trainings(one: Experiment, out: Path) -> str:
     """Draws a figure at the source's size from trainings that are there, and returns in words what came of it."""
     if one.plans is None:
         return "needs no training; `sordino lab run --full` makes it"
@@ -91,14 +96,14 @@ def draw(one: Experiment, out: Path) -> str:
     if missing and len(missing) == len(one.plans(bench)):
         return "not trained yet"
     try:
-        make(one, bench, out)
+        make_result(one, bench, out)
     except NotTrained as error:
         return str(error)
     return f"drawn; not trained yet: {', '.join(missing)}" if missing else "drawn"
 
 
-class Clock:
-    """How much is done and how long the rest may take."""
+class ProgressClock:
+    """Says how much is done and how long the rest may take."""
 
     def __init__(self, work: Sequence[ExperimentJob], say: Say) -> None:
         self.total = sum(job.cost for job in work)
@@ -106,15 +111,15 @@ class Clock:
         self.begun, self.say = time.monotonic(), say
 
     def tick(self, job: ExperimentJob) -> None:
-        """One job more is done."""
+        """Counts one job more as done and says so."""
         self.done, self.count = self.done + job.cost, self.count + 1
         spent = time.monotonic() - self.begun
         left = spent * (self.total - self.done) / self.done if self.done else 0.0
-        self.say(f"[{self.count}/{self.most}] {job.name}; {_minutes(left)} left")
+        self.say(f"[{self.count}/{self.most}] {job.name}; {_write_duration(left)} left")
 
 
-def _trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[ExperimentJob]:
-    """Every run that is not kept yet, once, the longest first."""
+def _list_trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[ExperimentJob]:
+    """Returns every training that is not kept yet, once, the longest first."""
     found: dict[str, ExperimentJob] = {}
     for one in waiting:
         plans = [] if one.plans is None else list(one.plans(bench))
@@ -130,7 +135,9 @@ def _trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Experime
     return sorted(found.values(), key=lambda job: -job.cost)
 
 
-def _spread(jobs: Sequence[ExperimentJob], bench: Workbench, out: Path, processes: int, clock: Clock) -> None:
+def _carry_out(
+    jobs: Sequence[ExperimentJob], bench: Workbench, out: Path, processes: int, clock: ProgressClock
+) -> None:
     """Carries out jobs, the longest first, here or in worker processes that end with this one."""
     ordered = sorted(jobs, key=lambda job: -job.cost)
     if processes <= 1 or len(ordered) <= 1:
@@ -144,10 +151,10 @@ def _spread(jobs: Sequence[ExperimentJob], bench: Workbench, out: Path, processe
 
 def _work(job: ExperimentJob, bench: Workbench, out: Path) -> None:
     if job.settings is None:
-        make(experiment(job.name), bench, out)
+        make_result(find_experiment(job.name), bench, out)
     else:
         train(job.settings, bench.cache)
 
 
-def _minutes(seconds: float) -> str:
+def _write_duration(seconds: float) -> str:
     return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"

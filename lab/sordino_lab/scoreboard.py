@@ -19,8 +19,7 @@ from typing import Any
 
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import Compared, outcome
-from sordino_lab.size import ExperimentSize
+from sordino_lab.experiment import Compared, ExperimentSize, read_outcome
 
 PUBLISHED = Path(__file__).parent / "published.json"
 MET, MISSED, NOT_RUN = "met", "missed", "not run at the source's size"
@@ -38,7 +37,7 @@ REASONS: Mapping[tuple[str, str], str] = {
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedNumber:
     """A number that a source prints."""
 
     id: str
@@ -52,7 +51,7 @@ class Published:
 class Score:
     """A published number, and what became of it."""
 
-    number: Published
+    number: PublishedNumber
     status: str
     ours: Compared | None = None
 
@@ -63,21 +62,21 @@ class Score:
 
 
 @cache
-def published_numbers() -> tuple[Published, ...]:
+def published_numbers() -> tuple[PublishedNumber, ...]:
     """Returns every number that the sources print, in the order of the papers."""
-    rows = [Published(**row) for row in json.loads(PUBLISHED.read_text("utf-8"))]
+    rows = [PublishedNumber(**row) for row in json.loads(PUBLISHED.read_text("utf-8"))]
     order = {name: place for place, name in enumerate(experiments())}
     return tuple(sorted(rows, key=lambda row: order[row.id]))
 
 
-def score(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
+def score_results(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
     """Returns what became of every published number, given results by id."""
     found = []
     for number in published_numbers():
         result = results.get(number.id)
         ours = None
         if result is not None and store.is_source_size(ExperimentSize(result["size"]), experiments()[number.id]):
-            ours = next((one for one in outcome(result).compared if _is_same(one, number)), None)
+            ours = next((one for one in read_outcome(result).compared if _is_same(one, number)), None)
         if ours is None or (ours.ours is None):
             found.append(Score(number, NOT_RUN if ours is None else MISSED, ours))
         else:
@@ -86,7 +85,7 @@ def score(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
 
 
 def is_met(one: Compared) -> bool:
-    """Whether our number is as near to the published one as the module says."""
+    """Returns whether our number is as near to the published one as the module says."""
     gap = one.difference
     if gap is None:
         return False
@@ -97,7 +96,7 @@ def is_met(one: Compared) -> bool:
     return several and abs(gap) <= ERRORS * (one.spread or 0.0) / math.sqrt(one.seeds or 1)
 
 
-def summary(scores: Sequence[Score]) -> str:
+def write_summary(scores: Sequence[Score]) -> str:
     """Returns the scoreboard in one sentence."""
     run = [one for one in scores if one.status != NOT_RUN]
     met = [one for one in run if one.status == MET]
@@ -109,7 +108,7 @@ def summary(scores: Sequence[Score]) -> str:
     )
 
 
-def table(scores: Sequence[Score]) -> str:
+def write_table(scores: Sequence[Score]) -> str:
     """Returns the scoreboard as Markdown: a row for each id, then every number that was missed."""
     names = list(dict.fromkeys(one.number.id for one in scores))
     rows = []
@@ -118,25 +117,26 @@ def table(scores: Sequence[Score]) -> str:
         rows.append(f"| `{name}` | {len(some)} | {some.count(MET)} | {some.count(MISSED)} | {some.count(NOT_RUN)} |")
     head = "| id | published | met | missed | not run |\n|---|---|---|---|---|\n" + "\n".join(rows)
     missed = [
-        f"- `{one.number.id}`: {one.number.what}: {_ours(one.ours)}, published {one.number.published:g} "
+        f"- `{one.number.id}`: {one.number.what}: {write_number(one.ours)}, published {one.number.published:g} "
         f"({one.number.where}){'. ' + one.reason if one.reason else ''}"
         for one in scores
         if one.status == MISSED
     ]
-    return f"{summary(scores)}\n\n{head}" + ("\n\nMissed:\n\n" + "\n".join(missed) if missed else "")
+    return f"{write_summary(scores)}\n\n{head}" + ("\n\nMissed:\n\n" + "\n".join(missed) if missed else "")
 
 
-def _ours(one: Compared | None) -> str:
+def write_number(one: Compared | None) -> str:
+    """Returns our number with its spread and unit, or that it diverged."""
     if one is None or one.ours is None:
         return "diverged"
     return f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "") + (f" {one.unit}" if one.unit else "")
 
 
-def _is_same(one: Compared, number: Published) -> bool:
-    """Whether a row of a result is about a published number; its words may go on, for instance with the ε reached."""
+def _is_same(one: Compared, number: PublishedNumber) -> bool:
+    """Returns whether a row of a result is about a published number; its words may go on, such as with the ε reached."""
     words = one.what == number.what or one.what.startswith(f"{number.what}, ε = ")
     return words and one.published == number.published
 
 
 if __name__ == "__main__":
-    sys.stdout.write(table(score(store.read(store.SHIPPED))) + "\n")
+    sys.stdout.write(write_table(score_results(store.read_results(store.SHIPPED))) + "\n")

@@ -1,4 +1,4 @@
-"""Results: one JSON for each experiment, those that came with the package and those run here, the latter first."""
+"""Results: one JSON for each experiment, those that come with the package and those run here, the latter first."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from sordino.app.runs import atomic_files
 from sordino.kernels.processor import processor_name
 from sordino.version import __version__
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import Experiment, Outcome
-from sordino_lab.size import ExperimentSize
+from sordino_lab.experiment import Experiment, ExperimentSize, Outcome
+from sordino_lab.workbench import Workbench
 
 SHIPPED = Path(__file__).parent / "results"
 OUT = Path("lab")
+_STAND_IN = "--model mlp"
 
 
 def cache_folder() -> Path:
-    """Where runs are kept: $SORDINO_CACHE or ~/.cache/sordino, in `lab`."""
+    """Returns where trainings are kept: the folder `lab` of $SORDINO_CACHE or of ~/.cache/sordino."""
     base = os.environ.get("SORDINO_CACHE")
     return (Path(base) if base else Path.home() / ".cache" / "sordino") / "lab"
 
 
-def note(size: ExperimentSize, one: Experiment) -> str:
-    """What is written on every figure of a reduced run."""
+def describe_reduction(size: ExperimentSize, one: Experiment) -> str:
+    """Returns what is written on every figure of a reduced run; empty where nothing is reduced."""
     left_out = one.middle or one.reduced if size is ExperimentSize.MIDDLE else one.reduced
     if size is ExperimentSize.FULL or left_out.startswith("nothing"):
         return ""
@@ -37,8 +38,17 @@ def note(size: ExperimentSize, one: Experiment) -> str:
 
 
 def is_source_size(size: ExperimentSize, one: Experiment) -> bool:
-    """Whether a run of this size is what the source ran: nothing reduced, and the source's own network and data."""
-    return size is not ExperimentSize.TINY and not note(size, one) and not one.differs
+    """Returns whether a run of this size is what the source ran: nothing reduced, on the source's own network and data."""
+    return size is not ExperimentSize.TINY and not describe_reduction(size, one) and not one.differs
+
+
+def trains_stand_in(one: Experiment, result: Mapping[str, Any]) -> bool:
+    """Returns whether a result trained a small network in place of the one that the id trains at the source's size."""
+    if one.plans is None or result["size"] == ExperimentSize.FULL.value:
+        return False
+    bench = Workbench(ExperimentSize.FULL, Path())
+    at_full_size = any(_STAND_IN in command for command in bench.commands(one.plans(bench)))
+    return not at_full_size and any(_STAND_IN in command for command in result["commands"])
 
 
 def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> Outcome:
@@ -51,7 +61,7 @@ def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> 
     return replace(found, findings=[replace(finding, holds=None) for finding in found.findings])
 
 
-def table(one: Experiment, found: Outcome, size: ExperimentSize, seconds: float) -> dict[str, Any]:
+def make_result(one: Experiment, found: Outcome, size: ExperimentSize, seconds: float) -> dict[str, Any]:
     """Returns the JSON of an experiment; verdicts are withheld where it is not what the source ran."""
     found = withhold_verdicts(one, found, size)
     head = {
@@ -59,13 +69,13 @@ def table(one: Experiment, found: Outcome, size: ExperimentSize, seconds: float)
         "version": __version__,
         "seconds": round(seconds, 1),
         "processor": processor_name(),
-        "note": note(size, one),
+        "note": describe_reduction(size, one),
     }
     return {**one.facts(), **head, **found.table()}
 
 
-def write(folder: Path, result: Mapping[str, Any]) -> list[Path]:
-    """ID.json, ID.png and ID.svg."""
+def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
+    """Writes ID.json, ID.png and ID.svg into a folder and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['id']}.json"
     atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -73,8 +83,8 @@ def write(folder: Path, result: Mapping[str, Any]) -> list[Path]:
     return [path, *panel_figures.save_figure(panels, folder, result["id"], result["note"], result["title"])]
 
 
-def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """Results by id in the order of the papers: of the folder, and of the package where the folder has none."""
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns results by id in the order of the papers: of the folder, and of the package where the folder has none."""
     found: dict[str, dict[str, Any]] = {}
     for name in experiments():
         for place in (folder, SHIPPED):

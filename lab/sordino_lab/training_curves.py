@@ -1,18 +1,29 @@
-"""What figures of training have in common: accuracy and loss against epochs, final numbers beside the published ones."""
+"""Trained curves: all seeds of a plan with their spread, drawn, compared with published numbers and judged.
+
+`TrainedCurve` joins the seeds of a plan. The functions draw accuracy and loss against epochs, put final numbers beside the
+published ones and judge sentences of the sources. A `Sweep` does all of this for one setting over several methods.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sordino.app.report.panels import Panel, Series
 from sordino_lab.curve_plan import CurvePlan
-from sordino_lab.experiment import Compared, Finding
-from sordino_lab.trained import TrainedCurve
-from sordino_lab.workbench import Workbench
+from sordino_lab.experiment import Compared, Finding, Outcome
+from sordino_lab.training_store import FinishedTraining, NotTrained
 
-Pairs = Mapping[str, tuple[float | None, float | None]]
+if TYPE_CHECKING:
+    from sordino_lab.workbench import Workbench
+
+PublishedPairs = Mapping[str, tuple[float | None, float | None]]
 """Published loss and accuracy by a plan's label."""
 _ONE_TEST = 0.5
 """Points of accuracy: the standard deviation of the difference of two accuracies of 85 % on 10,000 images."""
@@ -20,26 +31,112 @@ _STAR = 7
 """The variant that is drawn as a star."""
 _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
+_SHORT_REASONS: Sequence[tuple[str, str]] = (
+    ("ranked the records by their gradients", "lots by rank"),
+    ("the lot's own gradient lengths", "bound from the lot"),
+    ("second gradients where the lot's own", "noiseless way"),
+    ("noise multiplier is 0", "no noise"),
+)
+"""Words of a reason why there is no guarantee, and what a legend says for it."""
 
 
-def learning(trained: Sequence[TrainedCurve], title: str, published: Pairs | None = None) -> list[Panel]:
+@dataclass(frozen=True)
+class TrainedCurve:
+    """All seeds of a plan."""
+
+    plan: CurvePlan
+    runs: tuple[FinishedTraining, ...]
+
+    @property
+    def hollow(self) -> str:
+        """Why there is no guarantee, in a few words; empty where there is one."""
+        return next((shorten_reason(run.reason) for run in self.runs if run.reason), "")
+
+    @property
+    def epsilon(self) -> float | None:
+        """ε, which is the same for every seed; None without a guarantee."""
+        return None if self.hollow else max((run.epsilon or 0.0 for run in self.runs), default=None)
+
+    @property
+    def diverged(self) -> str:
+        """How the first seed that failed ended; empty where none did."""
+        return next((run.diverged for run in self.runs if run.diverged), "")
+
+    def final(self, name: str = "test_accuracy") -> tuple[float, float]:
+        """Returns mean and standard deviation over seeds of the last evaluation; nan where a seed diverged."""
+        factor = 100.0 if name.endswith("accuracy") else 1.0
+        values = [
+            factor * float(run.rows[-1][name]) if run.rows and not run.diverged else math.nan for run in self.runs
+        ]
+        all_finite = all(map(math.isfinite, values))
+        return _mean(values), statistics.stdev(values) if len(values) > 1 and all_finite else 0.0
+
+    def series(self, y: str = "test_accuracy", x: str = "epoch") -> Series:
+        """Returns the mean over seeds against x, with the spread as a band."""
+        factor = 100.0 if y.endswith("accuracy") else 1.0
+        length = max((len(run.rows) for run in self.runs), default=0)
+        across = [[run.rows[k] for run in self.runs if k < len(run.rows)] for k in range(length)]
+        values = [[factor * float(row[y]) for row in rows if row.get(y) is not None] for rows in across]
+        middle = [_mean(one) for one in values]
+        spread = [statistics.stdev(one) if len(one) > 1 else 0.0 for one in values]
+        several = len(self.runs) > 1
+        return Series(
+            self.plan.label + (" (stops: not finite)" if self.diverged else ""),
+            [float(rows[0][x]) for rows in across],
+            middle,
+            low=[m - s for m, s in zip(middle, spread, strict=True)] if several else (),
+            high=[m + s for m, s in zip(middle, spread, strict=True)] if several else (),
+            method=self.plan.method,
+            variant=self.plan.variant,
+            hollow=self.hollow,
+        )
+
+    def diagnostic(self, name: str) -> NDArray[np.float64]:
+        """Returns a diagnostic of every step for every seed: (seeds, steps) or (seeds, steps, k).
+
+        What was not measured is nan, and seeds that ended early cut the others to their length.
+        """
+        rows = [[value for row in run.rows for value in (row.get(name) or [])] for run in self.runs]
+        shortest = min((len(row) for row in rows), default=0)
+        width = max((len(value) for row in rows for value in row if isinstance(value, list)), default=0)
+        empty = [np.nan] * width if width else np.nan
+
+        def fill_gaps(value: object) -> object:
+            if isinstance(value, list):
+                return [np.nan if one is None else one for one in value]
+            return empty if value is None else value
+
+        filled = [[fill_gaps(value) for value in row[:shortest]] for row in rows]
+        return np.asarray(filled, dtype=float).reshape(len(rows), shortest, *([width] if width else []))
+
+
+def shorten_reason(reason: str) -> str:
+    """Returns a few words of why there is no guarantee, for a legend.
+
+    >>> shorten_reason("the noise multiplier is 0: sums of private gradients were released as they are")
+    'no noise'
+    """
+    found = [short for words, short in _SHORT_REASONS if words in reason]
+    return ", ".join(found) or reason.split(":")[0].split(";")[0][:60]
+
+
+def draw_learning(
+    trained: Sequence[TrainedCurve], title: str, published: PublishedPairs | None = None
+) -> tuple[Panel, Panel]:
     """Returns accuracy and loss against epochs; published final values are drawn as stars in the colour of their method."""
-    accuracy = [*_told_apart(trained, "test_accuracy"), *_stars(trained, published or {}, 1)]
-    loss = [*_told_apart(trained, "test_loss"), *_stars(trained, published or {}, 0)]
-    return [
-        Panel(f"{title}: accuracy", "epochs", "test accuracy, %", accuracy),
-        _losses(f"{title}: loss", loss),
-    ]
+    accuracy = [*_draw_distinct(trained, "test_accuracy"), *_draw_stars(trained, published or {}, 1)]
+    loss = [*_draw_distinct(trained, "test_loss"), *_draw_stars(trained, published or {}, 0)]
+    return (Panel(f"{title}: accuracy", "epochs", "test accuracy, %", accuracy), _draw_losses(f"{title}: loss", loss))
 
 
-def _told_apart(trained: Sequence[TrainedCurve], field: str) -> list[Series]:
+def _draw_distinct(trained: Sequence[TrainedCurve], field: str) -> list[Series]:
     """Returns one series for each training, with marks and dashes of its own where two would look the same."""
     looks = [(one.plan.method, one.plan.variant) for one in trained]
     alike = len(set(looks)) < len(looks)
     return [replace(one.series(field), variant=k if alike else one.plan.variant) for k, one in enumerate(trained)]
 
 
-def _stars(trained: Sequence[TrainedCurve], published: Pairs, which: int) -> list[Series]:
+def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, which: int) -> list[Series]:
     """Returns the published final values, loss (0) or accuracy (1), at the last epoch of their curves."""
     stars: list[Series] = []
     for one in trained:
@@ -51,8 +148,8 @@ def _stars(trained: Sequence[TrainedCurve], published: Pairs, which: int) -> lis
     return stars
 
 
-def _losses(title: str, lines: Sequence[Series]) -> Panel:
-    """A curve that blows up leaves the axis, so that the others can be seen."""
+def _draw_losses(title: str, lines: Sequence[Series]) -> Panel:
+    """Returns a panel of losses; a curve that blows up leaves the axis, so that the others can be seen."""
     seen = [y for line in lines for y in line.y if math.isfinite(y) and y > 0]
     kept = [y for y in seen if y < _BLOWN_UP]
     if not kept or len(kept) == len(seen):
@@ -62,23 +159,82 @@ def _losses(title: str, lines: Sequence[Series]) -> Panel:
     return Panel(f"{title} (what blows up is above)", "epochs", "test loss", lines, ylog=True, ylim=limits)
 
 
-def against(trained: Sequence[TrainedCurve], published: Pairs, where: str) -> list[Compared]:
-    """Final loss and accuracy beside the published ones."""
+def compare_with_published(trained: Sequence[TrainedCurve], published: PublishedPairs, where: str) -> list[Compared]:
+    """Returns final loss and accuracy beside the published ones."""
     rows = []
     for one in trained:
         loss, accuracy = published.get(one.plan.label, (None, None))
         for name, value, unit, field in (("accuracy", accuracy, "%", "test_accuracy"), ("loss", loss, "", "test_loss")):
             if value is not None:
-                mean, spread = one.last(field)
+                mean, spread = one.final(field)
                 rows.append(Compared(f"{name}, {one.plan.label}", mean, value, where, spread, unit, len(one.runs)))
     return rows
 
 
-def swept(
-    trained: Mapping[float, TrainedCurve], label: str, *, field: str = "test_accuracy", variant: int = 0
-) -> Series:
-    """The last evaluation against a setting that was swept."""
-    ends = {x: one.last(field) for x, one in trained.items()}
+def final_mean(one: TrainedCurve, field: str = "test_accuracy") -> float:
+    """Returns the mean over seeds of the last evaluation; where a run diverged, −∞ for accuracy and ∞ for loss."""
+    value = one.final(field)[0]
+    if math.isfinite(value):
+        return value
+    return math.inf if field.endswith("loss") else -math.inf
+
+
+def judge_higher(
+    bench: Workbench, one: TrainedCurve, other: TrainedCurve, says: str, line: str, *, less: float = 0.0, why: str = ""
+) -> Finding:
+    """Judges whether one method is above the other in accuracy.
+
+    There is no verdict where the spread of the seeds covers the difference, whichever way it points. One seed has no
+    spread; then a difference that two tests on 10,000 images may have by chance, `_ONE_TEST`, has no verdict.
+    """
+    a, b = one.final(), other.final()
+    several = len(one.runs) > 1 and len(other.runs) > 1
+    gap, noise = a[0] - b[0], math.hypot(a[1], b[1]) if several else _ONE_TEST
+    holds: bool | None = gap > -less
+    if bench.is_tiny or not math.isfinite(gap) or abs(gap + less) <= noise:
+        holds = None
+    because = f"{one.plan.label} {a[0]:.1f} ± {a[1]:.1f} %, {other.plan.label} {b[0]:.1f} ± {b[1]:.1f} %"
+    return Finding(says, line, holds, f"{because}{'; ' + why if why else ''}")
+
+
+def note_missing(bench: Workbench, plans: Sequence[CurvePlan]) -> list[str]:
+    """Returns a note that names the curves which a workbench that does not train lacks; nothing if it has all."""
+    missing = bench.missing(plans)
+    return [f"Not run at the source's size yet: {'; '.join(missing)}."] if missing else []
+
+
+def note_no_guarantee(trained: Sequence[TrainedCurve]) -> list[str]:
+    """Returns notes that say in full why some curves are hollow."""
+    reasons = {run.reason: one.plan.label for one in trained for run in one.runs if run.reason}
+    return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]
+
+
+def draw_curves(
+    bench: Workbench,
+    plans: Sequence[CurvePlan],
+    title: str,
+    judge: Callable[[list[TrainedCurve]], Sequence[Finding]],
+    *,
+    notes: Sequence[str] = (),
+) -> Outcome:
+    """Trains some plans and returns their figure: accuracy and loss against epochs, judged, with notes and commands."""
+    trained = bench.train(plans)
+    return Outcome(
+        draw_learning(trained, title),
+        findings=judge(trained),
+        notes=[*notes, *note_no_guarantee(trained)],
+        commands=bench.commands(plans),
+    )
+
+
+Grid = dict[str, dict[float, TrainedCurve]]
+"""Trained plans by method and by value."""
+Judge = Callable[["Workbench", Grid], Sequence[Finding]]
+
+
+def draw_swept(trained: Mapping[float, TrainedCurve], label: str, *, variant: int = 0) -> Series:
+    """Returns the final accuracy against a setting that was swept."""
+    ends = {x: one.final() for x, one in trained.items()}
     first = next(iter(trained.values()))
     several = len(first.runs) > 1
     return Series(
@@ -93,39 +249,62 @@ def swept(
     )
 
 
-def mean(one: TrainedCurve, field: str = "test_accuracy") -> float:
-    """The mean over seeds of the last evaluation; of a run that diverged, −∞ for accuracy and ∞ for loss."""
-    value = one.last(field)[0]
-    if math.isfinite(value):
-        return value
-    return math.inf if field.endswith("loss") else -math.inf
+@dataclass(frozen=True)
+class Sweep:
+    """A setting, its values, and a plan for each method at each value."""
+
+    name: str
+    """The label of the axis, with its unit."""
+    values: Callable[[Workbench, str], Sequence[float]]
+    """Returns the values for a method."""
+    plan: Callable[[Workbench, str, float], CurvePlan]
+    methods: tuple[str, ...]
+    title: str
+
+    def _values_at(self, bench: Workbench, method: str) -> Sequence[float]:
+        """Returns the values for a method; at the size of the tests the first one only."""
+        return self.values(bench, method)[: 1 if bench.is_tiny else None]
+
+    def plans(self, bench: Workbench) -> list[CurvePlan]:
+        """Returns a plan for each method at each value."""
+        return [self.plan(bench, method, value) for method in self.methods for value in self._values_at(bench, method)]
+
+    def train(self, bench: Workbench) -> Grid:
+        """Returns what is trained, by method and value; raises NotTrained where a method has nothing."""
+        grid: Grid = {}
+        for method in self.methods:
+            found = {v: bench.find_trained([self.plan(bench, method, v)]) for v in self._values_at(bench, method)}
+            grid[method] = {v: one for v, several in found.items() for one in several}
+        missing = [method for method, row in grid.items() if not row]
+        if missing:
+            raise NotTrained(f"nothing trained at the size {bench.size.value} of: {', '.join(missing)}")
+        return grid
+
+    def outcome(
+        self,
+        bench: Workbench,
+        judge: Judge | None = None,
+        *,
+        notes: Sequence[str] = (),
+        published: PublishedPairs | None = None,
+        where: str = "",
+    ) -> Outcome:
+        """Trains what is not there and returns the figure: final accuracy against the setting, compared and judged."""
+        grid = self.train(bench)
+        every = [one for row in grid.values() for one in row.values()]
+        lines = [draw_swept(row, method, variant=k) for k, (method, row) in enumerate(grid.items())]
+        return Outcome(
+            [Panel(self.title, self.name, "test accuracy, %", lines, xlog=True)],
+            compare_with_published(every, published or {}, where),
+            judge(bench, grid) if judge is not None else (),
+            [*notes, *note_missing(bench, self.plans(bench)), *note_no_guarantee(every)],
+            bench.commands(self.plans(bench)),
+            {
+                method: {f"{v:g}": one.final()[0] if not one.diverged else None for v, one in row.items()}
+                for method, row in grid.items()
+            },
+        )
 
 
-def higher(
-    bench: Workbench, one: TrainedCurve, other: TrainedCurve, says: str, line: str, *, less: float = 0.0, why: str = ""
-) -> Finding:
-    """Judges whether one method is above the other in accuracy.
-
-    There is no verdict where the spread of the seeds covers the difference, whichever way it points. One seed has no
-    spread; then a difference that two tests on 10,000 images may have by chance, `_ONE_TEST`, has no verdict.
-    """
-    a, b = one.last(), other.last()
-    several = len(one.runs) > 1 and len(other.runs) > 1
-    gap, noise = a[0] - b[0], math.hypot(a[1], b[1]) if several else _ONE_TEST
-    holds: bool | None = gap > -less
-    if not bench.tells or not math.isfinite(gap) or abs(gap + less) <= noise:
-        holds = None
-    because = f"{one.plan.label} {a[0]:.1f} ± {a[1]:.1f} %, {other.plan.label} {b[0]:.1f} ± {b[1]:.1f} %"
-    return Finding(says, line, holds, f"{because}{'; ' + why if why else ''}")
-
-
-def not_run(bench: Workbench, plans: Sequence[CurvePlan]) -> list[str]:
-    """Returns a note that names the curves which a workbench that does not train lacks; nothing if it has all."""
-    missing = bench.missing(plans)
-    return [f"Not run at the source's size yet: {'; '.join(missing)}."] if missing else []
-
-
-def no_guarantee(trained: Sequence[TrainedCurve]) -> list[str]:
-    """Why some curves are hollow, in full."""
-    reasons = {run.reason: one.plan.label for one in trained for run in one.runs if run.reason}
-    return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan

@@ -1,4 +1,4 @@
-"""Finished trainings as files: one JSON for each, named by a digest of its settings.
+"""Trains plans and keeps what is finished: one JSON for each training, named by a digest of its settings.
 
     {"settings": {…}, "version": "0.2.0", "commit": "ae324a0", "processor": "…",
      "epsilon": 1.68, "reason": "", "diverged": "", "seconds": 31.2, "numbers": {},
@@ -10,6 +10,10 @@ else and counts only for the version that made it.
 
 A file is found by its name, which is the digest of its `settings`. If a field of `Recipe` or `Options` is renamed, rename
 it in the files too and call `rename_files`.
+
+Only a training that came to its end is kept: at its last step, or where its parameters stopped being finite. One that was
+stopped or killed leaves its run directory under `unfinished` in the cache, and the next call resumes it from its last
+checkpoint, bit for bit as if it had never been stopped.
 """
 
 from __future__ import annotations
@@ -17,8 +21,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import subprocess
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -44,8 +51,12 @@ _LEFT_OUT = ("seconds", "delta", "learning_rate")
 """Columns of an evaluation that no figure uses."""
 
 
+class NotTrained(ValueError):
+    """A figure needs a training that is not there, and nothing is to be trained now."""
+
+
 @dataclass(frozen=True)
-class Kept:
+class FinishedTraining:
     """What is kept of one training."""
 
     rows: list[dict[str, Any]]
@@ -82,23 +93,23 @@ def digest_of_table(table: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def find(settings: Settings, own: Path) -> Kept | None:
+def find(settings: Settings, own: Path) -> FinishedTraining | None:
     """Returns a finished training from the package or from the folder `own`; None if there is none."""
     name = f"{digest(settings)}.json"
     shipped = TRAININGS / name
     if shipped.is_file():
         return _read(shipped)
     path = own / name
-    if path.is_file() and _version(path) == __version__:
+    if path.is_file() and _read_version(path) == __version__:
         return _read(path)
     return None
 
 
-def keep(settings: Settings, kept: Kept, folder: Path) -> Path:
+def keep(settings: Settings, kept: FinishedTraining, folder: Path) -> Path:
     """Writes a finished training into `folder`, in one move, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name in (kept.rows[0] if kept.rows else {}) if name not in _LEFT_OUT]
-    columns = {name: [_rounded(row.get(name)) for row in kept.rows] for name in names}
+    columns = {name: [_round_number(row.get(name)) for row in kept.rows] for name in names}
     table = {
         "settings": _jsonable(settings.table()),
         "version": __version__,
@@ -111,6 +122,117 @@ def keep(settings: Settings, kept: Kept, folder: Path) -> Path:
     path = folder / f"{digest(settings)}.json"
     atomic_files.write_file(path, json.dumps(table, allow_nan=False, ensure_ascii=False) + "\n")
     return path
+
+
+def train(settings: Settings, cache: Path, folder: Path | None = None) -> FinishedTraining:
+    """Returns a finished training: from the package, from the cache, or made now and kept in `folder`, or else the cache.
+
+    Raises:
+        KeyboardInterrupt: the training was asked to stop; it is kept nowhere, and the next call resumes it.
+
+    """
+    found = find(settings, folder or cache)
+    if found is not None:
+        return found
+    unfinished = unfinished_folder(settings, cache)
+    kept = _train_or_resume(settings, unfinished)
+    keep(settings, kept, folder or cache)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return kept
+
+
+def is_known(settings: Settings, cache: Path) -> bool:
+    """Returns whether a finished training is in the package or in the cache."""
+    return find(settings, cache) is not None
+
+
+def unfinished_folder(settings: Settings, cache: Path) -> Path:
+    """Returns where a training that has begun has its run directory."""
+    return cache / "unfinished" / digest(settings)
+
+
+def _train_or_resume(settings: Settings, folder: Path) -> FinishedTraining:
+    """Carries out a training in `folder`, from its checkpoint if there is one, and returns what it came to."""
+    from sordino.app.runs.directory import Run
+    from sordino.app.runs.fit import RunFailed, carry_out_run, resume
+    from sordino.app.runs.progress_view import Silent
+    from sordino.app.runs.training_loop import TrainingNotFinite
+
+    run_folder, spent, begun = folder / "run", _SpentSeconds(folder / "seconds"), time.process_time()
+    diverged = ""
+    try:
+        if _can_resume(run_folder):
+            history = resume(run_folder, Silent())
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            history = carry_out_run(settings, run_folder, Silent())
+    except RunFailed as error:
+        # A training that diverged is a result. One that failed otherwise, for want of disk or memory, is none.
+        if not isinstance(error.__cause__, TrainingNotFinite):
+            raise
+        diverged = str(error).split(";")[0]
+    else:
+        if not history.finished:
+            spent.add(time.process_time() - begun)
+            raise KeyboardInterrupt("a training was asked to stop; its checkpoint is kept")
+    rows = [asdict(row) for row in Run.open(run_folder).read_rows()]
+    said = json.loads((run_folder / "privacy.json").read_text("utf-8"))["claim"]
+    seconds = spent.read() + time.process_time() - begun
+    return FinishedTraining(
+        rows, said.get("epsilon"), str(said.get("reason") or ""), diverged, seconds, _read_diagnostics(run_folder)
+    )
+
+
+def _can_resume(run_folder: Path) -> bool:
+    """Returns whether a run directory can be resumed with the same bits as an undisturbed run.
+
+    It cannot where nothing was begun, where the run failed, and where code, libraries or processor are not those that began
+    it. Such a training starts anew; its records are public, so nothing is charged for it.
+    """
+    from sordino.app.runs.directory import CONFIG, FAILED, PRIVACY
+    from sordino.app.runs.write_ahead import WriteAheadLedger
+    from sordino.environment import current_environment, describe_difference
+
+    try:
+        if not (run_folder / CONFIG).is_file():
+            return False
+        if json.loads((run_folder / PRIVACY).read_text("utf-8")).get("status") == FAILED:
+            return False
+        with WriteAheadLedger(run_folder) as ahead:
+            before = ahead.environment
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        if type(error).__name__ == "Busy":
+            raise
+        return False
+    # Threads are set to what they were by the resumed run itself.
+    now = {**current_environment(), "threads": before.get("threads", 0)}
+    return bool(before) and not describe_difference(before, now)
+
+
+class _SpentSeconds:
+    """CPU seconds of earlier processes that worked on a training, in a file beside its run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> float:
+        with suppress(OSError, ValueError):
+            return float(self._path.read_text("utf-8"))
+        return 0.0
+
+    def add(self, seconds: float) -> None:
+        self._path.write_text(f"{self.read() + seconds:.2f}\n", "utf-8")
+
+
+def _read_diagnostics(folder: Path) -> dict[str, Any]:
+    """Returns the diagnostics that a run left beside its evaluations."""
+    path = folder / "diagnostics.jsonl"
+    if not path.is_file():
+        return {}
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return {"diagnostics": rows}
 
 
 def rename_files(folder: Path) -> int:
@@ -134,22 +256,25 @@ def commit() -> str:
     return asked.stdout.strip() if asked.returncode == 0 else ""
 
 
-def _read(path: Path) -> Kept:
+def _read(path: Path) -> FinishedTraining:
+    """Returns a finished training from its file, with its columns as rows."""
     table = json.loads(path.read_text("utf-8"))
     columns = table["rows"]
     length = max((len(column) for column in columns.values()), default=0)
     rows = [{name: column[k] for name, column in columns.items()} for k in range(length)]
-    return Kept(rows, **{one.name: table[one.name] for one in fields(Kept) if one.name != "rows"})
+    return FinishedTraining(
+        rows, **{one.name: table[one.name] for one in fields(FinishedTraining) if one.name != "rows"}
+    )
 
 
-def _version(path: Path) -> str:
+def _read_version(path: Path) -> str:
     return str(json.loads(path.read_text("utf-8")).get("version"))
 
 
-def _rounded(value: Any) -> Any:
+def _round_number(value: Any) -> Any:
     """Returns a number, or numbers in lists, with `_DIGITS` significant digits; what is not finite becomes None."""
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [_round_number(one) for one in value]
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     return value

@@ -1,7 +1,7 @@
 """The page in a real browser: nothing runs over the side, no card covers another, filters show what they say."""
 
 import pytest
-from sordino_lab import page
+from sordino_lab.pages import write_html
 
 from tests.browser import DESKTOP, PHONE, opened
 from tests.browser import page as shown
@@ -18,7 +18,7 @@ WIDER = """() => [...document.querySelectorAll("svg, table, pre, code, button")]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("page")
-    return page.write(folder, folder / "index.html").as_uri()
+    return write_html(folder, folder / "index.html").as_uri()
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])

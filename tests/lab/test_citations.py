@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
-from sordino_lab.not_private import entries
 from sordino_lab.scoreboard import published_numbers
-from sordino_lab.slips import SLIPS
+from sordino_lab.source_errors import SLIPS, list_not_private
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
 CITATION = re.compile(r"\b(00[0-4]):(\d+)(?:[–-](\d+))?")
@@ -43,7 +42,7 @@ def test_a_slip_is_where_it_is_said_to_be(sources, one):
 
 
 def test_what_is_called_private_is_where_it_is_said_to_be(sources):
-    for one in entries():
+    for one in list_not_private():
         assert has_text(sources, one.line.replace(", ", f", {one.line[:4]}"))
 
 

@@ -8,9 +8,8 @@ import pytest
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
 from sordino_lab.curve_plan import CurvePlan
-from sordino_lab.size import ExperimentSize
-from sordino_lab.trained import train
-from sordino_lab.training_store import digest
+from sordino_lab.experiment import ExperimentSize
+from sordino_lab.training_store import digest, train
 from sordino_lab.workbench import Workbench
 
 from sordino.app.cli.argument_parsing import parse_command

@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 from sordino_lab.curve_plan import CurvePlan
-from sordino_lab.size import ExperimentSize
-from sordino_lab.trained import train, unfinished_folder
-from sordino_lab.training_store import TRAININGS, digest, digest_of_table, find, keep, rename_files
+from sordino_lab.experiment import ExperimentSize
+from sordino_lab.training_store import (
+    TRAININGS,
+    digest,
+    digest_of_table,
+    find,
+    keep,
+    rename_files,
+    train,
+    unfinished_folder,
+)
 
 STEPS = 60
 
@@ -41,7 +49,7 @@ def rows_of(kept):
 TRAIN = """
 import pickle, sys
 from pathlib import Path
-from sordino_lab.trained import train
+from sordino_lab.training_store import train
 settings = pickle.loads(Path(sys.argv[1]).read_bytes())
 print("begun", flush=True)
 train(settings, Path(sys.argv[2]))

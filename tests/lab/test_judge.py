@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 from sordino_lab import store
-from sordino_lab.catalogue import experiment, experiments
+from sordino_lab.catalogue import experiments, find_experiment
 from sordino_lab.curve_plan import CurvePlan
-from sordino_lab.experiment import Finding, Outcome
-from sordino_lab.size import ExperimentSize
-from sordino_lab.trained import TrainedCurve
-from sordino_lab.training_curves import higher
-from sordino_lab.training_store import Kept
+from sordino_lab.experiment import ExperimentSize, Finding, Outcome
+from sordino_lab.training_curves import TrainedCurve, judge_higher
+from sordino_lab.training_store import FinishedTraining
 from sordino_lab.workbench import Workbench
 
 PLAN = CurvePlan(label="a", method="dpsgd", recipe="thesis-mnist")
 
 
 def trained(*accuracies):
-    return TrainedCurve(PLAN, tuple(Kept([{"test_accuracy": one}], 1.0, "", "", 1.0, {}) for one in accuracies))
+    return TrainedCurve(
+        PLAN, tuple(FinishedTraining([{"test_accuracy": one}], 1.0, "", "", 1.0, {}) for one in accuracies)
+    )
 
 
 @pytest.mark.parametrize("size", [ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL])
@@ -36,15 +36,15 @@ def trained(*accuracies):
     ],
 )
 def test_a_comparison_counts_both_ways(size, one, other, holds, tmp_path):
-    assert higher(Workbench(size, tmp_path), trained(*one), trained(*other), "says", "001:1").holds is holds
+    assert judge_higher(Workbench(size, tmp_path), trained(*one), trained(*other), "says", "001:1").holds is holds
 
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_below_the_size_of_the_source_there_is_no_verdict_either_way(holds):
     outcome = Outcome([], findings=[Finding("says", "001:1", holds, "because")])
-    reduced, calculated = experiment("sorted-mnist-fixed"), experiment("lr-cosine")
+    reduced, calculated = find_experiment("sorted-mnist-fixed"), find_experiment("lr-cosine")
     verdicts = {
-        (one.id, size): store.table(one, outcome, size, 1.0)["findings"][0]["holds"]
+        (one.id, size): store.make_result(one, outcome, size, 1.0)["findings"][0]["holds"]
         for one in (reduced, calculated, replace(calculated, id="another", differs="another network"))
         for size in (ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL)
     }
@@ -65,4 +65,4 @@ def test_no_result_that_comes_with_the_package_has_a_verdict_below_the_size_of_t
 
 @pytest.mark.parametrize("name", ["noise-convergence", "fmnist-noise", "fmnist-batch", "fmnist-tradeoff"])
 def test_a_caption_is_no_claim(name, tmp_path):
-    assert not experiment(name).run(Workbench(ExperimentSize.TINY, tmp_path)).findings
+    assert not find_experiment(name).run(Workbench(ExperimentSize.TINY, tmp_path)).findings

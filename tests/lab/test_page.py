@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
-from sordino_lab.index import called_private, came_out, index
-from sordino_lab.not_private import entries
+from sordino_lab.pages import write_called_private, write_index, write_results_table
+from sordino_lab.source_errors import list_not_private
 
 from sordino.app.cli.main import main
 
@@ -63,12 +63,12 @@ def test_one_size_at_a_time(capsys):
 
 
 def test_what_is_called_private_has_witness_and_number():
-    assert len(entries()) == 9
-    assert all(one.witness and one.number and re.match(r"00\d:\d", one.line) for one in entries())
+    assert len(list_not_private()) == 9
+    assert all(one.witness and one.number and re.match(r"00\d:\d", one.line) for one in list_not_private())
 
 
 def test_the_documents_are_as_the_code_says():
     text = (ROOT / "docs" / "lab.md").read_text()
-    assert index() in text
-    assert came_out() in text
-    assert (ROOT / "docs" / "called_private.md").read_text() == called_private()
+    assert write_index() in text
+    assert write_results_table() in text
+    assert (ROOT / "docs" / "called_private.md").read_text() == write_called_private()

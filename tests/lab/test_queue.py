@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sordino_lab import queue as queue_module
 from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.experiment import ExperimentSize
 from sordino_lab.queue import Queue, QueuedJob, all_jobs
-from sordino_lab.size import ExperimentSize
 from sordino_lab.training_store import digest
 
 QUEUE = """

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from sordino_lab import runner, store, trained
-from sordino_lab.catalogue import chosen, experiment
+from sordino_lab import runner, store, training_store
+from sordino_lab.catalogue import choose_experiments, find_experiment
 from sordino_lab.curve_plan import CurvePlan
-from sordino_lab.size import ExperimentSize
+from sordino_lab.experiment import ExperimentSize
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
 
@@ -22,11 +22,11 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_a_run_is_made_once(tmp_path, monkeypatch):
     bench = Workbench(ExperimentSize.TINY, tmp_path)
-    first = bench.trained([ONE])[0]
-    monkeypatch.setattr(trained, "_train_or_resume", lambda *given: pytest.fail("trained again"))
-    again = bench.trained([ONE])[0]
-    assert again.last() == first.last()
-    assert again.last("test_loss")[0] == pytest.approx(first.last("test_loss")[0], rel=1e-5)
+    first = bench.train([ONE])[0]
+    monkeypatch.setattr(training_store, "_train_or_resume", lambda *given: pytest.fail("trained again"))
+    again = bench.train([ONE])[0]
+    assert again.final() == first.final()
+    assert again.final("test_loss")[0] == pytest.approx(first.final("test_loss")[0], rel=1e-5)
     assert again.epsilon == first.epsilon
 
 
@@ -45,10 +45,10 @@ def test_a_run_is_known_by_recipe_seed_and_version(tmp_path, monkeypatch):
     same = CurvePlan(label="another name", method="sorted", recipe="thesis-mnist", given={"learning_rate": 0.1})
     assert digest(same.settings(ExperimentSize.TINY, 0)) in names
     settings = ONE.settings(ExperimentSize.TINY, 0)
-    trained.train(settings, tmp_path)
-    assert trained.is_known(settings, tmp_path)
+    training_store.train(settings, tmp_path)
+    assert training_store.is_known(settings, tmp_path)
     monkeypatch.setattr("sordino_lab.training_store.__version__", "0.0.0")
-    assert not trained.is_known(settings, tmp_path)
+    assert not training_store.is_known(settings, tmp_path)
 
 
 def test_methods_that_are_compared_start_from_one_network():
@@ -60,7 +60,7 @@ def test_methods_that_are_compared_start_from_one_network():
 
 def test_a_run_without_a_guarantee_is_hollow_and_has_no_epsilon(tmp_path):
     sorted_ = CurvePlan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
-    private, none = Workbench(ExperimentSize.TINY, tmp_path).trained([ONE, sorted_])
+    private, none = Workbench(ExperimentSize.TINY, tmp_path).train([ONE, sorted_])
     assert private.hollow == ""
     assert private.epsilon is not None
     assert private.epsilon > 0
@@ -86,46 +86,53 @@ def test_the_command_of_a_plan_can_be_typed():
 
 
 def test_a_sweep_goes_on_where_it_was(tmp_path, monkeypatch):
-    some = [experiment("lr-cosine"), experiment("sorted-mnist-fixed")]
+    some = [find_experiment("lr-cosine"), find_experiment("sorted-mnist-fixed")]
     said = []
-    first = runner.run(some, ExperimentSize.TINY, tmp_path, processes=1, anew=False, say=said.append)
+    first = runner.run_experiments(some, ExperimentSize.TINY, tmp_path, processes=1, anew=False, say=said.append)
     assert [one["id"] for one in first] == ["lr-cosine", "sorted-mnist-fixed"]
     assert any("left" in line for line in said)
     assert (tmp_path / "lr-cosine.png").is_file()
     assert (tmp_path / "lr-cosine.svg").is_file()
-    monkeypatch.setattr(runner, "make", lambda *given: pytest.fail("made again"))
-    assert runner.run(some, ExperimentSize.TINY, tmp_path, processes=1, anew=False, say=said.append) == first
+    monkeypatch.setattr(runner, "make_result", lambda *given: pytest.fail("made again"))
+    assert (
+        runner.run_experiments(some, ExperimentSize.TINY, tmp_path, processes=1, anew=False, say=said.append) == first
+    )
 
 
 def test_the_longest_is_begun_first(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(runner, "_work", lambda job, bench, out: order.append(job.cost))
     jobs = [runner.ExperimentJob("a", 1.0), runner.ExperimentJob("b", 9.0), runner.ExperimentJob("c", 4.0)]
-    runner._spread(jobs, Workbench(ExperimentSize.TINY, tmp_path), tmp_path, 1, runner.Clock(jobs, lambda text: None))
+    runner._carry_out(
+        jobs, Workbench(ExperimentSize.TINY, tmp_path), tmp_path, 1, runner.ProgressClock(jobs, lambda text: None)
+    )
     assert order == [9.0, 4.0, 1.0]
 
 
 def test_ids_are_chosen_by_name_by_source_and_by_time():
-    assert [one.id for one in chosen(["wd-fixed-point"])] == ["wd-fixed-point"]
-    assert {one.source for one in chosen(["002"])} == {"002"}
-    assert all(one.of_seconds for one in chosen(["seconds"]))
-    assert len(chosen([], everything=True)) > 70
+    assert [one.id for one in choose_experiments(["wd-fixed-point"])] == ["wd-fixed-point"]
+    assert {one.source for one in choose_experiments(["002"])} == {"002"}
+    assert all(one.is_first_look for one in choose_experiments(["seconds"]))
+    assert len(choose_experiments([], everything=True)) > 70
     with pytest.raises(ValueError, match="near it: wd-fixed-point"):
-        chosen(["wd-fixed"])
+        choose_experiments(["wd-fixed"])
 
 
 def test_a_reduced_run_says_so_on_its_figure():
-    one = experiment("sorted-mnist-fixed")
-    assert store.note(ExperimentSize.QUICK, one).startswith("reduced (quick): ")
-    assert store.note(ExperimentSize.MIDDLE, one).startswith("reduced (middle): ")
-    assert store.note(ExperimentSize.MIDDLE, one).split(": ")[1] != store.note(ExperimentSize.QUICK, one).split(": ")[1]
-    assert store.note(ExperimentSize.FULL, one) == ""
-    assert store.note(ExperimentSize.MIDDLE, experiment("fmnist-noise")) == ""
-    assert store.note(ExperimentSize.QUICK, experiment("composition")) == ""
+    one = find_experiment("sorted-mnist-fixed")
+    assert store.describe_reduction(ExperimentSize.QUICK, one).startswith("reduced (quick): ")
+    assert store.describe_reduction(ExperimentSize.MIDDLE, one).startswith("reduced (middle): ")
+    assert (
+        store.describe_reduction(ExperimentSize.MIDDLE, one).split(": ")[1]
+        != store.describe_reduction(ExperimentSize.QUICK, one).split(": ")[1]
+    )
+    assert store.describe_reduction(ExperimentSize.FULL, one) == ""
+    assert store.describe_reduction(ExperimentSize.MIDDLE, find_experiment("fmnist-noise")) == ""
+    assert store.describe_reduction(ExperimentSize.QUICK, find_experiment("composition")) == ""
 
 
 def test_results_are_json(tmp_path):
-    runner.make(experiment("log-schedule"), Workbench(ExperimentSize.TINY, tmp_path), tmp_path)
+    runner.make_result(find_experiment("log-schedule"), Workbench(ExperimentSize.TINY, tmp_path), tmp_path)
     kept = json.loads((tmp_path / "log-schedule.json").read_text())
     assert kept["id"] == "log-schedule"
     assert kept["size"] == "tiny"
@@ -134,9 +141,9 @@ def test_results_are_json(tmp_path):
 
 
 def test_seconds_are_with_the_trainings_that_were_kept(tmp_path):
-    bench, one = Workbench(ExperimentSize.TINY, tmp_path), experiment("wd-mnist-baseline")
-    trained = bench.trained(one.plans(bench))
-    again = runner.make(one, bench, tmp_path)
+    bench, one = Workbench(ExperimentSize.TINY, tmp_path), find_experiment("wd-mnist-baseline")
+    trained = bench.train(one.plans(bench))
+    again = runner.make_result(one, bench, tmp_path)
     assert again["seconds"] >= round(sum(run.seconds for each in trained for run in each.runs), 1)
 
 

@@ -5,10 +5,19 @@ import json
 import pytest
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import Compared
+from sordino_lab.experiment import Compared, ExperimentSize
 from sordino_lab.refresh_results import bring_in_line
-from sordino_lab.scoreboard import MET, MISSED, NOT_RUN, REASONS, is_met, published_numbers, score, summary, table
-from sordino_lab.size import ExperimentSize
+from sordino_lab.scoreboard import (
+    MET,
+    MISSED,
+    NOT_RUN,
+    REASONS,
+    is_met,
+    published_numbers,
+    score_results,
+    write_summary,
+    write_table,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +43,7 @@ def test_only_the_size_of_the_source_counts():
     empty = {"panels": [], "findings": [], "notes": [], "commands": [], "numbers": {}}
 
     def of(size):
-        scores = score({number.id: {"size": size, "compared": [row], **empty}})
+        scores = score_results({number.id: {"size": size, "compared": [row], **empty}})
         return next(one.status for one in scores if one.number == number)
 
     assert (of("quick"), of("middle"), of("full")) == (NOT_RUN, NOT_RUN, MET)
@@ -56,10 +65,10 @@ def test_every_number_of_the_list_is_of_an_id_and_has_a_place():
 
 
 def test_every_miss_has_a_reason_and_every_reason_a_miss():
-    scores = score(store.read(store.SHIPPED))
+    scores = score_results(store.read_results(store.SHIPPED))
     missed = {(one.number.id, one.number.what) for one in scores if one.status == MISSED}
     assert set(REASONS) >= missed
-    assert summary(scores) in table(scores)
+    assert write_summary(scores) in write_table(scores)
     assert ExperimentSize.FULL.value == "full"
 
 

@@ -1,1 +1,0 @@
-"""One file for each figure or table; each ends with `EXPERIMENT`."""

@@ -1,0 +1,220 @@
+"""Optimizers on private gradients, and full-batch descent against DP-SGD: figures of source 003.
+
+What an optimizer does with released gradients is post-processing, so every optimizer has the same ε.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.app.report.panels import Field, Panel, Series
+from sordino.clipping.flat import Flat
+from sordino.ledger.claims import Guarantee
+from sordino.queries.noisy_sum import NoisySum
+from sordino.release.noise import Gaussian
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.descent import descend, dp_sgd_query
+from sordino_lab.experiment import Figure, Finding, Outcome
+from sordino_lab.thesis_plans import plan_mnist
+from sordino_lab.training_curves import draw_learning, final_mean, judge_higher
+from sordino_lab.workbench import Workbench
+
+PATH_START, PATH_STEPS, PATH_NOISE, PATH_DELTA = (-4.0, 1.6), 80, 8.0, 1e-5
+PATH_OPTIMIZERS = {
+    "gradient descent": ("sgd", lambda p, lr: torch.optim.SGD(p, lr), 0.35),
+    "momentum": ("momentum", lambda p, lr: torch.optim.SGD(p, lr, momentum=0.85), 0.1),
+    "AdaGrad": ("adagrad", lambda p, lr: torch.optim.Adagrad(p, lr), 0.5),
+    "Adam": ("adam", lambda p, lr: torch.optim.Adam(p, lr), 0.25),
+}
+
+
+def valley_height(u: Tensor, v: Tensor) -> Tensor:
+    """Returns the height of a valley: flat along u, steep along v, flatter still far away."""
+    return torch.log1p(0.12 * u**2 + 1.6 * v**2)
+
+
+def valley_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns the height of the valley around each record."""
+    theta = model.get_parameter("theta")
+    return valley_height(theta[0] - x[:, 0], theta[1] - x[:, 1])
+
+
+def draw_paths(bench: Workbench) -> Outcome:
+    """Draws gradient descent, momentum, AdaGrad and Adam on one contour, without and with differential privacy."""
+    rng = torch.Generator().manual_seed(1)
+    x, y = 0.3 * torch.randn(60, 2, generator=rng), torch.zeros(60)
+    steps = bench.pick(3, PATH_STEPS, PATH_STEPS, PATH_STEPS)
+    # The contour is that of the mean loss of all records.
+    u, v = np.linspace(-5, 2, 60), np.linspace(-2.2, 2.2, 50)
+    grid = torch.stack(torch.meshgrid(torch.tensor(u), torch.tensor(v), indexing="xy"), -1).float()
+    z = valley_height(grid[..., None, 0] - x[:, 0], grid[..., None, 1] - x[:, 1]).mean(-1)
+    field = Field(u, v, [row.tolist() for row in z])
+    panels, ends, epsilon = [], {}, None
+    plain = NoisySum(Flat(float("inf")), Gaussian(0.0))
+    for title, ask, private in (
+        ("without privacy", plain, False),
+        ("clip 1, σ = 8", dp_sgd_query(1.0, PATH_NOISE), True),
+    ):
+        lines = []
+        for number, (name, (method, make, rate)) in enumerate(PATH_OPTIMIZERS.items()):
+            path = descend(PATH_START, valley_loss, x, y, ask, rate, steps, optimizer=make, seed=0, delta=PATH_DELTA)
+            if private and isinstance(path.claim, Guarantee):
+                epsilon = path.claim.epsilon
+            lines.append(
+                Series(
+                    name,
+                    path.points[:, 0],
+                    path.points[:, 1],
+                    method=method,
+                    variant=number,
+                    hollow="" if private else "no noise",
+                )
+            )
+            ends[name, private] = _count_steps_to_minimum(path.points)
+        said = f"{title}: ε = {epsilon:.1f} for each path" if private and epsilon else title
+        panels.append(Panel(said, "first parameter", "second parameter", lines, field=field))
+    return Outcome(
+        panels,
+        findings=[
+            Finding(
+                "momentum converges faster than vanilla gradient descent",
+                "003:613",
+                bench.judge(ends["momentum", False] < ends["gradient descent", False]),
+                f"within 0.5 of the minimum after {ends['momentum', False]} steps against "
+                f"{ends['gradient descent', False]}",
+            ),
+            Finding(
+                "AdaGrad is more consistent but slower than momentum",
+                "003:637",
+                bench.judge(ends["AdaGrad", False] > ends["momentum", False]),
+                f"{ends['AdaGrad', False]} steps against {ends['momentum', False]}, on our valley at our rates, of "
+                "which it depends",
+            ),
+            Finding(
+                "we can plug our private gradients into any optimizer",
+                "003:83",
+                bench.judge(epsilon is not None),
+                f"the same ε = {epsilon or 0:.2f} for all four: what an optimizer does with released gradients is "
+                "post-processing",
+            ),
+        ],
+        numbers={"steps": {f"{name}, {'private' if p else 'plain'}": count for (name, p), count in ends.items()}},
+    )
+
+
+def _count_steps_to_minimum(points: Tensor) -> int:
+    """Returns the steps until the path stays within 0.5 of the minimum; all of them if it never does."""
+    near = points.norm(dim=1) < 0.5
+    away = torch.nonzero(~near).flatten()
+    return int(away[-1]) + 1 if len(away) else 0
+
+
+MNIST_OPTIMIZERS = {
+    "SGD": ("sgd", {"optimizer": "sgd", "learning_rate": 0.5}),
+    "momentum": ("momentum", {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.9}),
+    "AdaGrad": ("adagrad", {"optimizer": "adagrad", "learning_rate": 0.02}),
+    "Adam": ("adam", {"optimizer": "adam", "learning_rate": 0.002}),
+    "AdamW": ("adamw", {"optimizer": "adamw", "learning_rate": 0.002, "weight_decay": 0.01}),
+}
+
+
+def plan_mnist_optimizers(bench: Workbench) -> list[CurvePlan]:
+    """Returns a plan for each optimizer, with a learning rate of its own that is not tuned."""
+    base = plan_mnist(bench, "DP-SGD", 0.1, 1.0, schedule="constant")
+    some = {name: MNIST_OPTIMIZERS[name] for name in ("SGD", "AdaGrad")} if bench.is_tiny else MNIST_OPTIMIZERS
+    return [
+        replace(base, label=name, method=method, variant=k, given={**base.given, **own})
+        for k, (name, (method, own)) in enumerate(some.items())
+    ]
+
+
+def draw_mnist_optimizers(bench: Workbench) -> Outcome:
+    """Draws five optimizers on MNIST at equal ε."""
+    trained = bench.train(plan_mnist_optimizers(bench))
+    spent = {round(one.epsilon or 0.0, 6) for one in trained}
+    return Outcome(
+        draw_learning(trained, "MNIST, C = 1, σ = 1.1"),
+        findings=[
+            Finding(
+                "it is ok to use AdamW, by post-processing",
+                "003:771",
+                len(spent) == 1,
+                f"one ε = {max(spent):.2f} for all of them",
+            ),
+            judge_higher(
+                bench,
+                trained[-1],
+                trained[0],
+                "AdamW is likely the best default optimizer",
+                "003:674",
+                why="rates not tuned",
+            ),
+        ],
+        commands=bench.commands(plan_mnist_optimizers(bench)),
+    )
+
+
+DESCENT_EPSILON = 3.0
+
+
+def plan_full_batch(bench: Workbench) -> list[CurvePlan]:
+    """Returns lots and full batches with Gaussian and Laplace noise, each with as many steps as the same work allows."""
+    passes = bench.pick(1, 30, 60, 100)
+    base = {"optimizer": "sgd", "learning_rate": 1.0, "epsilon": DESCENT_EPSILON, "model": "mlp"}
+    methods: tuple[tuple[str, str, int, dict[str, str]], ...] = (
+        ("DP-SGD, lots of 100", "dpsgd", 100, {}),
+        ("full batch, Gaussian noise", "moments", 2_000, {"sampler": "full"}),
+        ("full batch, Laplace noise", "laplace", 2_000, {"method": "dp-gd-laplace"}),
+    )
+    return [
+        CurvePlan(
+            label=label,
+            method=method,
+            recipe="spiral",
+            batch=batch,
+            records=2_000,
+            epochs=passes,
+            seeds=bench.pick(1, 2, 3, 5),
+            evaluations=5,
+            variant=k,
+            given={**base, **words},
+        )
+        for k, (label, method, batch, words) in enumerate(methods)
+    ]
+
+
+def draw_full_batch(bench: Workbench) -> Outcome:
+    """Draws full-batch descent with Laplace and with Gaussian noise against DP-SGD, at equal ε and equal work."""
+    trained = bench.train(plan_full_batch(bench))
+    return Outcome(
+        draw_learning(trained, "ε = 3, equal work"),
+        findings=[
+            judge_higher(
+                bench,
+                trained[1],
+                trained[2],
+                "Gaussian noise for vectors (how about with Gaussian noise and vectors?)",
+                "003:519",
+                why="Laplace noise needs a bound in L1, √d times as far",
+            ),
+            Finding(
+                "full batch leaks more, a stochastic gradient only glances",
+                "003:564",
+                bench.judge(final_mean(trained[0]) > final_mean(trained[1])),
+                f"{final_mean(trained[0]):.1f} % with lots, {final_mean(trained[1]):.1f} % with all records in every "
+                f"step, at ε = 3 and {trained[0].runs[0].rows[-1]['epoch']:.0f} passes",
+            ),
+        ],
+        commands=bench.commands(plan_full_batch(bench)),
+    )
+
+
+FIGURES = {
+    "optimizers-path": Figure(draw_paths),
+    "dp-gd": Figure(draw_full_batch, plan_full_batch),
+    "optimizers-mnist": Figure(draw_mnist_optimizers, plan_mnist_optimizers),
+}

@@ -1,0 +1,372 @@
+"""What sorted lots look like from inside: cosines, gradient lengths, dominant classes and outliers, of source 001.
+
+These figures follow single trainings step by step, by the diagnostics that `--diagnose` keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from sordino.app import data
+from sordino.app.report.panels import Boxes, Panel, Series
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.experiment import Figure, Finding, Outcome
+from sordino_lab.thesis_plans import label_of, plan_cifar
+from sordino_lab.training_curves import TrainedCurve, note_no_guarantee
+from sordino_lab.workbench import Workbench
+
+COSINE_SETTINGS = ((0.1, 9.5), (0.01, 10.0))
+CLEAR_COSINE = 0.02
+"""Of a cosine."""
+WITHOUT_NOISE: dict[str, Any] = {"noise_multiplier": 0.0}
+Shapes = dict[tuple[str, int], NDArray[np.float64]]
+"""Mean cosine at each place in the epoch, by label and by early (0) or late (1)."""
+
+
+def plan_cosines(bench: Workbench) -> list[CurvePlan]:
+    """Returns both methods at both settings, first without noise, then with it, and the median bound of figure A.4."""
+    some = COSINE_SETTINGS[:1] if bench.is_tiny else COSINE_SETTINGS
+    found = [
+        plan_cifar(bench, way, rate, bound, diagnose="cosines", **given)
+        for given in (WITHOUT_NOISE, dict[str, Any]())
+        for rate, bound in some
+        for way in ("DP-SGD", "sorted")
+    ]
+    # Figure A.4: the median of the lot as a bound, capped at 9.5.
+    rate, bound = COSINE_SETTINGS[0]
+    return [*found, plan_cifar(bench, "sorted, median", rate, bound, diagnose="cosines", **WITHOUT_NOISE)]
+
+
+def draw_update_cosine(bench: Workbench) -> Outcome:
+    """Draws the cosine of consecutive updates against the place in the epoch, early and late in the run."""
+    trained = bench.train(plan_cosines(bench))
+    quiet = [one for one in trained if one.plan.given.get("noise_multiplier") == 0.0]
+    noisy = [one for one in trained if one not in quiet]
+    shape: Shapes = {}
+    panels = [_draw_cosines(f"{one.plan.label}, no noise", _draw_thirds(one, shape)) for one in quiet]
+    loud: Shapes = {}
+    drawn = [replace(_draw_thirds(one, loud)[1], label=one.plan.label, variant=k) for k, one in enumerate(noisy)]
+    panels.append(_draw_cosines("the same with σ = 1.1, last third", drawn))
+    # The shape of a sorted epoch: its beginning, middle and end.
+    late = shape.get(("sorted, lr 0.1", 1), np.zeros(3))
+    third = max(1, len(late) // 3)
+    begins, ends = float(np.nanmean(late[:third])), float(np.nanmean(late[-third:]))
+    middle = float(np.nanmean(late[third : 2 * third]))
+    early = {
+        rate: float(np.nanmean(shape[f"DP-SGD, lr {rate}", 0]))
+        for rate in ("0.1", "0.01")
+        if (f"DP-SGD, lr {rate}", 0) in shape
+    }
+    most = max(float(np.nanmax(np.abs(one))) for one in loud.values())
+    return Outcome(
+        panels,
+        findings=[
+            Finding(
+                "in later epochs a bathtub: updates are very similar at both ends of the epoch and contradict each "
+                "other in its middle",
+                "001:580",
+                bench.judge(min(begins, ends) > CLEAR_COSINE and middle < -CLEAR_COSINE),
+                f"before noise the mean cosine is {begins:.2f} at the beginning, {middle:.2f} in the middle and "
+                f"{ends:.2f} at the end of a sorted epoch",
+            ),
+            Finding(
+                "DPSGD's cosines are above 0 early at lr 0.01 and below at 0.1",
+                "001:590",
+                bench.judge(early.get("0.01", 0.0) > 0 > early.get("0.1", 0.0)),
+                f"{early.get('0.01', 0.0):.3f} and {early.get('0.1', 0.0):.3f} before noise",
+            ),
+        ],
+        notes=[
+            "The source draws cosines all the way from −1 to 1. Those of released updates cannot be: noise in so "
+            f"many dimensions makes any two of them all but orthogonal (at most {most:.3f} in the mean here). So its "
+            "curves are of updates before noise; ours are of runs that clip and add none.",
+            *note_no_guarantee(trained),
+        ],
+        commands=bench.commands(plan_cosines(bench)),
+    )
+
+
+def _draw_thirds(one: TrainedCurve, shape: Shapes) -> list[Series]:
+    """Returns mean and spread of the cosines in the first and the last third of the epochs, and adds them to `shape`."""
+    values = one.diagnostic("cosines")  # (seeds, steps)
+    lots = max(1, round(values.shape[1] / max(1.0, one.runs[0].rows[-1]["epoch"])))
+    epochs = values.shape[1] // lots
+    by = values[:, : epochs * lots].reshape(len(values), epochs, lots) if epochs else values[:, None, :]
+    third = max(1, by.shape[1] // 3)
+    lines = []
+    for k, (name, part) in enumerate((("first third of the epochs", by[:, :third]), ("last third", by[:, -third:]))):
+        seen = np.where(np.isnan(part).all(axis=(0, 1)), 0.0, part)  # the first step has no step before it
+        middle, spread = np.nanmean(seen, axis=(0, 1)), np.nanstd(seen, axis=(0, 1))
+        lines.append(
+            Series(
+                name,
+                range(1, by.shape[2] + 1),
+                middle,
+                low=middle - spread,
+                high=middle + spread,
+                method=one.plan.method,
+                variant=k,
+                hollow=one.hollow,
+            )
+        )
+        shape[one.plan.label, k] = middle
+    return lines
+
+
+def _draw_cosines(title: str, lines: list[Series]) -> Panel:
+    return Panel(title, "lot within the epoch", "cosine with the update before", lines, ylim=(-1, 1))
+
+
+CRASH_RATES = (0.01, 0.1, 1.0)
+_SORTED_LABELS = tuple(label_of("sorted", rate) for rate in CRASH_RATES)
+_DIVERSE_LABELS = tuple(label_of("class-diverse", rate) for rate in CRASH_RATES[1:])
+_HALF = 0.5
+
+
+def plan_crash(bench: Workbench) -> list[CurvePlan]:
+    """Returns plain SGD with sorted lots at three rates, with class-diverse ones at two, and with random ones at one."""
+    looks: dict[str, Any] = {"diagnose": "cosines,lengths,classes", "non_private": True}
+    some = CRASH_RATES[:1] if bench.is_tiny else CRASH_RATES
+    found = [plan_cifar(bench, "sorted", rate, 1.0, **looks) for rate in some]
+    found += [plan_cifar(bench, "class-diverse", rate, 1.0, **looks) for rate in some[1:]]
+    return [*found, plan_cifar(bench, "DP-SGD", 0.1, 1.0, **looks)]
+
+
+def draw_crash(bench: Workbench) -> Outcome:
+    """Draws sorted plain SGD up to its crash: loss, gradient lengths, dominant classes and cosines."""
+    trained = bench.train(plan_crash(bench))
+    curves, lengths, shares, ended = [], [], [], {}
+    for one in trained:
+        series = one.series("test_loss")
+        name = "random" if one.plan.method == "dpsgd" else one.plan.label
+        curves.append(
+            Series(
+                name + (": not finite" if one.diverged else ""),
+                series.x,
+                series.y,
+                method="sgd" if name == "random" else one.plan.method,
+                variant=one.plan.variant,
+                hollow="no noise",
+            )
+        )
+        boxes, classes = one.diagnostic("lengths")[0], one.diagnostic("classes")[0]
+        ended[name] = one.diverged
+        style: dict[str, Any] = {"method": curves[-1].method, "variant": one.plan.variant, "hollow": "no noise"}
+        lengths.append(Series(name, range(1, len(boxes) + 1), boxes[:, 2] if len(boxes) else [], **style))
+        share = classes[:, 1] if len(classes) else np.zeros(0)
+        shares.append(
+            (
+                name,
+                Series(name, range(1, len(share) + 1), 100 * share, **style),
+                float(np.nanmean(share)) if len(share) else 0.0,
+            )
+        )
+    by_name = {name: mean for name, _, mean in shares}
+    top = by_name.get("sorted, lr 0.1", by_name.get("sorted, lr 0.01", 0.0))
+    crashed = [name for name, why in ended.items() if why]
+    diverse = [name for name in crashed if name.startswith("class-diverse")]
+    only_the_smallest_rate_survives = set(crashed) & set(_SORTED_LABELS) == {"sorted, lr 0.1", "sorted, lr 1"}
+    return Outcome(
+        [
+            Panel("SGD with sorted lots: loss", "epochs", "test loss", curves, ylog=True),
+            Panel("median gradient length of each lot", "lots", "gradient length", lengths, ylog=True),
+            Panel("share of the dominant class", "lots", "share of the lot, %", [line for _, line, _ in shares]),
+            *_draw_last_epochs(next((one for one in trained if one.plan.label == "sorted, lr 0.1"), trained[0])),
+        ],
+        findings=[
+            Finding(
+                "sorted SGD crashes at learning rate 0.1; only at 0.01 did training succeed",
+                "001:600",
+                bench.judge(only_the_smallest_rate_survives) if set(_SORTED_LABELS) <= set(ended) else None,
+                f"not finite here: {', '.join(crashed) or 'none'}",
+            ),
+            Finding(
+                "mostly batches of one class are chosen, interrupted by batches of several",
+                "001:618",
+                bench.judge(top > _HALF),
+                f"the dominant class has {100 * top:.0f} % of a sorted lot and {100 * by_name.get('random', 0.0):.0f} "
+                "% of a random one",
+            ),
+            Finding(
+                "with artificial diversity SGD still crashes at the rates 1.0 and 0.1",
+                "001:635",
+                bench.judge(len(diverse) == len(_DIVERSE_LABELS)) if set(_DIVERSE_LABELS) <= set(ended) else None,
+                f"not finite here: {', '.join(diverse) or 'none'}",
+            ),
+        ],
+        commands=bench.commands(plan_crash(bench)),
+        numbers={"ended": ended, "dominant": by_name},
+    )
+
+
+def _draw_last_epochs(one: TrainedCurve) -> list[Panel]:
+    """Returns what figures 4.10 and 4.11 draw of the last two epochs of a run, lot by lot.
+
+    These are the gradient length, the dominant class, its share, and the cosine with the update before.
+    The source draws the mean length of a lot; the diagnostics keep the median.
+    """
+    boxes, classes, cosines = (one.diagnostic(name)[0] for name in ("lengths", "classes", "cosines"))
+    in_an_epoch = (
+        max(1, round(len(boxes) / max(1.0, one.runs[0].rows[-1]["epoch"]))) if one.runs[0].rows else len(boxes)
+    )
+    begin = max(0, len(boxes) - 2 * in_an_epoch)
+    lots = range(begin + 1, len(boxes) + 1)
+    title, hollow = f"{one.plan.label}, last two epochs", "no noise"
+
+    def draw(what: str, values: Any, ylabel: str, *, points: bool = False, **axes: Any) -> Panel:
+        line = Series(one.plan.label, lots, values, method=one.plan.method, points=points, hollow=hollow)
+        return Panel(f"{title}: {what}", "lots", ylabel, [line], **axes)
+
+    if not len(boxes) or not len(classes) or not len(cosines):
+        return []
+    return [
+        draw("lengths", boxes[begin:, 2], "median gradient length", ylog=True),
+        draw("dominant share", 100 * classes[begin:, 1], "share of the lot, %", ylim=(0, 100)),
+        draw("cosine", cosines[begin:], "cosine with the update before", points=True, ylim=(-1, 1)),
+        draw("dominant class", classes[begin:, 0], "class", points=True, ylim=(-0.5, 9.5)),
+    ]
+
+
+LENGTH_SAMPLERS: dict[str, dict[str, Any]] = {
+    "topk": {"sampler": "sorted-top-k"},
+    "no sorting": {},
+    "quantilesort": {"sampler": "sorted-quantile"},
+}
+LENGTH_COLOURS = {"topk": "sorted", "no sorting": "sgd", "quantilesort": "quantile-sorted"}
+
+
+def plan_lengths(bench: Workbench) -> list[CurvePlan]:
+    """Returns plain SGD with each way to fill a lot."""
+    return [
+        plan_cifar(bench, "DP-SGD", 0.01, 1.0, diagnose="lengths", non_private=True, **words)
+        for words in LENGTH_SAMPLERS.values()
+    ]
+
+
+def draw_lengths(bench: Workbench) -> Outcome:
+    """Draws box plots of the gradient lengths of the lots over the epochs: topk, none, quantilesort."""
+    panels, width, fall, grown = [], {}, {}, {}
+    for name, one in zip(LENGTH_SAMPLERS, bench.train(plan_lengths(bench)), strict=True):
+        boxes = one.diagnostic("lengths")[0]  # (steps, 5)
+        lots = max(1, round(len(boxes) / max(1.0, one.runs[0].rows[-1]["epoch"])))
+        last = boxes[-lots:] if len(boxes) >= lots else boxes
+        every = boxes[:: max(1, len(boxes) // 60)]
+        at = np.arange(len(boxes))[:: max(1, len(boxes) // 60)] / lots
+        panels.append(
+            Panel(
+                f"SGD, {name}",
+                "epochs",
+                "gradient length",
+                boxes=[
+                    Boxes(
+                        "minimum, quartiles, maximum of a lot",
+                        at,
+                        [tuple(row) for row in every],
+                        LENGTH_COLOURS[name],
+                        hollow="no noise",
+                    )
+                ],
+            )
+        )
+        # What the source says of the last epoch: how wide a lot is, how far lengths fall, and how much they have grown.
+        width[name] = float(np.nanmean((last[:, 3] - last[:, 1]) / np.maximum(last[:, 2], 1e-12)))
+        fall[name] = float(last[0, 2] / max(last[-1, 2], 1e-12))
+        grown[name] = float(np.nanmean(boxes[-lots:, 4]) / max(np.nanmean(boxes[:lots, 4]), 1e-12))
+    return Outcome(
+        panels,
+        findings=[
+            Finding(
+                "sorting gives a smooth course, and boxes that are very small",
+                "001:753",
+                bench.judge(width["topk"] < width["no sorting"]),
+                f"quartile range over median in the last epoch: {width['topk']:.2f} sorted, {width['no sorting']:.2f} "
+                f"not, {width['quantilesort']:.2f} by quantiles; "
+                f"the median falls by a factor of {fall['topk']:.1f} through the sorted epoch",
+            ),
+            Finding(
+                "lengths grow with every epoch",
+                "001:753",
+                bench.judge(grown["topk"] > 1),
+                f"the longest grow {grown['topk']:.2f}-fold over the run when sorted",
+            ),
+        ],
+        commands=bench.commands(plan_lengths(bench)),
+    )
+
+
+def draw_outliers(bench: Workbench) -> Outcome:
+    """Draws how many of the longest tenth of the gradients were there an epoch before, for sorted and for random lots.
+
+    A softmax layer has its gradient lengths in closed form.
+    """
+    records, epochs, size = bench.pick(300, 3_000, 20_000, 60_000), bench.pick(3, 10, 20, 30), 100
+    loaded = data.digits(train=records, test=10) if bench.is_tiny else data.load("mnist")
+    x = loaded.train.scaled().tensors[0][:records].flatten(1)
+    y = loaded.train.scaled().tensors[1][:records]
+    lines, overlap = [], {}
+    for k, (name, method, ranked) in enumerate((("sorted lots", "sorted", True), ("random lots", "sgd", False))):
+        rng = np.random.default_rng(0)
+        weight, bias = torch.zeros(10, x.shape[1]), torch.zeros(10)
+        tops = []
+        for _ in range(epochs):
+            left = np.arange(records)
+            lengths = _softmax_gradient_lengths(x, y, weight, bias)
+            tops.append(set(np.argsort(-lengths)[: records // 10].tolist()))
+            while len(left):
+                order = (
+                    np.argsort(-_softmax_gradient_lengths(x[left], y[left], weight, bias))
+                    if ranked
+                    else rng.permutation(len(left))
+                )
+                lot, left = left[order[:size]], left[order[size:]]
+                residual = F.softmax(x[lot] @ weight.T + bias, 1) - F.one_hot(y[lot], 10)
+                weight -= 0.05 * residual.T @ x[lot] / len(lot)
+                bias -= 0.05 * residual.mean(0)
+        shared = [100 * len(a & b) / max(1, len(a)) for a, b in pairwise(tops)]
+        overlap[name] = float(np.mean(shared))
+        lines.append(Series(name, range(2, epochs + 1), shared, method=method, variant=k, hollow="no noise"))
+    lines.append(Series("by chance", [2, epochs], [10, 10], method="theory", variant=3))
+    return Outcome(
+        [
+            Panel(
+                "longest tenth of the gradients, from epoch to epoch",
+                "epoch",
+                "shared with the epoch before, %",
+                lines,
+                ylim=(0, 100),
+            )
+        ],
+        findings=[
+            Finding(
+                "if records keep their place in the order, it need be made less often",
+                "001:835",
+                bench.judge(overlap["sorted lots"] > 30),
+                f"{overlap['sorted lots']:.0f} % of the longest tenth were there an epoch before, with random lots "
+                f"{overlap['random lots']:.0f} %; 10 % by chance",
+            )
+        ],
+        notes=["Ranking less often is `refresh=k`; it costs less time and is not private either."],
+    )
+
+
+def _softmax_gradient_lengths(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> NDArray[np.float64]:
+    """Returns ‖p − e_y‖ · √(‖x‖² + 1) for every record."""
+    residual = F.softmax(x @ weight.T + bias, 1) - F.one_hot(y, 10)
+    return np.asarray((residual.norm(dim=1) * torch.sqrt(x.square().sum(1) + 1)).numpy())
+
+
+FIGURES = {
+    "update-cosine": Figure(draw_update_cosine, plan_cosines),
+    "sorted-sgd-crash": Figure(draw_crash, plan_crash),
+    "gradient-lengths": Figure(draw_lengths, plan_lengths),
+    "outlook-outliers": Figure(draw_outliers),
+}

@@ -1,0 +1,222 @@
+"""Pages of the lab: the HTML page with every result, and the tables of docs/lab.md and docs/called_private.md.
+
+The HTML page is one file that loads nothing: every result in the order of the papers, with the scoreboard at its top.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from sordino.app.report.panel_figures import inline_svg
+from sordino.app.report.templates import template_environment
+from sordino.app.runs import atomic_files
+from sordino_lab import store
+from sordino_lab.catalogue import experiments
+from sordino_lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, ExperimentSize, read_outcome
+from sordino_lab.scoreboard import Score, score_results, write_summary, write_table
+from sordino_lab.source_errors import SLIPS, list_not_private
+
+INDEX_BEGIN, INDEX_END = "<!-- index: written by sordino_lab.pages -->", "<!-- end of the index -->"
+RESULTS_BEGIN, RESULTS_END = "<!-- results: written by sordino_lab.pages -->", "<!-- end of the results -->"
+_MOST_NUMBERS = 4
+"""Numbers of an id that the table of results has; `sordino lab check` has all."""
+_CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
+"""CSS classes of the verdicts."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The HTML page
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def write_html(folder: Path, path: Path) -> Path:
+    """Writes the page of all results in a folder, and of those of the package where the folder has none.
+
+    Raises:
+        ValueError: there is no result at all.
+
+    """
+    results = store.read_results(folder)
+    if not results:
+        raise ValueError("nothing was run yet: `sordino lab run seconds`")
+    entries = [_describe_result(one) for one in results.values()]
+    verdicts = Counter(finding.verdict for one in entries for finding in one["findings"])
+    scores = score_results(results)
+    values = {
+        "entries": entries,
+        "summary": write_summary(scores),
+        "scores": [_describe_score(one) for one in scores],
+        "contents": _list_contents(results),
+        "sources": SOURCES,
+        "verdicts": {name: (_CLASSES[name], verdicts[name]) for name in _CLASSES},
+        "classes": _CLASSES,
+        "not_private": list_not_private(),
+        "slips": SLIPS,
+        "missing": [one for name, one in experiments().items() if name not in results],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_files.write_file(path, template_environment().get_template("lab.html.jinja").render(values))
+    return path
+
+
+def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
+    """Returns a table of contents: for each source its number, name and (figures, id, whether there is a result)."""
+    return [
+        (
+            number,
+            name,
+            [(one.figure, one.id, one.id in results) for one in experiments().values() if one.source == number],
+        )
+        for number, name in SOURCES.items()
+    ]
+
+
+def _describe_score(one: Score) -> dict[str, str]:
+    """Returns a row of the scoreboard for the page."""
+    number, ours = one.number, one.ours
+    return {
+        "id": number.id,
+        "what": number.what,
+        "where": number.where,
+        "published": f"{number.published:g} {number.unit}".strip(),
+        "ours": "" if ours is None else _describe_comparison(ours)["ours"],
+        "status": one.status,
+        "reason": one.reason,
+    }
+
+
+def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the page shows of a result: facts, figures, numbers, findings, notes and commands."""
+    outcome = read_outcome(result)
+    name = result["id"]
+    flag = {"full": " --full", "quick": " --quick"}.get(result["size"], "")
+    facts = {key: result[key] for key in (*experiments()[name].facts(), "size", "note", "processor")}
+    return {
+        **facts,
+        "reduced_to": describe_reduced(result),
+        "seconds": f"{result['seconds']:.0f}" if result["seconds"] >= 10 else f"{result['seconds']:.2g}",
+        "figures": [Markup(inline_svg(panel, f"{name}-{k}", result["note"])) for k, panel in enumerate(outcome.panels)],
+        "compared": [_describe_comparison(one) for one in outcome.compared],
+        "findings": outcome.findings,
+        "verdicts": " ".join(sorted({_CLASSES[one.verdict] for one in outcome.findings})) or "drawing",
+        "notes": outcome.notes,
+        "commands": outcome.commands,
+        "command": f"sordino lab run {name}{flag}",
+    }
+
+
+def describe_reduced(result: Mapping[str, Any]) -> str:
+    """Returns what stands behind the title of a result that is smaller than the source's; empty for one that is not."""
+    one = experiments()[result["id"]]
+    if not store.describe_reduction(ExperimentSize(result["size"]), one):
+        return ""
+    return "reduced, another network than the source's" if store.trains_stand_in(one, result) else "reduced"
+
+
+def _describe_comparison(one: Compared) -> dict[str, str]:
+    """Returns a number of ours beside the published one, in words for a table."""
+    ours = "diverged" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
+    gap = "" if one.difference is None else f"{one.difference:+.3g}"
+    return {
+        "what": one.what,
+        "ours": ours,
+        "published": f"{one.published:g}",
+        "gap": gap,
+        "unit": one.unit,
+        "where": one.where,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The documents
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def write_documents(folder: Path) -> None:
+    """Writes the tables of lab.md and the page called_private.md in a folder of documents."""
+    page = folder / "lab.md"
+    text = page.read_text("utf-8")
+    for begin, made, end in (
+        (INDEX_BEGIN, write_index(), INDEX_END),
+        (RESULTS_BEGIN, write_results_table(), RESULTS_END),
+    ):
+        text = text[: text.index(begin)] + made + text[text.index(end) + len(end) :]
+    atomic_files.write_file(page, text)
+    atomic_files.write_file(folder / "called_private.md", write_called_private())
+
+
+def write_index() -> str:
+    """Returns a table for each source: figure, title, command, names of sordino, and German terms of source 001."""
+    parts = []
+    for number, name in SOURCES.items():
+        rows = [
+            f"| {_cell(one.figure)} | {_cell(one.title)} | `sordino lab run {one.id}` | "
+            f"{', '.join(f'`{noun}`' for noun in one.nouns)} | {_cell(one.terms)} |"
+            for one in experiments().values()
+            if one.source == number
+        ]
+        parts.append(
+            f"### Source {number}: {name}\n\n| figure | what | command | made of | in the source |\n|---|---|---|---|---|\n"
+            + "\n".join(rows)
+        )
+    return f"{INDEX_BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{INDEX_END}"
+
+
+def write_results_table() -> str:
+    """Returns the scoreboard, a row for each result that comes with the package, and what does not hold."""
+    results = store.read_results(store.SHIPPED)
+    rows, fails = [], []
+    for name, result in results.items():
+        outcome = read_outcome(result)
+        numbers = [
+            f"{one.what}: {'diverged' if one.ours is None else f'{one.ours:.4g}'} ({one.published:g})"
+            for one in outcome.compared
+        ]
+        more = [f"{len(numbers) - _MOST_NUMBERS} more"] if len(numbers) > _MOST_NUMBERS else []
+        verdicts = [one.verdict for one in outcome.findings]
+        counts = " / ".join(str(verdicts.count(verdict)) for verdict in (HOLDS, FAILS, UNTESTED))
+        said = _cell("; ".join(numbers[:_MOST_NUMBERS] + more))
+        rows.append(f"| `{name}` | {result['size']} | {result['seconds']:.0f} | {said} | {counts} |")
+        fails += [
+            f"- `{name}` ({result['size']}): “{one.says}” ({one.line}). {one.because}."
+            for one in outcome.findings
+            if one.verdict == FAILS
+        ]
+    head = "| id | size | CPU s | ours (published) | holds / does not / cannot tell |\n|---|---|---|---|---|\n"
+    board = f"### Published numbers\n\n{write_table(score_results(results))}"
+    failed = "### What does not hold\n\n" + "\n".join(fails)
+    return (
+        f"{RESULTS_BEGIN}\n\n{board}\n\n### Every result\n\n{head}" + "\n".join(rows) + f"\n\n{failed}\n\n{RESULTS_END}"
+    )
+
+
+def write_called_private() -> str:
+    """Returns the page *called private, and is not*."""
+    parts = [
+        f"## {one.title}\n\n**The source:** {one.says} ({one.line}).\n\n**Our witness:** {one.witness}.\n\n"
+        f"**The number:** {one.number}.\n"
+        for one in list_not_private()
+    ]
+    head = (
+        "# Called private, and is not\n\n"
+        "What a source calls private, or prints an ε beside, and what is true of it. The numbers are\n"
+        "computed by `lab/sordino_lab/source_errors.py`, and `sordino lab page` shows the same list.\n"
+    )
+    slips = "\n".join(
+        f"| {one.line} | {_cell(one.prints)} | {_cell(one.right)} | {_cell(one.follows)} |" for one in SLIPS
+    )
+    tail = (
+        "## Slips of the sources\n\n"
+        "What is printed and is not so; the lab builds what is right. Those that weaken a guarantee are above too.\n\n"
+        f"| line | prints | right | what follows |\n|---|---|---|---|\n{slips}\n"
+    )
+    return head + "\n" + "\n".join(parts) + "\n" + tail
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

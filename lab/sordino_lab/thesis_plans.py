@@ -1,0 +1,173 @@
+"""Plans of source 001: MNIST_Net on MNIST and Conv_CIFAR_Net on CIFAR-10, by the words of the thesis, and its tables.
+
+full      the thesis' own: 30 epochs, lots of 250 and 200, all records
+middle    MNIST 20,000 records and 15 epochs; CIFAR-10 10,000 records and 10 epochs
+quick     MNIST 2,500 records, 8 epochs; CIFAR-10 1,500 records, 9 epochs, 64 hidden units for the convolutions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sordino.app.report.panels import Panel
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.experiment import Figure, Outcome
+from sordino_lab.training_curves import (
+    PublishedPairs,
+    TrainedCurve,
+    compare_with_published,
+    draw_learning,
+    judge_higher,
+    note_missing,
+    note_no_guarantee,
+)
+from sordino_lab.workbench import Workbench
+
+RATES = (0.01, 0.1, 1.0)
+BEST_BOUNDS = {0.01: 10.0, 0.1: 9.5, 1.0: 1.0}
+"""Table 4.4: the best clip bound for each learning rate on CIFAR-10."""
+
+METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "DP-SGD": ("dpsgd", {}),
+    "sorted": ("sorted", {"sampler": "sorted-top-k"}),
+    "sorted, median": ("median", {"sampler": "sorted-top-k", "weigher": "batch-median"}),
+    "sorted, minimum": ("minimum", {"sampler": "sorted-top-k", "weigher": "batch-minimum"}),
+    "sorted, log": ("logarithmic", {"sampler": "sorted-top-k", "weigher": "logarithmic"}),
+    "quantile-sorted, minimum": ("quantile-sorted", {"sampler": "sorted-quantile", "weigher": "batch-minimum"}),
+    "quantile-sorted, median": ("quantile-sorted", {"sampler": "sorted-quantile", "weigher": "batch-median"}),
+    "class-diverse": ("class-diverse", {"sampler": "sorted-class-diverse"}),
+    "similar length": ("similar-length", {"sampler": "sorted-similar-length"}),
+    "projected": ("projected", {"query": "projected"}),
+    "threshold": ("threshold", {"sampler": "threshold"}),
+    "noisy lookahead": ("noisy-lookahead", {"query": "noisy-lookahead"}),
+    "optimistic lookahead": ("optimistic-lookahead", {"query": "optimistic-lookahead"}),
+}
+"""The methods of the thesis: the method whose colour a curve has, and the words of its recipe."""
+
+
+def label_of(method: str, rate: float) -> str:
+    """Returns the label of a curve, by which the tables are keyed."""
+    return f"{method}, lr {rate:g}"
+
+
+def plan_mnist(bench: Workbench, method: str, rate: float, bound: float, **given: Any) -> CurvePlan:
+    """Returns the plan of one curve on MNIST."""
+    colour, words = METHODS[method]
+    return CurvePlan(
+        label=label_of(method, rate),
+        method=colour,
+        recipe="thesis-mnist",
+        batch=bench.pick(250, 125, 250, 250),
+        records=bench.pick(None, 2_500, 20_000, None),
+        epochs=bench.pick(1, 8, 15, 30),
+        seeds=bench.pick(1, 2, 3, 3),
+        evaluations=bench.pick(1, 4, 15, 30),
+        variant=_variant_of(rate),
+        given={"learning_rate": rate, "bound": bound, **words, **given},
+    )
+
+
+def plan_cifar(
+    bench: Workbench, method: str, rate: float, bound: float, *, epochs: int = 30, **given: Any
+) -> CurvePlan:
+    """Returns the plan of one curve on CIFAR-10."""
+    colour, words = METHODS[method]
+    small = {"model": "mlp", "widths": (64,)} if bench.size.value == "quick" else {}
+    return CurvePlan(
+        label=label_of(method, rate),
+        method=colour,
+        recipe="thesis-cifar",
+        batch=bench.pick(200, 100, 200, 200),
+        records=bench.pick(None, 1_500, 10_000, None),
+        epochs=bench.pick(1, 0.3, 1 / 3, 1) * epochs,
+        seeds=bench.pick(1, 2, 2, 3),
+        evaluations=bench.pick(1, 3, 10, 30),
+        variant=_variant_of(rate),
+        given={**small, "learning_rate": rate, "bound": bound, **words, **given},
+    )
+
+
+def _variant_of(rate: float) -> int:
+    return {0.001: 3, 0.01: 0, 0.1: 1, 1.0: 2}.get(rate, 4)
+
+
+@dataclass(frozen=True)
+class ThesisTable:
+    """A table of the thesis: methods over learning rates, with the published (loss, accuracy)."""
+
+    data: str
+    """mnist or cifar."""
+    methods: Mapping[str, Sequence[tuple[float, float] | None]]
+    """By method the published pairs in the order of the rates; None where there is none."""
+    where: str
+    title: str
+    bound: float | Mapping[float, float] = 1.0
+    """The clip bound, or one for each learning rate."""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    """Clip bounds of single methods, where they differ."""
+    rates: tuple[float, ...] = RATES
+    epochs: int = 30
+    given: Mapping[str, Any] = field(default_factory=dict)
+    middle_rates: tuple[float, ...] | None = None
+    """Learning rates of the middle size, where it leaves some out."""
+    says: Sequence[tuple[str, str, float, str, str]] = ()
+    """What the source says: (method above, method below, learning rate, sentence, line)."""
+    notes: Sequence[str] = ()
+
+    @property
+    def published(self) -> PublishedPairs:
+        """Published loss and accuracy by label."""
+        return {
+            label_of(method, rate): pair
+            for method, row in self.methods.items()
+            for rate, pair in zip(self.rates, row, strict=False)
+            if pair is not None
+        }
+
+    @property
+    def figure(self) -> Figure:
+        """How the table is made."""
+        return Figure(self.draw, self.plans)
+
+    def plans(self, bench: Workbench) -> list[CurvePlan]:
+        """Returns the plans of all curves; at the size of the tests those of one learning rate."""
+        rates = bench.pick(self.rates[1:2], self.rates, self.middle_rates or self.rates, self.rates)
+        return [self._plan(bench, method, rate) for rate in rates for method in self.methods]
+
+    def _plan(self, bench: Workbench, method: str, rate: float) -> CurvePlan:
+        """Returns the plan of one method at one learning rate."""
+        bound = self.bound if isinstance(self.bound, int | float) else self.bound[rate]
+        bound = self.bounds.get(method, bound)
+        if self.data == "mnist":
+            return plan_mnist(bench, method, rate, bound, **self.given)
+        return plan_cifar(bench, method, rate, bound, epochs=self.epochs, **self.given)
+
+    def _draw_panels(self, trained: Sequence[TrainedCurve]) -> list[Panel]:
+        """Returns a panel for each learning rate, so that a panel has few curves: accuracies first, then losses."""
+        pairs_of_panels = []
+        for rate in self.rates:
+            some = [one for one in trained if one.plan.given["learning_rate"] == rate]
+            if some:
+                pairs_of_panels.append(draw_learning(some, f"{self.title}, lr {rate:g}", self.published))
+        return [accuracy for accuracy, _ in pairs_of_panels] + [loss for _, loss in pairs_of_panels]
+
+    def draw(self, bench: Workbench) -> Outcome:
+        """Trains what is not there, draws, compares with the published numbers and judges the sentences."""
+        plans = self.plans(bench)
+        trained = {one.plan.label: one for one in bench.find_trained(plans)}
+        every = list(trained.values())
+        findings = [
+            judge_higher(bench, trained[label_of(one, rate)], trained[label_of(other, rate)], sentence, line)
+            for one, other, rate, sentence, line in self.says
+            if label_of(one, rate) in trained and label_of(other, rate) in trained
+        ]
+        return Outcome(
+            self._draw_panels(every),
+            compare_with_published(every, self.published, self.where),
+            findings,
+            [*self.notes, *note_missing(bench, plans), *note_no_guarantee(every)],
+            bench.commands(plans),
+            {"diverged": {name: one.diverged for name, one in trained.items() if one.diverged}},
+        )
