@@ -68,7 +68,6 @@ TESTS: dict[str, list[str]] = {
     "sordino/lots/privacy_units.py": ["tests/test_units.py"],
     "sordino/lots/repeated_records.py": ["tests/test_repeated_records.py"],
     "sordino/lots/data_owners.py": ["tests/distributed/test_sites.py"],
-    "sordino/progress.py": [*_LOTS, "tests/test_replay.py"],
     "sordino/private.py": [*_LOTS, "tests/test_replay.py", "tests/test_refusals.py"],
 }
 """The fast tests of each file, by the longest beginning of its path; the first to be run comes first."""

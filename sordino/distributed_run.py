@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,11 +52,20 @@ from sordino.lots.privacy_units import UnitLoader
 from sordino.per_sample.captured_backend import Captured
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import Backend
-from sordino.progress import Progress
 from sordino.refusal import Refusal
 from sordino.release.exact_sums import MOST_RECORDS
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
+
+
+class RunFacts(NamedTuple):
+    """What the ranks compare about a run: it must be the same on all of them."""
+
+    query: Any
+    query_state: Any
+    steps: int
+    streams: tuple[Rng, Rng, Rng]  # root, noise and forward; only digests of their keys leave a rank
+    ledger: Ledger
 
 
 class DistributedRun:
@@ -111,7 +120,7 @@ class DistributedRun:
         )
 
     def agree_on_request(
-        self, make_request: Callable[[], DrawRequest], run: Progress, settings: Mapping[str, Any]
+        self, make_request: Callable[[], DrawRequest], run: RunFacts, settings: Mapping[str, Any]
     ) -> DrawRequest:
         """Returns what a call of `draws` asks for, once all ranks are found to ask the same of the same records.
 
@@ -145,19 +154,19 @@ class DistributedRun:
         self._compare_more_records(request, seconds)
         return self._divide_among_ranks(request, sites)
 
-    def _add_run_facts(self, facts: ClaimFacts, run: Progress, settings: Mapping[str, Any]) -> None:
+    def _add_run_facts(self, facts: ClaimFacts, run: RunFacts, settings: Mapping[str, Any]) -> None:
         """Adds the facts about this process and about the run before the draws that are asked for."""
         for name, value in _rounding_environment().items():
             facts.add(name, value)
         # Keys are compared by digest, so that they never leave a rank.
-        keys = [digest_of(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        keys = [digest_of(stream.state_dict()) for stream in run.streams]
         facts.add("random streams (the seed, or a loaded state)", keys)
         facts.add("model", self._model)
         facts.add("query", run.query)
         for name, value in settings.items():
             facts.add(name, value)
         facts.add("steps before", run.steps)
-        facts.add("state of the query", digest_of(run.state))
+        facts.add("state of the query", digest_of(run.query_state))
         facts.add("ledger", _guaranteed_history(run.ledger))
 
     def _add_data_facts(self, facts: ClaimFacts, request: DrawRequest, sites: dict[int, bytes]) -> float:
@@ -229,11 +238,10 @@ class DistributedRun:
         )  # at sites records may be longer
 
     def share_lot(
-        self, run: Progress, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
-    ) -> RankedLot | None:
-        """Returns the lot as this rank takes part in it; None where there are no ranks."""
-        if self.ranks is None:
-            return None
+        self, run: RunFacts, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
+    ) -> RankedLot:
+        """Returns the lot as this rank takes part in it; there are ranks."""
+        assert self.ranks is not None, "one process has nobody to share a lot with"
         if not isinstance(lot.loads, LotBatches) or records is None:
             raise Refusal("a batch that no sampler drew cannot be divided among ranks; use draws(), or one process")
         if len(records) >= MOST_RECORDS:
@@ -248,32 +256,32 @@ class DistributedRun:
             lot.loads.chunks,
             lot.loads.most_chunks,
             digest_of(*public_facts, *self._facts_to_compare(run)),
-            run.forward.split(),
+            run.streams[2].split(),
             partial(_void_if_written, gradients, run.ledger),
             run.ledger.void,
             None if self.sharded is None else gradients.named,
             None if self.sharded is None or self.sharded.layers is None else self.sharded.layers.rounds,
         )
 
-    def has_diverged(self, run: Progress) -> bool:
-        """Returns whether training is over because a parameter, on some rank, is not finite any more."""
-        if self.sharded is not None:
-            self.sharded.release_full_parameters()
-        return run.has_diverged(self._model, self.find_on_any_rank)
+    def compare_at_end(self, run: RunFacts) -> None:
+        """Compares all ranks after the last lot of a call of `draws`; there are ranks."""
+        assert self.ranks is not None, "one process has nobody to compare with"
+        facts = (*self._facts_to_compare(run), _guaranteed_history(run.ledger))
+        meet_at_the_end(self.ranks, facts, lambda: run.ledger.voided, run.ledger.void)
 
-    def compare_at_end(self, run: Progress) -> bool:
-        """Compares all ranks after the last lot of a call of `draws`; returns whether there are ranks."""
-        if self.ranks is not None:
-            facts = (*self._facts_to_compare(run), _guaranteed_history(run.ledger))
-            meet_at_the_end(self.ranks, facts, lambda: run.ledger.voided, run.ledger.void)
-        return self.ranks is not None
-
-    def _facts_to_compare(self, run: Progress) -> Sequence[Any]:
+    def _facts_to_compare(self, run: RunFacts) -> Sequence[Any]:
         """Returns what must be the same on all ranks; of the noise keys it holds digests."""
-        keys = [digest_of(stream.state_dict()) for stream in (run.root, run.noise, run.forward)]
+        keys = [digest_of(stream.state_dict()) for stream in run.streams]
         query = ClaimFacts(b"")
         query.add("query", run.query)
-        return run.steps, keys, run.state, run.ledger.length, sums_of_words(self._replicated_tensors()), query.digest()
+        return (
+            run.steps,
+            keys,
+            run.query_state,
+            run.ledger.length,
+            sums_of_words(self._replicated_tensors()),
+            query.digest(),
+        )
 
     def _replicated_tensors(self) -> list[Tensor]:
         """Returns the parameters and buffers that every rank holds in full; in the passes over a lot that is the whole

@@ -1,62 +1,101 @@
 """The `Private` class: trains a user's own model, loss and optimizer with differential privacy.
 
-`draws` yields lots, `backward` writes the noisy gradient of a lot to `.grad`, and `claim` says what can be claimed.
+Read it from top to bottom: a run is created, `draws` yields lots, `backward` writes the noisy gradient of a lot to
+`.grad`, `claim` says what can be claimed, and at the end stands what saves, loads and copies a run.
 
 Privacy: a draw is charged when it is made. The query's release brings its event, the sampler amplifies it, and the
 ledger keeps it. Everything written to `.grad` was released with noise; everything computed from it is post-processing.
+
+Noise is never in two places. A saved state does not hold the noise key, and what it holds of secrets is encrypted under
+that key. A loaded state and a copy go on with a key of their own, because what was released after the state was saved
+used the old one. Only a `Replay`, which brings the old key, uses it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack
+import copy
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino import environment
 from sordino.accounting import PLD, Accountant
-from sordino.declares import Declarations
-from sordino.distributed_run import DistributedRun
+from sordino.clipping.clipping_rule import State
+from sordino.distributed.row_shard import gather_nested
+from sordino.distributed_run import DistributedRun, RunFacts
 from sordino.events import Event, NonPrivate
+from sordino.ledger import claims
 from sordino.ledger.claims import Claim
 from sordino.ledger.divergence import Diverged, first_not_finite
 from sordino.ledger.ledger import Ledger, ledger_for
 from sordino.ledger.live_epsilon import LiveEpsilon
-from sordino.lots.draw_phase import DrawPhase
-from sordino.lots.draw_request import DrawRequest, check_physical_batch
+from sordino.lots.draw_request import DrawPhase, DrawRequest, check_physical_batch
 from sordino.lots.isolated import isolated_backend, isolated_request
-from sordino.lots.loading import LotBatches, MapStyle
+from sordino.lots.loading import MapStyle
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.lot_iterator import Draws
 from sordino.lots.privacy_units import AnyUnit
 from sordino.lots.record_lengths import class_labels, gradient_lengths, records_for_samplers
+from sordino.noise_key import NoiseKey, write_secret
 from sordino.penalty import L2, prepare_backend
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
 from sordino.per_sample.model_devices import refuse_unusable_devices
-from sordino.per_sample.protocol import Backend, LossFn, PerSample
-from sordino.progress import Progress
+from sordino.per_sample.protocol import Backend, LossFn, Measuring, PerSample, Resumable
+from sordino.queries.dry_run import dry_step
 from sordino.queries.noisy_sum import Query
 from sordino.queries.with_loss import released_loss
 from sordino.refusal import Refusal
 from sordino.release.sealed import Sealed, reseal
-from sordino.release.vectors import Grads, divide_
+from sordino.release.vectors import Grads
+from sordino.replay import SAVED_FORMAT, Replay, open_saved_state, refuse_unknown_format
+from sordino.rng.streams import Rng
 from sordino.runtime_checks import LotChecks
 from sordino.sampling.record_access import Label
-from sordino.sampling.sampler import Draw, Sampler
+from sordino.sampling.sampler import Sampler
 from sordino.sampling.size_disclosure import size_not_covered
-from sordino.saved import StatesAndCopies
+
+NOTHING_LEFT_SINCE = "nothing of the lots drawn after the loaded state was saved has left the process that drew them"
+"""The user's word for what no saved state can know."""
 
 _HELD_BYTES, _HELD_RECORDS = 1 << 28, 256
 """Largest size, in bytes and in records, of the per-sample gradients that an isolated run holds at once."""
 
 
-class Private(Declarations, StatesAndCopies):
+@dataclass(frozen=True, eq=False)
+class RunInside:
+    """The parts and secrets of a run, for audits; `Private.open_for_audit` returns it.
+
+    Privacy:
+        Noise, draws and records are as secret as the data. Nothing of them may leave the process.
+
+    """
+
+    model: nn.Module
+    loss_fn: LossFn
+    query: Query
+    penalty: L2 | None
+    backend: Backend
+    noise_state: Mapping[str, Any]
+    """Key and position of the noise, as `Rng.replay` takes them."""
+    draw_stream: Rng | None
+    """The stream that the lots of the current call of `draws` are drawn from; None before the first."""
+    draw_position: int
+    """How many lots of that call were drawn."""
+    records: NDArray[np.int64] | None
+    """The records of the lot drawn last."""
+
+
+class Private:
     """Trains `model` privately: draws lots, writes noisy gradients to `.grad`, says what can be claimed.
 
     A loss with one number per record, a query, lots in place of batches, and any optimizer of torch:
@@ -103,6 +142,8 @@ class Private(Declarations, StatesAndCopies):
 
     """
 
+    # ------------------------------------------------------------------------------------------------- creating a run
+
     def __init__(
         self,
         model: nn.Module,
@@ -133,36 +174,51 @@ class Private(Declarations, StatesAndCopies):
         self._accountant: Accountant = PLD() if accountant is None else accountant
         self._ledger = ledger_for(model, ledger)
         # All randomness of the run comes from one key, which is the same on all ranks.
-        root = self._distributed.create_root_stream(seed, self._ledger)
-        by_shapes = self._distributed.ranks is not None
-        self._progress = Progress(root, query, self._backend, self._ledger, self._distributed.create_stream, by_shapes)
+        self._root = self._distributed.create_root_stream(seed, self._ledger)
+        self._noise, self._forward = self._root.child("noise"), self._root.child("forward")
+        # Ranks choose formulas and batch sizes by shapes alone, and so does a run whose key was saved: a stopwatch would
+        # choose otherwise on another rank, or in a replay.
+        self._by_shapes = self._distributed.ranks is not None
         self._checks = LotChecks(
-            model, self._lot_gradients, self._ledger, root.child("standing test"), self._distributed.ranks
+            model, self._lot_gradients, self._ledger, self._root.child("standing test"), self._distributed.ranks
         )
+        # How far the run has come. All of this is in its saved state.
+        self._query_state: State = query.init()
+        self._ledger_section: str | None = None  # taken with the first draw: a loaded state brings its own
+        self._steps = 0
+        self._phases_begun = 0  # calls of draws that have begun
+        self._phase: DrawPhase | None = None  # of the last draw
+        self._resumed_phase: DrawPhase | None = None  # of a loaded state, to go on with
+        self._physical_batch: int | None = None
+        self._diverged: Diverged | None = None
+        # The rest is not saved.
+        self._times_loaded = 0
         self._live_epsilon: LiveEpsilon | None = None
         self._last_lot: Lot | None = None
-        self.kept: Mapping[str, Sealed[Grads]] = {}  # what the query handed out besides its last release
         self._last_records: NDArray[np.int64] | None = None  # of that lot
+        self.kept: Mapping[str, Sealed[Grads]] = {}  # what the query handed out besides its last release
 
     @property
     def steps(self) -> int:
         """Lots drawn so far, used or not."""
-        return self._progress.steps
+        return self._steps
 
     @property
     def diverged(self) -> Diverged | None:
         """The step at which training left the finite numbers, if it did; no lot is drawn after it."""
-        return self._progress.diverged
+        return self._diverged
 
     @property
     def loss(self) -> float | None:
         """The noisy mean loss of the last lot, released and charged by a query that is `WithLoss`; None before it."""
-        return released_loss(self._query, self._progress.state)
+        return released_loss(self._query, self._query_state)
 
     @property
     def event(self) -> Event:
         """Everything done to the data so far, by this and by whatever shares its ledger."""
         return self._ledger.event()
+
+    # --------------------------------------------------------------------------------------------------- drawing lots
 
     def draws(
         self,
@@ -212,66 +268,121 @@ class Private(Declarations, StatesAndCopies):
             "physical_batch": physical_batch,
             "isolate": self._isolate,
         }
-        request = self._distributed.agree_on_request(make_request, self._progress, settings)
+        request = self._distributed.agree_on_request(make_request, self._facts_for_ranks(), settings)
+        given_chunk = check_physical_batch(physical_batch) or self._physical_batch
         if self._isolate:
-            request, chunk = self._isolate_request(request, physical_batch)
-            self._disclose_size(request, expected_batch)
-            return Draws(request.steps, self._generate_lots(request, chunk))
-        # Probe the loss on the first records, then choose how many records are processed at once.
-        probe_batch = self._lot_gradients.probe_first_records(request.load_first)
-        given_chunk = check_physical_batch(physical_batch) or self._progress.chunk
-        by_shapes = self._progress.by_shapes
-        chunk = given_chunk or self._distributed.choose_physical_batch(
-            self._lot_gradients, probe_batch, request.expected, by_shapes=by_shapes
-        )
-        self._disclose_size(request, expected_batch)
-        return Draws(request.steps, self._generate_lots(request, chunk))
-
-    def _disclose_size(self, request: DrawRequest, expected_batch: float | None) -> None:
-        """Names the dataset's size as not covered where the run's public numbers tell it."""
+            # Records are read one by one, and so many of their gradients are held at once.
+            self._checks.is_isolated = True
+            most_held = max(1, _HELD_BYTES // self._backend.sample_bytes(self._model))
+            chunk = given_chunk or min(most_held, _HELD_RECORDS)
+            request = isolated_request(request, self._ledger.declare)
+        else:
+            # Probe the loss on the first records, then choose how many records are processed at once.
+            probe_batch = self._lot_gradients.probe_first_records(request.load_first)
+            chunk = given_chunk or self._distributed.choose_physical_batch(
+                self._lot_gradients, probe_batch, request.expected, by_shapes=self._by_shapes
+            )
+        # Name the dataset's size as not covered where the run's public numbers tell it.
         for name in (*size_not_covered(request.sampler, request.n, expected_batch), *request.not_covered):
             self._ledger.disclose(name)
-
-    def _isolate_request(self, request: DrawRequest, physical_batch: int | None) -> tuple[DrawRequest, int]:
-        """Returns the request with records read one by one, and how many of their gradients are held at once."""
-        self._checks.is_isolated = True
-        most_held = max(1, _HELD_BYTES // self._backend.sample_bytes(self._model))
-        chunk = check_physical_batch(physical_batch) or self._progress.chunk or min(most_held, _HELD_RECORDS)
-        return isolated_request(request, self._ledger.declare), chunk
+        return Draws(request.steps, self._generate_lots(request, chunk))
 
     def _generate_lots(self, request: DrawRequest, chunk: int) -> Generator[Lot, None, None]:
         """Yields the lots of one call of `draws`.
 
         The phase begins with the first lot, so a call of `draws` whose lots are never asked for draws nothing.
         """
-        run, loads = self._progress, self._progress.times_loaded
+        times_loaded = self._times_loaded
         # Begin or resume the phase, and tell the ledger which records are used from here on.
-        phase = run.begin_phase(request.sampler, request.n, chunk)
-        self._ledger.uses(request.local_data[0], request.unit, request.declared)
+        phase = self._begin_phase(request.sampler, request.n, chunk)
+        (local_data, local_count), local_reader = request.local_data, request.local_reader
+        self._ledger.uses(local_data, request.unit, request.declared)
         records = records_for_samplers(
             request.n, request.load, chunk, self._compute_gradients, self._lot_gradients.gathered_parameters
         )
-        draws = request.generate_draws(phase, records, run.root, chunk)
+        draws = request.generate_draws(phase, records, self._root, chunk)
         remaining = request.steps
         try:
-            while not self._distributed.has_diverged(run):  # before the next lot is drawn, and after the last
-                run.refuse_stale_draws(loads)
-                self._checks.tripwire.check_parameters(numbers=False)  # `backward` looks at those
-                # Draw the next lot. It is charged in `_charge_and_create_lot`, before any record of it is computed on.
-                draw, loaded, indices = next(draws, (None, None, None))
-                if draw is None or loaded is None or indices is None:
+            while not self._has_diverged():  # before the next lot is drawn, and after the last
+                if times_loaded != self._times_loaded:
+                    raise Refusal(
+                        "a state was loaded after these draws began: call draws() again, which goes on from it"
+                    )
+                drawn = next(draws, None)
+                if drawn is None:
                     break
                 remaining -= 1
                 self._checks.is_last_of_loop = phase.ended = remaining == 0
-                lot = self._charge_and_create_lot(phase, draw, loaded, request.expected)
+                # From the first draw on the parameters change by released gradients only.
+                if self._ledger_section is None:
+                    self._checks.begin_watching()
+                    self._ledger_section = self._ledger.new_section()
+                # Charge the draw before anything of it is computed. The charge is the event of a dry run, until the
+                # release replaces it by its own.
+                lot = drawn.make_lot(self._steps, request.expected, self._ledger)
+                planned = partial(_planned_event, self._query, self._query_state, request.expected, self._backend)
+                self._ledger.open(
+                    drawn.draw.amplify,
+                    planned,
+                    drawn.pass_name,
+                    drawn.draw.bins,
+                    self._ledger_section,
+                    spent=drawn.draw.spent,
+                )
+                self._steps, self._phase = self._steps + 1, phase
+                self._last_lot, self._last_records = lot, drawn.draw.indices
                 self._checks.note_lot(
-                    run.ledger_section or "", lot.step, request.local_reader, indices, request.local_data[1], chunk
+                    self._ledger_section, lot.step, local_reader, drawn.local_indices, local_count, chunk
                 )
                 yield lot
-            if self._distributed.compare_at_end(run):
-                self._checks.before_claim()  # all ranks are here, and one may ask for the claim alone
+            # All ranks are here at the end, and one of them may ask for the claim alone.
+            if self._distributed.ranks is not None:
+                self._distributed.compare_at_end(self._facts_for_ranks())
+                self._checks.before_claim()
         finally:
             self._checks.tripwire.is_looping, phase.ended = False, True
+
+    def _begin_phase(self, sampler: Sampler, n: int, chunk: int) -> DrawPhase:
+        """Returns a new phase of draws, or the one that these draws go on with.
+
+        A state that was loaded goes on with the phase it was saved in. A run that can be replayed goes on with its last
+        phase too, once that has ended: its replay, from a state in the middle, would do so, and must draw the same.
+        """
+        source, saved, last_phase = (repr(sampler), n), self._resumed_phase, self._phase
+        # Sampler and dataset must be those of the phase: other draws begin a phase of their own.
+        if saved is not None and saved.source == source:
+            phase = saved
+        elif self._by_shapes and last_phase is not None and last_phase.ended and last_phase.source == source:
+            phase = last_phase
+        else:
+            phase = DrawPhase(self._phases_begun, source)
+        phase.ended = False
+        self._phases_begun = max(self._phases_begun, phase.number + 1)
+        self._phase, self._resumed_phase, self._physical_batch = phase, None, chunk
+        return phase
+
+    def _has_diverged(self) -> bool:
+        """Returns whether training is over because a parameter, which is public, is not finite any more.
+
+        It also voids the claim if a parameter was changed other than by a step on released gradients.
+        """
+        if self._diverged is None:
+            name = self._checks.before_draw(self._distributed)
+            if name is not None and not self._steps:
+                raise Refusal(
+                    f"parameter {name!r} is not finite before the first step.\n"
+                    "A step would make every other parameter so too.\n"
+                    "Look at how it was initialised, and give it finite values."
+                )
+            self._diverged = None if name is None else Diverged(self._steps - 1, f"parameter {name!r}")
+        return self._diverged is not None
+
+    def _facts_for_ranks(self) -> RunFacts:
+        """Returns what the ranks of a distributed run compare about the run itself."""
+        streams = (self._root, self._noise, self._forward)
+        return RunFacts(self._query, self._query_state, self._steps, streams, self._ledger)
+
+    # -------------------------------------------------------------------------------------- clipping, noise and claim
 
     def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
         """Asks the query of a lot and writes the noisy mean to `.grad`.
@@ -292,17 +403,20 @@ class Private(Declarations, StatesAndCopies):
             lot = Lot(-1, Sealed(0), float(max(1, batches.batch_size(lot))), partial(iter, [lot]))
         else:
             self._refuse_old_lot(lot)
-        self._checks.before_backward(lot_was_drawn=lot is self._last_lot)
+        lot_was_drawn = lot is self._last_lot
+        self._checks.before_backward(lot_was_drawn=lot_was_drawn)
         # Compute the per-sample gradients in batches and let the query clip, sum and release them.
-        losses: list[Tensor] = []
-        run = self._progress
-        with self._lot_gradients.seeded_passes(self._progress.forward), ExitStack() as put_back:
-            records = self._last_records if lot is self._last_lot else None
-            ranked = self._distributed.share_lot(run, lot, records, self._lot_gradients)
-            grads = self._lot_gradients.as_query_input(lot, losses, put_back, records, ranked)
-            release, run.state = self._query(grads, run.state, lot.expected_batch, run.noise)
+        records = self._last_records if lot_was_drawn else None
+        join_ranks = None
+        if self._distributed.ranks is not None:
+            join_ranks = partial(
+                self._distributed.share_lot, self._facts_for_ranks(), lot, records, self._lot_gradients
+            )
+        release, self._query_state, losses = self._lot_gradients.ask_query(
+            self._query, self._query_state, lot, records, self._noise, self._forward, self._ledger, join_ranks
+        )
         # Enter the event of the release, and keep what the query hands out besides it sealed.
-        self._ledger.release(release.event, run.ledger_section or "")
+        self._ledger.release(release.event, self._ledger_section or "")
         self.kept = {name: reseal(value, self._ledger) for name, value in release.kept.items()}
         self._checks.after_query()
         # A bounded sum is finite, so only what has no proof is looked at. What is not finite is not handed on.
@@ -312,11 +426,25 @@ class Private(Declarations, StatesAndCopies):
             else None
         )
         if not_finite_name is None:
-            divide_(release.value, lot.expected_batch / release.divided_by)
-            self._checks.tripwire.write_gradients(release.value)
+            self._checks.tripwire.write_gradients(release.value, lot.expected_batch / release.divided_by)
         else:
-            run.diverged = Diverged(lot.step, f"the gradient of parameter {not_finite_name!r}")
-        return Sealed(losses[0] if len(losses) == 1 else torch.cat(losses), self._ledger)
+            self._diverged = Diverged(lot.step, f"the gradient of parameter {not_finite_name!r}")
+        return losses
+
+    def _refuse_old_lot(self, lot: Lot) -> None:
+        """Raises Refusal unless `lot` is the one that this run drew last."""
+        if lot is not self._last_lot:
+            raise Refusal(
+                "this lot is not the one drawn last.\n"
+                "A lot can be used until the next is drawn, by the Private that drew it.\n"
+                "Call private.backward(lot) before the loop goes on."
+            )
+
+    def _compute_gradients(self, batch: Any) -> PerSample:
+        """Computes per-sample gradients of `batch` at the current parameters, using the run's own RNG."""
+        self._lot_gradients.refresh_inventory()
+        with self._lot_gradients.seeded_passes(self._forward):
+            return self._lot_gradients.compute_gradients(batch)
 
     def lengths(self, lot: Lot) -> Sealed[Tensor]:
         """Returns the gradient lengths of a lot's records at the current model, sealed; this takes one more pass over
@@ -367,22 +495,243 @@ class Private(Declarations, StatesAndCopies):
             self._live_epsilon = LiveEpsilon(delta)
         return self._live_epsilon(self._ledger.event(), self._ledger.coordinates)
 
-    def _charge_and_create_lot(self, phase: DrawPhase, draw: Draw, loads: LotBatches, expected: float) -> Lot:
-        """Charges a draw and creates its lot; nothing of it has been computed yet."""
-        run = self._progress
-        if run.ledger_section is None:  # the first: from here on the parameters change by released gradients only
-            self._checks.begin_watching()
-        self._last_lot = Lot(run.steps, Sealed(len(draw.indices), self._ledger), expected, loads, loads.most)
-        self._last_records = draw.indices
-        run.charge_draw(phase, draw, expected, self._lot_gradients.named)
-        return self._last_lot
+    # --------------------------------------------------------------------------- what the user declares about the loop
 
-    def _refuse_old_lot(self, lot: Lot) -> None:
-        if lot is not self._last_lot:
-            raise Refusal("this lot is not the one drawn last: it can be used until the next is, by whoever drew it")
+    @contextmanager
+    def post_processing(self, why: str) -> Iterator[None]:
+        """Allows parameters and released gradients to be changed inside, by released values alone; the claim says so.
 
-    def _compute_gradients(self, batch: Any) -> PerSample:
-        """Computes per-sample gradients of `batch` at the current parameters, using the run's own RNG."""
-        self._lot_gradients.refresh_inventory()
-        with self._lot_gradients.seeded_passes(self._progress.forward):
-            return self._lot_gradients.compute_gradients(batch)
+            with private.post_processing("average of the last steps"):
+                average.copy_to(model)
+
+        Args:
+            why: in words; printed with the claim, which rests on it.
+
+        Privacy:
+            Free, if only released values go into it. That is your word.
+
+        """
+        if not isinstance(why, str) or not why.strip():
+            raise ValueError(f"{why!r}: say in words what is done to released values; it is printed with the claim")
+        self._ledger.declare(f"post-processing of released values, by declaration: {why.strip()}")
+        with self._checks.tripwire.post_processing():
+            yield
+
+    @contextmanager
+    def public(self, name: str) -> Iterator[None]:
+        """Allows backward passes and steps inside on data that you declare public; the claim names them as not covered.
+
+            with private.public("ImageNet"):
+                loss.backward()
+                optimizer.step()
+
+        Args:
+            name: which data; printed with the claim.
+
+        Privacy:
+            The claim is about the private records alone, and says so.
+
+        """
+        self._ledger.disclose(f"steps on data declared public: {name}")
+        with self._checks.tripwire.public():
+            yield
+
+    # ------------------------------------------------------------------------------------------- saving and loading
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns ledger and position, as JSON but for tensors of a query's state. It does not hold the noise key.
+
+        It can go wherever the model goes: everything in it is public, or released, or encrypted under the run's key. Of
+        several `draws` in turn, the last can be gone on with.
+        """
+        phase, is_repeatable = self._phase, self._is_repeatable()
+        # What a sampler remembers tells about records, so it is encrypted together with the positions of the streams.
+        memory = None if phase is None or phase.memory is None else phase.memory()
+        counters = {"root": self._root.counter, "noise": self._noise.counter, "forward": self._forward.counter}
+        return {
+            "format": SAVED_FORMAT,
+            "ledger": self._ledger.state_dict(),
+            "page": self._ledger_section,
+            "query": repr(self._query),
+            "state": gather_nested(self._query_state),
+            "encrypted": self._noise_key().encrypt({"counters": counters, "memory": memory}),
+            "remembers_records": memory is not None,
+            "repeatable": is_repeatable,
+            "environment": environment.current_environment() if is_repeatable else None,
+            "steps": self._steps,
+            "phases": self._phases_begun,
+            "phase": -1 if phase is None else phase.number,
+            "position": 0 if phase is None else phase.position,
+            "source": None if phase is None else phase.source,
+            "physical_batch": self._physical_batch,
+            "diverged": None if self._diverged is None else [self._diverged.step, self._diverged.what],
+            "backend": self._backend.state_dict() if isinstance(self._backend, Resumable) else None,
+            **self._checks.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
+        """Continues a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
+
+        The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere,
+        used those of the old one. So a pass that was begun is charged once more, for its rest, and a sampler that
+        remembers records asks them anew. Lots that were drawn after the state was saved are not in it; the claim says
+        that it rests on nothing of them having left. With a `Replay` the key is that of its `secret`, and the run goes
+        on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
+        """
+        self._load_state(state, replay)
+        if replay is None and self._steps:
+            self._ledger.declare(NOTHING_LEFT_SINCE)
+
+    def _load_state(self, state: Mapping[str, Any], replay: Replay | None) -> None:
+        """Loads a state where it is known what was drawn since: nothing, or what a write-ahead ledger says."""
+        # Everything that may be refused comes before the first change.
+        refuse_unknown_format(state)
+        streams, memory = open_saved_state(
+            state, replay, self._noise_key, measures=self._backend_measures(), by_shapes=self._by_shapes
+        )
+        self._ledger.load_state_dict(state["ledger"])
+        self._ledger_section = state["page"]
+        if state["query"] == repr(self._query):  # another query begins anew; what the old one did stays in the ledger
+            self._query_state = state["state"]
+        # Noise must not be used twice: only a replay uses the saved streams again.
+        if replay is None or streams is None:
+            self.renew(draws=True)
+        else:
+            self._root, self._noise, self._forward = streams
+            if not replay.entered:
+                self._ledger.disclose(f"{claims.REPLAYED}: {replay.because}")
+        self._steps, self._phases_begun = state["steps"], state["phases"]
+        # The next draws go on with the saved phase. The rest of a pass that comes from a new key is not of that pass, and
+        # a sampler that remembers records begins anew where that memory cannot be read.
+        resumed_phase = None
+        was_forgotten = memory is None and state.get("remembers_records", False)
+        if state["source"] is not None and not was_forgotten:
+            number, source = state["phase"] if replay else self._phases_begun, (state["source"][0], state["source"][1])
+            resumed_phase = DrawPhase(number, source, state["position"], None if memory is None else lambda: memory)
+        self._phase = self._resumed_phase = resumed_phase
+        self._physical_batch = state["physical_batch"]
+        self._diverged = Diverged(*state["diverged"]) if state.get("diverged") else None
+        if state.get("backend") is not None and isinstance(self._backend, Resumable):
+            self._backend.load_state_dict(state["backend"])
+        if replay is not None:
+            self._stop_measuring()
+        self._times_loaded += 1
+        self._checks.resume_from(state, self._root.child("standing test"), replayed=replay is not None)
+
+    def renew(self, *, draws: bool) -> None:
+        """Replaces the noise by noise that was never used before, for a run that goes on otherwise than it did.
+
+        With `draws` the lots to come are new too. Without it they are the ones that the loaded state would have drawn,
+        so that the rest of a pass over the data still belongs to that pass.
+        """
+        new_root = self._distributed.create_stream()
+        self._noise, self._forward = new_root.child("noise"), new_root.child("forward")
+        if draws:
+            self._root = new_root
+
+    def secret_state(self) -> dict[str, Any]:
+        """Returns the run's noise key as JSON. Whoever reads it can subtract the noise: it is as secret as the data.
+
+        It is needed for a `Replay` and for nothing else. States that are saved from here on can be replayed, because
+        from here on nothing is measured: formulas and batch sizes are chosen by shapes alone, which a replay repeats.
+        """
+        self._stop_measuring()
+        return self._noise_key().to_table()
+
+    def save_secret(self, folder: str | Path) -> Path:
+        """Writes the run's noise key to `SECRET-noise-key-do-not-share.json` in a folder, and returns the file's path.
+
+        Only its owner can read the file, and the folder's `.gitignore` names it. Call this once, before the first state
+        is saved that may be replayed, and again after a state was loaded without a `Replay`, which makes a new key.
+        Delete the file when the run is over.
+        """
+        return write_secret(folder, self.secret_state())
+
+    def _noise_key(self) -> NoiseKey:
+        return NoiseKey.of_streams(self._root, self._noise, self._forward)
+
+    def _stop_measuring(self) -> None:
+        """Stops measuring. What was measured so far stays chosen, and is in every state that is saved from here on."""
+        self._by_shapes = True
+        if isinstance(self._backend, Measuring):
+            self._backend.choose_by_shapes()
+
+    def _backend_measures(self) -> bool:
+        return isinstance(self._backend, Measuring) and self._backend.measures
+
+    def _is_repeatable(self) -> bool:
+        """Returns whether what follows from here is a function of key, data, model and settings, and of no clock."""
+        return self._by_shapes or (not self._backend_measures() and self._physical_batch is not None)
+
+    # ------------------------------------------------------------------------------------------- copies and audits
+
+    def __copy__(self) -> Self:
+        """Returns another run on the same model, in the same ledger, with noise of its own."""
+        return self._create_twin(self._model)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Returns another run on a copy of the model; it writes in the same ledger, and its noise is its own."""
+        return self._create_twin(copy.deepcopy(self._model, memo))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Private cannot be pickled, its noise must not be in two places: save its state_dict()")
+
+    def _create_twin(self, model: nn.Module) -> Self:
+        """Returns a second run on `model` that shares the ledger and continues this run's position with a new key."""
+        twin = type(self)(
+            model,
+            self._loss_fn,
+            self._query,
+            penalty=self._lot_gradients.penalty,
+            backend=self._backend,
+            accountant=self._accountant,
+            ledger=self._ledger,
+            mesh=self._distributed.ranks,
+            isolate=self._isolate,
+        )
+        # The twin takes a ledger section of its own, and its query state must not be shared.
+        state = self.state_dict()
+        twin._load_state({**state, "page": None, "state": copy.deepcopy(state["state"])}, None)
+        return twin
+
+    def open_for_audit(self) -> RunInside:
+        """Returns the parts and the secrets of the run as they are now, for audits that compute them a second time.
+
+        Privacy:
+            It voids nothing, as `secret_state` does not: what an audit prints must be differences and verdicts, never
+            these values.
+
+        """
+        phase = self._phase
+        return RunInside(
+            model=self._model,
+            loss_fn=self._loss_fn,
+            query=self._query,
+            penalty=self._lot_gradients.penalty,
+            backend=self._backend,
+            noise_state=self._noise.state_dict(),
+            draw_stream=None if phase is None else self._root.child("draws", phase.number),
+            draw_position=0 if phase is None else phase.position,
+            records=self._last_records,
+        )
+
+    def restart_query(self, noise: Rng | None = None) -> None:
+        """Puts the query back to its first state and leaves the lot drawn last untested, for trials of an audit.
+
+        Args:
+            noise: takes the place of the run's noise, so that two trials can be compared at the same coins.
+
+        Privacy:
+            Voids the claim: the noise may be known, and one lot may be asked more often than is charged.
+
+        """
+        self._ledger.void("the query was put back to its first state, for a trial of an audit")
+        self._query_state = self._query.init()
+        self._checks.skip_test_of_lot()
+        if noise is not None:
+            self._noise = noise
+
+
+def _planned_event(query: Query, state: State, expected_batch: float, backend: Backend) -> Event:
+    """Returns the event of a dry run of the query, which is what a draw costs on which nothing is released."""
+    return dry_step(query, state, expected_batch, backend)[0]

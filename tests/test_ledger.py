@@ -102,9 +102,9 @@ def test_state_goes_through_json():
 
 def test_pages_have_draws_of_their_own():
     ledger = Ledger()
-    one, other = ledger.page(), ledger.page()
-    ledger.open(halved, planned, page=one)
-    ledger.open(lambda event: event, planned, page=other)
+    one, other = ledger.new_section(), ledger.new_section()
+    ledger.open(halved, planned, section=one)
+    ledger.open(lambda event: event, planned, section=other)
     ledger.release(Gaussian(3.0), one)
     ledger.release(Gaussian(2.0), other)
     ledger.release(Gaussian(7.0))  # on the whole data
@@ -113,20 +113,20 @@ def test_pages_have_draws_of_their_own():
 
 def test_passes_of_different_pages_are_different_passes():
     ledger = Ledger()
-    for page in (ledger.page(), ledger.page()):
-        ledger.open(lambda event: event, planned, "0", page=page)
+    for section in (ledger.new_section(), ledger.new_section()):
+        ledger.open(lambda event: event, planned, "0", section=section)
     assert ledger.event() == Repeat(Shuffle(Gaussian(1.0)), 2)
 
 
 def test_a_state_is_loaded_once_and_a_new_page_after_it_is_new():
     ledger = Ledger()
-    ledger.open(halved, planned, "0", page=ledger.page())
+    ledger.open(halved, planned, "0", section=ledger.new_section())
     saved = ledger.state_dict()
     other = Ledger()
     other.load_state_dict(saved)
     other.load_state_dict(saved)
     assert other.event() == ledger.event()
-    assert other.page() == ledger.page() == "1"
+    assert other.page() == ledger.new_section() == "1"
     other.release(Gaussian(2.0))
     with pytest.raises(ValueError, match="not empty"):
         other.load_state_dict(saved)
@@ -142,7 +142,9 @@ def test_there_is_no_way_to_take_an_entry_back():
         "void",
         "disclose",
         "disclosed",
-        "noised",
+        "record_coordinates",
+        "new_section",
+        "noised",  # the name of `record_coordinates` in 0.2
         "coordinates",
         "declare",
         "count",

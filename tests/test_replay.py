@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.ledger.claims import REPLAYED
+from sordino.private import NOTHING_LEFT_SINCE
 from sordino.rng.streams import Rng
-from sordino.saved import NOTHING_LEFT_SINCE
 from tests.problems import linear, network, private
 
 NOBODY = TensorDataset(torch.zeros(1, 6), torch.zeros(1).long())

@@ -207,7 +207,7 @@ def state_of_0_2(run):
     """A state as version 0.2 saved it: streams and memory in the clear."""
     state = {name: value for name, value in run.state_dict().items() if name not in ("encrypted", "repeatable")}
     del state["environment"], state["remembers_records"]
-    streams = {name: getattr(run._run, name).state_dict() for name in ("root", "noise", "forward")}
+    streams = {name: getattr(run, f"_{name}").state_dict() for name in ("root", "noise", "forward")}
     return json.loads(json.dumps({**state, **streams, "format": 3, "memory": None}))
 
 

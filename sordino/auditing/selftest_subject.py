@@ -64,8 +64,8 @@ class Pieces:
     @staticmethod
     def of(private: Private, sampler: Sampler | None = None) -> Pieces:
         """Returns the pieces of a run that was set up; lots are drawn by `sampler`."""
-        passes = private._lot_gradients
-        return Pieces(private._model, private._loss_fn, private._query, sampler, passes.penalty, private._backend)
+        inside = private.open_for_audit()
+        return Pieces(inside.model, inside.loss_fn, inside.query, sampler, inside.penalty, inside.backend)
 
     def private(self, seed: int | None = None, *, backend: Backend | None = None) -> Private:
         """Returns another run of these pieces, on a copy of the model, with its own ledger."""
@@ -146,6 +146,7 @@ class Trial:
     def __init__(self, pieces: Pieces, records: Sequence[Any], *, seed: int | None = None) -> None:
         self.pieces, self.records = pieces, records
         self.private = pieces.private(seed)
+        self.model = self.private.open_for_audit().model
         self.releases: list[list[SeenRelease]] = []
         self.written: list[Grads] = []
         self.choices = 0
@@ -167,7 +168,6 @@ class Trial:
         differ only in the values before release.
         """
         private = self.private
-        names = {id(p): name for name, p in private._model.named_parameters()}
         given = GivenLots(tuple(tuple(lot) for lot in lots))
 
         def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
@@ -195,12 +195,11 @@ class Trial:
             )
             for lot in drawn:
                 self.releases.append([])
-                private._progress.state = self.pieces.query.init()  # the same question every time
-                if not noisy:  # a query's own coins are the same too: worlds are compared at one outcome of them
-                    private._progress.noise = Rng.from_seed(1)
-                private._checks._guard._lot = None  # the neighbour test is made where the pieces draw for themselves
+                # The same question every time. Without noise a query's own coins are the same too, so that worlds are
+                # compared at one outcome of them. The neighbour test is made where the pieces draw for themselves.
+                private.restart_query(noise=None if noisy else Rng.from_seed(1))
                 private.backward(lot)
-                grads = {names[id(p)]: p.grad for p in private._model.parameters() if p.grad is not None}
+                grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
                 self.written.append({name: grad.detach().clone() for name, grad in grads.items()})
         return self
 

@@ -109,10 +109,13 @@ class Ledger:
         """Pickles the ledger by its state: another process has a ledger of its own from here on."""
         return _load_ledger, (self.state_dict(),)
 
-    def page(self) -> str:
+    def new_section(self) -> str:
         """Returns the name of a new section, for one more thing that will be done to the data."""
         self._sections += 1
         return str(self._sections - 1)
+
+    page = new_section
+    """The name that `new_section` had in 0.2; it goes away in 0.4."""
 
     def open(
         self,
@@ -120,22 +123,36 @@ class Ledger:
         planned: Callable[[], Event],
         cover: str | None = None,
         bins: int | None = None,
-        page: str = "",
+        section: str = "",
+        *,
+        spent: Iterable[Event] = (),
     ) -> None:
-        """Opens a draw in a section of the ledger, and closes the one before it there."""
-        self.close(page)
-        self._open[page] = _OpenDraw(amplify, planned, None if cover is None else f"{page}/{cover}", bins)
+        """Opens a draw in a section of the ledger, and closes the one before it there.
 
-    def close(self, page: str = "") -> None:
+        Args:
+            amplify: what the sampler makes of an event on this draw.
+            planned: returns the event that is charged if nothing is released on the draw.
+            cover: the name of the pass over the data that the draw belongs to; None if it belongs to none.
+            bins: the number of draws of that pass, if each record chose one of them for itself.
+            section: whose draw it is.
+            spent: events of making the draw, which are of all of the data.
+
+        """
+        self.close(section)
+        for event in spent:
+            self.release(event, section)
+        self._open[section] = _OpenDraw(amplify, planned, None if cover is None else f"{section}/{cover}", bins)
+
+    def close(self, section: str = "") -> None:
         """Closes the open draw of a section: nothing more will be released on it."""
-        draw = self._open.pop(page, None)
+        draw = self._open.pop(section, None)
         if draw is not None:
             self._append(draw.to_entry())
 
-    def release(self, event: Event, page: str = "") -> None:
+    def release(self, event: Event, section: str = "") -> None:
         """Enters a release on the section's open draw; with no draw open there, on all of the data."""
-        if page in self._open:
-            self._open[page].released.append(event)
+        if section in self._open:
+            self._open[section].released.append(event)
         else:
             self._append(LedgerEntry(canonical(event), 1))
 
@@ -153,9 +170,9 @@ class Ledger:
         """Records the user's word for something; the claim will say that it rests on it."""
         self._declared[what] = None
 
-    def count(self, page: str, counts: LotCounts) -> None:
+    def count(self, section: str, counts: LotCounts) -> None:
         """Records what became so far of the lots that were drawn in a section."""
-        self._counts[page] = counts
+        self._counts[section] = counts
 
     def uses(self, dataset: Any, unit: str = _RECORD, declared: str = "") -> None:
         """Enters that these records are used, in units; other ledgers that they are used under will be named.
@@ -190,6 +207,9 @@ class Ledger:
     def record_coordinates(self, coordinates: int) -> None:
         """Records that noise is added to so many numbers at once, because the cost of its end grows with them."""
         self._coordinates = max(self._coordinates, coordinates)
+
+    noised = record_coordinates
+    """The name that `record_coordinates` had in 0.2; it goes away in 0.4."""
 
     @property
     def coordinates(self) -> int:
@@ -246,7 +266,7 @@ class Ledger:
             "pages": self._sections,
             "disclosed": list(self._disclosed),
             "declared": list(self._declared),
-            "counts": {page: list(counts) for page, counts in self._counts.items()},
+            "counts": {section: list(counts) for section, counts in self._counts.items()},
             "coordinates": self._coordinates,
             "unit": self._unit,
         }

@@ -36,6 +36,7 @@ from sordino.ledger import claims, released_gradients
 from sordino.ledger.lineage import Lineage, find_unnamed_past
 from sordino.ledger.parameter_watch import Buffers, ParameterWatch
 from sordino.refusal import Refusal
+from sordino.release.vectors import divide_
 
 if TYPE_CHECKING:
     from sordino.ledger.ledger import Ledger
@@ -177,8 +178,12 @@ class Tripwire:
             self._void(_PARAMETER.format(name) if moved is None else _MOVED.format(*moved))
             self.trust()  # said once
 
-    def write_gradients(self, released: Mapping[str, Tensor]) -> None:
-        """Sets released gradients, by the parameters' names, and remembers what they looked like."""
+    def write_gradients(self, released: dict[str, Tensor], divide_by: float = 1.0) -> None:
+        """Sets released gradients, by the parameters' names, and remembers what they looked like.
+
+        They are divided by a public number, such as the expected batch, before that.
+        """
+        divide_(released, divide_by)
         written = []
         for name, p in self._named.items():
             grad = released.get(name)

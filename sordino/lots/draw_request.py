@@ -1,11 +1,15 @@
-"""The request of a call of `draws`, checked before anything is drawn."""
+"""Draws: the request of a call of `draws`, checked before anything is drawn, and the phase that its lots belong to.
+
+Privacy: a pass of a shuffle is known to the ledger by the phase it belongs to. Each call of `draws` has a phase of its own,
+so lots drawn from two of them in turn are never taken for batches of one pass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +17,44 @@ from numpy.typing import NDArray
 from sordino import validate
 from sordino.lots.chunking import ONE_PROCESS, LotCutting
 from sordino.lots.data_owners import LocalRecords, Sites
-from sordino.lots.draw_phase import DrawPhase
 from sordino.lots.loading import BatchReader, Loader, LotBatches, MapStyle, Prefetch, count_records
+from sordino.lots.lot import Lot
 from sordino.lots.privacy_units import RECORD, AnyUnit, Unit, UnitLoader, as_unit
 from sordino.lots.repeated_records import SOME_EQUAL, EqualRows, charge_as_group, count_most_copies
 from sordino.refusal import Refusal
 from sordino.release.rounding import rounding_slack
+from sordino.release.sealed import Seal, Sealed
 from sordino.rng.streams import Rng
 from sordino.sampling.record_access import Records
 from sordino.sampling.sampler import Draw, Informed, Sampler, draw_lots
 
 Collate = Callable[[list[Any]], Any]
+
+
+@dataclass
+class DrawPhase:
+    """The state of one call of `draws`: a number that no other call of the run has, and its position."""
+
+    number: int
+    source: tuple[str, int]  # sampler and size of the dataset
+    position: int = 0
+    memory: Callable[[], Any] | None = None  # what an informed sampler left behind
+    ended: bool = False
+    """Whether the call has made all its lots, or was left: nobody draws from it any more."""
+
+
+class DrawnLot(NamedTuple):
+    """One draw of a phase, with what is needed to load it, to charge it and to test it."""
+
+    draw: Draw  # as it is charged
+    batches: LotBatches
+    local_indices: NDArray[np.int64]  # those of its records that are held here, numbered from 0
+    pass_name: str | None  # of the pass over the data that the draw belongs to; None if it belongs to none
+
+    def make_lot(self, step: int, expected_batch: float, seal: Seal) -> Lot:
+        """Returns the lot as the training loop sees it; opening its size is recorded by `seal`."""
+        size = Sealed(len(self.draw.indices), seal)
+        return Lot(step, size, expected_batch, self.batches, self.batches.most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +139,8 @@ class DrawRequest:
         """The reader of the records that are held here, numbered from 0."""
         return LocalRecords(self.load, self.dataset) if isinstance(self.dataset, Sites) else self.load
 
-    def generate_draws(
-        self, phase: DrawPhase, records: Records, root: Rng, chunk: int
-    ) -> Iterator[tuple[Draw, LotBatches, NDArray[np.int64]]]:
-        """Yields the draws of a phase from its position, with their batches and which of the records held here are in
-        them.
-        """
+    def generate_draws(self, phase: DrawPhase, records: Records, root: Rng, chunk: int) -> Iterator[DrawnLot]:
+        """Yields the draws of a phase from its position, and advances the phase by each."""
         stream, start = root.child("draws", phase.number), phase.position
         memory = None if phase.memory is None else phase.memory()
 
@@ -128,14 +155,17 @@ class DrawRequest:
         for k, draw in enumerate(make_draws()):
             prefetched = None if prefetch is None else prefetch.batches_of_lot(k)
             # A record that is in the dataset several times is charged as a group.
-            charged_draw = charge_as_group(draw, self.copies, self.sampler)
+            charged_draw = draw if self.copies == 1 else charge_as_group(draw, self.copies, self.sampler)
             load = self.load
             if isinstance(load, UnitLoader):
                 load = load.with_stream(root.child("records of units", phase.number, start + k))
             local_indices = (
                 self.dataset.to_local_places(draw.indices) if isinstance(self.dataset, Sites) else draw.indices
             )
-            yield charged_draw, LotBatches(draw.indices, chunk, load, self.n, prefetched, self.cutting), local_indices
+            pass_name = None if draw.cover is None else f"{phase.number}/{draw.cover}"
+            phase.position, phase.memory = phase.position + 1, draw.memory
+            lot_batches = LotBatches(draw.indices, chunk, load, self.n, prefetched, self.cutting)
+            yield DrawnLot(charged_draw, lot_batches, local_indices, pass_name)
 
 
 def _local_data_of(dataset: Any, n: int) -> tuple[Any, int]:

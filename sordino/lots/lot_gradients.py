@@ -39,6 +39,8 @@ from sordino.per_sample.seeded_forward import Seeded, set_seed
 from sordino.per_sample.spectral_norm import advance_vectors, find_spectral_vectors, keep_vectors
 from sordino.per_sample.unit_loss import UnitBatch, compute_unit_losses
 from sordino.refusal import Refusal
+from sordino.release.release import Release
+from sordino.release.sealed import Seal, Sealed
 from sordino.rng.streams import Rng
 
 _version = attrgetter("_version")
@@ -135,6 +137,11 @@ class LotGradients:
         self._names.refresh(self._inventory)
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether the parameters are divided among ranks."""
+        return self._sharded is not None
+
+    @property
     def named(self) -> dict[str, nn.Parameter]:
         """The parameters at rest by name; the dict is the same object for as long as they are the same."""
         return self._at_rest.named
@@ -226,6 +233,40 @@ class LotGradients:
             if isinstance(self.backend, Captured)
             else 0
         )
+
+    def ask_query(
+        self,
+        query: Callable[[PerSample, Any, float, Rng], tuple[Release, Any]],
+        state: Any,
+        lot: Lot,
+        records: NDArray[np.int64] | None,
+        noise: Rng,
+        forward: Rng,
+        seal: Seal,
+        join_ranks: Callable[[], RankedLot] | None = None,
+    ) -> tuple[Release, Any, Sealed[Tensor]]:
+        """Asks a query of a lot, with the random numbers of the run's own streams.
+
+        Args:
+            query: what is asked; it clips, sums and releases.
+            state: the query's state before the lot.
+            lot: the lot; its records are loaded and computed on batch by batch.
+            records: their numbers in the dataset; None where no sampler drew them.
+            noise: the stream of the noise.
+            forward: the stream of whatever the forward passes draw, such as dropout.
+            seal: records the opening of the losses.
+            join_ranks: makes the lot one that several ranks compute together; None for one process.
+
+        Returns:
+            The release, the query's next state, and the losses of the records, sealed.
+
+        """
+        losses: list[Tensor] = []
+        with self.seeded_passes(forward), ExitStack() as put_back:
+            ranked = None if join_ranks is None else join_ranks()
+            grads = self.as_query_input(lot, losses, put_back, records, ranked)
+            release, state = query(grads, state, lot.expected_batch, noise)
+        return release, state, Sealed(losses[0] if len(losses) == 1 else torch.cat(losses), seal)
 
     def as_query_input(
         self,

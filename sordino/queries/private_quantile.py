@@ -81,7 +81,7 @@ class PrivateQuantile:
         rng = new_rng() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
         quantile, event = self(Sealed(values, ledger), rng)
         # The release is entered in the ledger of the numbers, in a section of its own.
-        ledger.release(event, ledger.page())
+        ledger.release(event, ledger.new_section())
         return quantile
 
     def utility(self, values: Tensor) -> Steps:

@@ -12,7 +12,7 @@ Some things are checked at every lot, others at secret moments:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from torch import nn
 
 from sordino.distributed.process_group import Ranks
 from sordino.ledger import claims
+from sordino.ledger.divergence import first_not_finite
 from sordino.ledger.ledger import Ledger
 from sordino.ledger.lot_counts import LotCounts
 from sordino.ledger.tripwire import Tripwire
@@ -36,6 +37,14 @@ from sordino.runtime_checks.reading_check import ReadingCheck
 from sordino.runtime_checks.test_runner import NeighbourTestRunner
 
 
+class FindsOnAnyRank(Protocol):
+    """Tells a rank what the others found in their parts of a sharded model; `DistributedRun` does."""
+
+    def find_on_any_rank(self, local_finding: str | None) -> str | None:
+        """Returns what any rank found, or None."""
+        ...
+
+
 class LotChecks:
     """The checks of one run."""
 
@@ -44,7 +53,7 @@ class LotChecks:
     ) -> None:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger)
-        self._guard = NeighbourTestRunner(model, gradients, ledger.void, stream, ranks)
+        self._neighbour_tests = NeighbourTestRunner(model, gradients, ledger.void, stream, ranks)
         self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
         self._section, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
         self._kept = KeptRecords(model)
@@ -53,14 +62,15 @@ class LotChecks:
         )
         self.is_isolated = False  # every record is run by itself, so there is nothing to test
         self.is_last_of_loop = False  # no lot will follow the one drawn last, in this call of `draws`
+        self._parameters: Mapping[str, nn.Parameter] | None = None  # at the last draw; the ledger knows their number
         self._watch_parameters()
         ledger.watchers.add(self.before_claim)
 
     def count_lots(self) -> LotCounts:
         """Returns what became of the lots; the last is unused too if no step used it and the loop is over."""
         last = int(not self.tripwire.release_was_used and not self.tripwire.is_looping)
-        unused, untested = self._unused + last, 0 if self.is_isolated else self._guard.untested
-        return LotCounts(self._drawn, self._guard.tested, unused, untested, self._drawn_isolated)
+        unused, untested = self._unused + last, 0 if self.is_isolated else self._neighbour_tests.untested
+        return LotCounts(self._drawn, self._neighbour_tests.tested, unused, untested, self._drawn_isolated)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the counts as JSON.
@@ -68,7 +78,7 @@ class LotChecks:
         A lot that waits for its step is lost with its gradient, which is not saved.
         """
         unused = self._unused + int(not self.tripwire.release_was_used)
-        return {"lots": [self._drawn, unused], **self._guard.state_dict()}
+        return {"lots": [self._drawn, unused], **self._neighbour_tests.state_dict()}
 
     def resume_from(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
         """Goes on from a loaded state, which has its counts.
@@ -77,12 +87,27 @@ class LotChecks:
         """
         begun = state["page"] is not None  # else it goes on as another run, with lots of its own
         self._drawn, self._unused = state.get("lots", (0, 0)) if begun else (0, 0)
-        self._guard.resume_from(state if begun else {}, stream, replayed=replayed)
+        self._neighbour_tests.resume_from(state if begun else {}, stream, replayed=replayed)
         self._reading.replace_stream(stream.child("reading"))
         self._section = state["page"] or ""
         self.tripwire.release_was_used = True
         if begun:
             self.tripwire.trust()
+
+    def before_draw(self, distributed: FindsOnAnyRank) -> str | None:
+        """Returns the name of a parameter that is not finite any more, on any rank, or None.
+
+        Parameters are public, so they may be looked at. If all are finite, the claim is voided should one have been
+        changed other than by a step on released gradients.
+        """
+        self._gradients.release_full_parameters()
+        parameters = self._parameters or dict(self._model.named_parameters())
+        name = first_not_finite(parameters)
+        if self._gradients.is_sharded:
+            name = distributed.find_on_any_rank(name)
+        if name is None:
+            self.tripwire.check_parameters(numbers=False)  # `before_backward` compares those
+        return name
 
     def note_lot(
         self, section: str, lot: int, load: BatchReader, indices: NDArray[np.int64], n: int, chunk: int
@@ -92,11 +117,19 @@ class LotChecks:
         self._section, self._drawn, self.tripwire.release_was_used = section, self._drawn + 1, False
         self._drawn_isolated += int(self.is_isolated)
         if not self.is_isolated:
-            self._guard.note_lot(lot, load, indices, n, chunk, last=self.is_last_of_loop)
+            self._neighbour_tests.note_lot(lot, load, indices, n, chunk, last=self.is_last_of_loop)
             self._reading.note_lot(lot, load, indices)
             self._read = load, indices
         self.tripwire.is_looping = True
+        # The cost of the noise's end grows with the number of coordinates.
+        if self._parameters is not self._gradients.named:
+            self._parameters = self._gradients.named
+            self._ledger.record_coordinates(sum(p.numel() for p in self._parameters.values()))
         self._record_counts()
+
+    def skip_test_of_lot(self) -> None:
+        """Leaves the lot drawn last without a neighbour test, for trials whose claim is void."""
+        self._neighbour_tests.forget_lot()
 
     def before_backward(self, *, lot_was_drawn: bool) -> None:
         """Checks the model as it is now; `lot_was_drawn` says that the lot was drawn, and may be tested."""
@@ -108,13 +141,13 @@ class LotChecks:
         self.tripwire.drop_gradients()  # the last gradients' memory is free for the next sum
         if lot_was_drawn:
             self._reading.before_backward(step_was_taken=self.tripwire.steps > 0)
-            self._guard.before_backward(inventory, step_was_taken=self.tripwire.steps > 0)
+            self._neighbour_tests.before_backward(inventory, step_was_taken=self.tripwire.steps > 0)
             self._record_counts()
 
     def after_query(self) -> None:
         """Finishes the lot's passes: makes the rest of a test, and voids the claim if a pass wrote to the model."""
         self.tripwire.accept_restored()  # a query may have moved the model and put it back
-        self._guard.after_pass()
+        self._neighbour_tests.after_pass()
         if self._gradients.written is not None:
             self._ledger.void(str(CouplingFinding(Broken.WRITTEN, self._gradients.written)))
         self._gradients.finish_passes()
@@ -127,7 +160,7 @@ class LotChecks:
         self.tripwire.check_parameters()
         over = self.is_last_of_loop or not self.tripwire.is_looping
         self._reading.before_claim(over=over)
-        self._guard.before_claim(over=over)
+        self._neighbour_tests.before_claim(over=over)
         self._name_kept_records()
         self._record_counts()
 
@@ -136,7 +169,7 @@ class LotChecks:
         self._gradients.refresh_inventory()
         self._watch_parameters()
         self.tripwire.check_parameters(numbers=False)
-        self._guard.before_log()
+        self._neighbour_tests.before_log()
         self._record_counts()
 
     def _name_kept_records(self) -> None:

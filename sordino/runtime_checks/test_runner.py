@@ -117,6 +117,10 @@ class NeighbourTestRunner:
         self._newest = number
         self._lot = _PendingTestLot(number, load, indices, n, chunk, last)
 
+    def forget_lot(self) -> None:
+        """Forgets the lot drawn last, so that it is not tested."""
+        self._lot = None
+
     def before_backward(self, inventory: Inventory, *, step_was_taken: bool) -> None:
         """Tests the lot if its moment has come, or prepares to do so after its own pass.
 

@@ -157,7 +157,7 @@ def ask(
     stream = rng.split()
     draw = charge_as_group(next(sampler.draws(n, stream.child("draws"), 0)), count_most_copies(dataset, n), sampler)
     ledger.uses(data)
-    section, noise = ledger.page(), stream.child("noise")
+    section, noise = ledger.new_section(), stream.child("noise")
     _charge_draw(ledger, draw, statistic, section)
     # Add up batch by batch; each record contributes a bounded amount.
     shape = _first_column(load(np.zeros(1, dtype=np.int64)))[:0]  # of no records: where the sums begin

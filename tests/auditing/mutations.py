@@ -24,19 +24,19 @@ TIMES = "    return noise.multiplier * bound"
 TAKE = "            total.add_chunk(part.weighted_sum(weights, into=total.next_buffer()))"
 NORMS = "    norms = part.norms()\n"
 ADD = "rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor)"
-DIVIDE = "            divide_(release.value, lot.expected_batch / release.divided_by)"
+DIVIDE = "write_gradients(release.value, lot.expected_batch / release.divided_by)"
 LOADED = """        if replay is None or streams is None:
-            self.renew_key(draws=True)
+            self.renew(draws=True)
         else:
-            self.root, self.noise, self.forward = streams
+            self._root, self._noise, self._forward = streams
             if not replay.entered:
 """
 REPLAYED = """        if replay is None:
-            self.root, self.noise, self.forward = self._noise_key().streams_at(
+            self._root, self._noise, self._forward = self._noise_key().streams_at(
                 self._noise_key().decrypt(state["encrypted"])["counters"]
             )
         else:
-            self.root, self.noise, self.forward = streams
+            self._root, self._noise, self._forward = streams
             if not replay.entered:
 """
 AFTER_SUM = """            summed = part.weighted_sum(torch.ones_like(weights))
@@ -54,7 +54,7 @@ NO_BIAS = """        some = torch.arange(len(self._names)) < len(self._names) - 
         return Norms(self._norms.squared * some, self._names)
 """
 
-SURVIVED = ("noise 0.1 % short at the door", "a choice at twice its ε", "a clip 0.05 % long")
+SURVIVED = ("noise 0.1 % short at the release", "a choice at twice its ε", "a clip 0.05 % long")
 
 MUTATIONS = (
     Mutation(SURVIVED[0], RELEASE, SCALE, SCALE + " * 0.999"),
@@ -73,13 +73,14 @@ MUTATIONS = (
              "KeyStream(self._current_key(), 0)"),
     Mutation("the same key in every run", "rng/streams.py", "return Rng(secrets.token_bytes(KEY_BYTES))",
              "return Rng(bytes(KEY_BYTES))"),
-    Mutation("noise reused after a resume", "progress.py", LOADED, REPLAYED),
+    Mutation("noise reused after a resume", "private.py", LOADED, REPLAYED),
     Mutation("noise charged at twice its multiplier", "release/noise.py", "return events.Gaussian(self.multiplier)",
              "return events.Gaussian(2 * self.multiplier)"),
     Mutation("an empty lot is not noised", RELEASE, "    " + SCALE,
              "    if not any(bool(t.any()) for t in bare.values()):\n        return Release(dict(bare), event, divide_by)\n"
              "    " + SCALE),
-    Mutation("layers' noise in other units", RELEASE, "return Release(_divide_by_factors(noised, factors), event, divide_by)",
+    Mutation("layers' noise in other units", RELEASE,
+             "return Release(_divide_by_factors(noised, factors), event, divide_by)",
              "return Release(noised, event, divide_by)"),
     Mutation("clip after the sum", WEIGH, TAKE, AFTER_SUM),
     Mutation("no clip", WEIGH, TAKE, TAKE.replace("(weights,", "(torch.ones_like(weights),")),
@@ -97,7 +98,7 @@ MUTATIONS = (
     Mutation("chunks overwritten, not added", "release/vectors.py", "self._second = chunk",
              "self._first = chunk"),
     Mutation("divided by the lot's own size", "private.py", DIVIDE,
-             "            divide_(release.value, max(1, len(self._records)) / release.divided_by)"),
+             "write_gradients(release.value, max(1, len(self._last_records)) / release.divided_by)"),
     Mutation("divided by twice the public number", "private.py", DIVIDE,
              DIVIDE.replace("(release.value, ", "(release.value, 2 * ")),
     Mutation("the last record is never drawn", POISSON, "positions[positions < n]", "positions[positions < n - 1]"),
@@ -109,7 +110,8 @@ MUTATIONS = (
              "Entry(entry.event, last.count + entry.count - (last.count == 2),"),
     Mutation("a lot that was only drawn is free", "ledger/ledger.py", "events = self.released or [self.planned()]",
              "events = self.released"),
-    Mutation("two phases charged as one", "progress.py", "phase = DrawPhase(self.phases_begun, source)", "phase = DrawPhase(0, source)"),
+    Mutation("two phases charged as one", "private.py", "phase = DrawPhase(self._phases_begun, source)",
+             "phase = DrawPhase(0, source)"),
     Mutation("ε told a tenth too small", "ledger/claims.py",
              "return Guarantee(max(0.0, epsilon), delta", "return Guarantee(max(0.0, 0.9 * epsilon), delta"),
 )  # fmt: skip

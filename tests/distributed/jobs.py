@@ -55,7 +55,7 @@ def sharded(model: nn.Module, ranks: Ranks) -> nn.Module:
 def came(private: sd.Private, model: nn.Module, *, claims: bool = True) -> Came:
     said = str(private.claim(1e-5)) if claims else ""  # the ledger, which it follows from, is compared
     state = private.state_dict()
-    return Came(digest(model), state["ledger"], private._progress.noise.counter, said)
+    return Came(digest(model), state["ledger"], private._noise.counter, said)
 
 
 def engine(layered: bool = False) -> Captured:

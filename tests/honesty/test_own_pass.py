@@ -135,7 +135,7 @@ class Augmented(Dataset):
 def test_records_read_with_random_changes_raise_no_alarm(seed):
     torch.manual_seed(seed)
     private = train(network(), cross_entropy, Augmented(records(seed)), 30, seed=seed, claim=False)
-    assert not private._checks._guard._own_test.company_applies
+    assert not private._checks._neighbour_tests._own_test.company_applies
     assert isinstance(private.claim(1e-5), sd.Guarantee)
 
 
@@ -161,7 +161,7 @@ class Coin(nn.Module):
 )
 def test_what_passes_draw_is_known_after_the_first_test(between, drawn):
     private = train(network(between), cross_entropy, records(0), 2, claim=False)
-    assert private._checks._guard._random_draws is drawn
+    assert private._checks._neighbour_tests._random_draws is drawn
 
 
 @pytest.mark.parametrize("between", [nn.Identity(), nn.Dropout(0.1)])

@@ -60,7 +60,7 @@ def test_what_one_saves_of_a_run_holds_no_key(tmp_path, watched):
     (tmp_path / "state.json").write_text(json.dumps(run.state_dict()))
     (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
     (tmp_path / "ledger.pickle").write_bytes(pickle.dumps(run._ledger))
-    (tmp_path / "words.txt").write_text(f"{run} {run.claim(1e-5)} {run._progress.root!r} {run.state_dict()}")
+    (tmp_path / "words.txt").write_text(f"{run} {run.claim(1e-5)} {run._root!r} {run.state_dict()}")
     assert len(watched.keys) > 5
     assert not holding(tmp_path, watched.keys)
 
@@ -88,7 +88,7 @@ def test_a_state_holds_nothing_that_a_sampler_remembers_of_the_records(watched):
     ):
         run = trained(sampler=sampler)
         saved = run.state_dict()
-        memory = run._progress.phase.memory()
+        memory = run._phase.memory()
         assert memory
         assert saved["remembers_records"]
         assert not any(json.dumps(value)[1:-1] in json.dumps(saved) for value in memory.values() if len(str(value)) > 8)

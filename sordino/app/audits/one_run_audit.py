@@ -239,7 +239,7 @@ def _project_on_canaries(
     products = []
     for start in range(0, len(canary_indices), 250):
         chosen = torch.from_numpy(canary_indices[start : start + 250])
-        part = private._backend.per_sample(
+        part = private.open_for_audit().backend.per_sample(
             model, loss_fn, (drawn_canaries.x[chosen], drawn_canaries.y[chosen], drawn_canaries.number[chosen])
         )
         norms = part.norms().total().double()

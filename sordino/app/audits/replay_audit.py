@@ -253,7 +253,7 @@ class _StepReplayer:
     def _check_step(self, training: Training) -> None:
         """Takes one step and checks its draw, its sum and its noise by other means."""
         private, releases = training.private, list[RecordedRelease]()
-        noise_state = private._progress.noise.state_dict()
+        noise_state = private.open_for_audit().noise_state
         lot_number = private.steps
 
         def record_release(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
@@ -273,7 +273,7 @@ class _StepReplayer:
             )
             return
         # The draw, from the key alone.
-        indices = private._last_records
+        indices = private.open_for_audit().records
         assert indices is not None
         redrawn_indices = redraw_lot(training, lot_number)
         if redrawn_indices is not None and not np.array_equal(redrawn_indices, indices):
@@ -300,12 +300,12 @@ class _StepReplayer:
     ) -> None:
         """Compares the sum of a step with that of autograd, at the parameters before the step."""
         after = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
-        training.model.load_state_dict(before)
-        try:
-            error_in_bounds = measure_sum_error(training, indices, release)
-        finally:
-            training.model.load_state_dict(after)
-            training.private._checks.tripwire.trust()  # put back to the last bit
+        with training.private.post_processing("the parameters before a step, for its audit, and those after it again"):
+            training.model.load_state_dict(before)
+            try:
+                error_in_bounds = measure_sum_error(training, indices, release)
+            finally:
+                training.model.load_state_dict(after)
         if error_in_bounds is None:
             self._result.not_tried.append(f"step {step}: the rule of this method is not written out here")
             return

@@ -45,11 +45,10 @@ def redraw_lot(training: Training, number: int) -> NDArray[np.int64] | None:
     sampler = training.job.sampler
     if isinstance(sampler, Informed):
         return None
-    phase = training.private._progress.phase
-    assert phase is not None
-    stream = training.private._progress.root.child("draws", phase.number)
+    inside = training.private.open_for_audit()
+    assert inside.draw_stream is not None, "a lot was drawn"
     n = len(training.job.data.prepared.train)
-    return next(itertools.islice(sampler.draws(n, stream, phase.position - 1), 1)).indices
+    return next(itertools.islice(sampler.draws(n, inside.draw_stream, inside.draw_position - 1), 1)).indices
 
 
 def flat_bound(training: Training) -> float | None:

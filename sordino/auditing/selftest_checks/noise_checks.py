@@ -75,7 +75,7 @@ def _check_statistically(
     """Tests the noise of empty lots by e-values: its scale, and its independence in several directions."""
     trial = Trial(pieces, company.records)
     # Enough lots to see noise that is 1 % off.
-    size = sum(p.numel() for name, p in trial.private._model.named_parameters() if name in named)
+    size = sum(p.numel() for name, p in trial.model.named_parameters() if name in named)
     lots = min(_MOST_LOTS, max(4, 2 * math.ceil(_ENOUGH / size / 2)))
     trial.run([[]] * lots, noisy=True)
     seen = [
