@@ -1,63 +1,34 @@
-"""The page of the architecture lists the files that a lot goes through, in order: one lot is followed, and compared."""
+"""The page of the architecture lists the files that a lot passes, in order: one lot is followed, and compared."""
 
-import re
-import sys
-from pathlib import Path
+import pytest
 
-import torch
-from torch import nn
+from sordino.rng.compiled_noise import noise_kernel
+from tools import lot_walk
 
-import sordino as sd
-from sordino.runtime_checks.check_schedule import CheckSchedule
-
-ROOT = Path(sd.__file__).parent
-PAGE = (ROOT.parent / "docs" / "architecture.md").read_text()
+MOST_FILES = 70
+MOST_RETURNS = 10
+"""How often one lot comes back to private.py from another file."""
 
 
-def files_on_the_page() -> list[str]:
-    walk = PAGE[PAGE.index("## One lot's walk") : PAGE.index("## Choices made in building")]
-    return re.findall(r"^\d+\. `([\w/]+\.py)`", walk, re.MULTILINE)
+@pytest.fixture(scope="module")
+def walk():
+    return lot_walk.trace_lot()
 
 
-def files_of_one_lot(monkeypatch) -> list[str]:
-    """Every file of the package in which a function is called, from a draw to the claim, in the order of the first call."""
-    data = torch.utils.data.TensorDataset(torch.randn(200, 4), torch.randint(0, 2, (200,)))
-    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    found: dict[str, None] = {}
-
-    def loss_fn(model, x, y):
-        return nn.functional.cross_entropy(model(x), y, reduction="none")
-
-    def called(frame, event, arg):
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(ROOT):
-            found.setdefault(path.relative_to(ROOT).as_posix())
-
-    private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)))
-    lots = private.draws(data, sd.Poisson(0.1), steps=3, expected_batch=20)
-    for _ in range(2):  # the first batch teaches the engine, and does more
-        private.backward(next(lots))
-        optimizer.step()
-    # A lot that has the standing test goes the engine's way before it is summed.
-    monkeypatch.setattr(CheckSchedule, "is_due", lambda *_: False)
-    monkeypatch.setattr(CheckSchedule, "is_due_before_claim", lambda *_, **__: False)
-    monkeypatch.setattr(CheckSchedule, "is_due_at_the_end", lambda *_: False)
-    sys.setprofile(called)
-    try:
-        private.backward(next(lots))
-        optimizer.step()
-        private.claim(delta=1e-5)
-    finally:
-        sys.setprofile(None)
-    return list(found)
+def test_a_lot_passes_the_files_on_the_page_in_their_order(walk):
+    if noise_kernel() is None:
+        pytest.skip("without compiled kernels noise is made elsewhere")
+    assert lot_walk.listed_files(lot_walk.PAGE.read_text()) == list(walk.files), "run `python -m tools.lot_walk`"
 
 
-def test_no_file_is_listed_twice():
-    files = files_on_the_page()
-    assert len(files) == len(set(files)) > 30
+def test_a_lot_passes_few_files(walk):
+    assert len(walk.files) <= MOST_FILES
 
 
-def test_a_lot_goes_through_the_files_on_the_page_in_their_order(monkeypatch):
-    listed = files_on_the_page()
-    assert [name for name in files_of_one_lot(monkeypatch) if name in listed] == listed
+def test_a_lot_comes_back_to_the_loop_a_few_times(walk):
+    assert len(walk.calls_from_loop) <= MOST_RETURNS, walk.calls_from_loop
+
+
+def test_a_file_left_out_of_the_page_would_be_noticed(walk):
+    page = f"{lot_walk.HEADING}\n\n```text\n{lot_walk.render_block(list(walk.files)[1:])}```\n"
+    assert lot_walk.listed_files(page) == list(walk.files)[1:]
