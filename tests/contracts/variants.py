@@ -238,7 +238,7 @@ VARIANTS = [
     ),
     weighs(
         "looks-first",
-        "any weigher that looks at the lot first",
+        "any clipping rule that looks at the lot first",
         MedianOfTheLot,
         lambda: MedianOfTheLot(at_least=HUGE),
         guarantee=False,
