@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from sordino.per_sample.formulas.reduced_precision import FullPrecisionProducts
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.row_arithmetic import vanished_squares
 from sordino.release.vectors import accumulation_dtype
@@ -84,14 +85,23 @@ def is_autocast_on() -> bool:
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Switches autocast off: under it the products of the norms would be computed in half precision, and read wrong."""
+    """Switches autocast and TF32 off: under them the products of the norms would be rounded too far, and read wrong."""
+    if device.type != "cpu":
+        return _full_precision_on_device(device)
     if is_autocasting(device):
         return torch.autocast(device.type, enabled=False)
     return _AS_IT_IS
 
 
+@contextmanager
+def _full_precision_on_device(device: torch.device) -> Iterator[None]:
+    autocast = torch.autocast(device.type, enabled=False) if is_autocasting(device) else _AS_IT_IS
+    with autocast, FullPrecisionProducts():
+        yield
+
+
 class PlainArithmetic:
-    """Switches autograd's recording and autocast off: `torch.no_grad` and `full_precision` in one, at half the price."""
+    """Switches off autograd's recording, autocast and TF32: `torch.no_grad` and `full_precision`, at half the price."""
 
     __slots__ = ("_device", "_precision", "_recording")
 
@@ -103,7 +113,7 @@ class PlainArithmetic:
         self._recording = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         self._precision: AbstractContextManager[Any] | None = None
-        if _any_autocast():
+        if self._device.type != "cpu" or _any_autocast():
             self._precision = full_precision(self._device)
             self._precision.__enter__()
 
