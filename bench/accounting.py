@@ -27,9 +27,9 @@ from typing import Any  # noqa: E402
 
 from sordino.accounting import PLD, RDP, Meter, calibrate  # noqa: E402
 from sordino.events import BallsInBins, Gaussian, Poisson, Repeat, Together  # noqa: E402
-from sordino.privacy_loss.certified import _phase_epsilon  # noqa: E402
-from sordino.privacy_loss.consistency import part_epsilon  # noqa: E402
-from sordino.privacy_loss.lattice import _native  # noqa: E402
+from sordino.privacy_loss.certified import _bound_phase_epsilon  # noqa: E402
+from sordino.privacy_loss.consistency import lower_part_epsilon  # noqa: E402
+from sordino.privacy_loss.lattice import _compute_native_losses  # noqa: E402
 from sordino.privacy_loss.renyi import _sampled_gaussian  # noqa: E402
 
 SETTINGS = {
@@ -57,7 +57,7 @@ def best_time(function: Callable[[], float], repeat: int = 5) -> dict[str, Any]:
     try:
         value, best = function(), math.inf
         for _ in range(repeat):
-            for cached in (_native, _sampled_gaussian, part_epsilon, _phase_epsilon):
+            for cached in (_compute_native_losses, _sampled_gaussian, lower_part_epsilon, _bound_phase_epsilon):
                 cached.cache_clear()
             start = time.process_time()
             value = function()

@@ -89,19 +89,19 @@ class Budget:
     @property
     def limit(self) -> tuple[float, float]:
         """(ε, δ) for everything ever released about the dataset."""
-        with self._open(exclusive=False) as file:
-            return _limit(_lines(file), self.path)
+        with self._open_locked(exclusive=False) as file:
+            return _read_limit(_read_lines(file), self.path)
 
     def entries(self) -> tuple[BudgetEntry, ...]:
         """The runs so far."""
-        with self._open(exclusive=False) as file:
-            return _entries(_lines(file), self.path)
+        with self._open_locked(exclusive=False) as file:
+            return _read_entries(_read_lines(file), self.path)
 
     def spent(self) -> float:
         """ε of all runs together at the budget's δ."""
-        with self._open(exclusive=False) as file:
-            lines = _lines(file)
-        return self._epsilon(_entries(lines, self.path), (), _limit(lines, self.path)[1])
+        with self._open_locked(exclusive=False) as file:
+            lines = _read_lines(file)
+        return self._compose_epsilon(_read_entries(lines, self.path), (), _read_limit(lines, self.path)[1])
 
     def left(self) -> float:
         """The limit less what is spent. Not what one more run may cost: composition is not addition; see `allows`."""
@@ -109,17 +109,17 @@ class Budget:
 
     def allows(self, event: Event) -> bool:
         """Whether one more run would stay within the limit."""
-        with self._open(exclusive=False) as file:
-            lines = _lines(file)
-        epsilon, delta = _limit(lines, self.path)
-        return self._epsilon(_entries(lines, self.path), (event,), delta) <= epsilon
+        with self._open_locked(exclusive=False) as file:
+            lines = _read_lines(file)
+        epsilon, delta = _read_limit(lines, self.path)
+        return self._compose_epsilon(_read_entries(lines, self.path), (event,), delta) <= epsilon
 
     def spend(self, event: Event, name: str = "") -> float:
         """Enter a run before it starts; returns the total ε with it, or raises `BudgetExhausted` and enters nothing."""
-        with self._open(exclusive=True) as file:
-            lines = _lines(file)
-            epsilon, delta = _limit(lines, self.path)
-            total = self._epsilon(_entries(lines, self.path), (event,), delta)
+        with self._open_locked(exclusive=True) as file:
+            lines = _read_lines(file)
+            epsilon, delta = _read_limit(lines, self.path)
+            total = self._compose_epsilon(_read_entries(lines, self.path), (event,), delta)
             if not total <= epsilon:
                 raise BudgetExhausted(
                     f"{self.path}: the run would bring epsilon to {total:.4g} at delta={delta:g};"
@@ -132,12 +132,12 @@ class Budget:
             os.fsync(file.fileno())
         return total
 
-    def _epsilon(self, entries: tuple[BudgetEntry, ...], more: tuple[Event, ...], delta: float) -> float:
+    def _compose_epsilon(self, entries: tuple[BudgetEntry, ...], more: tuple[Event, ...], delta: float) -> float:
         events = [entry.event for entry in entries] + list(more)
         return self.accountant.epsilon(compose(events), delta) if events else 0.0
 
     @contextmanager
-    def _open(self, *, exclusive: bool) -> Iterator[IO[str]]:
+    def _open_locked(self, *, exclusive: bool) -> Iterator[IO[str]]:
         try:
             file = open(self.path, "r+" if exclusive else "r", encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:
@@ -147,14 +147,14 @@ class Budget:
             yield file
 
 
-def _lines(file: IO[str]) -> list[str]:
+def _read_lines(file: IO[str]) -> list[str]:
     text = file.read()
     if text and not text.endswith("\n"):
         raise ValueError(f"{file.name}: the last line is incomplete; repair it before anything else is released")
     return text.splitlines()
 
 
-def _parsed(line: str, number: int, path: str | Path) -> dict[str, Any]:
+def _parse_line(line: str, number: int, path: str | Path) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
@@ -166,17 +166,17 @@ def _parsed(line: str, number: int, path: str | Path) -> dict[str, Any]:
     return value
 
 
-def _limit(lines: list[str], path: str | Path) -> tuple[float, float]:
-    head = _parsed(lines[0], 1, path) if lines else {}
+def _read_limit(lines: list[str], path: str | Path) -> tuple[float, float]:
+    head = _parse_line(lines[0], 1, path) if lines else {}
     if head.get("sordino_budget") != _VERSION:
         raise ValueError(f"{path}: not a budget of this version")
     return validate.positive("epsilon", head["epsilon"]), validate.fraction("delta", head["delta"])
 
 
-def _entries(lines: list[str], path: str | Path) -> tuple[BudgetEntry, ...]:
+def _read_entries(lines: list[str], path: str | Path) -> tuple[BudgetEntry, ...]:
     result = []
     for number, line in enumerate(lines[1:], start=2):
-        value = _parsed(line, number, path)
+        value = _parse_line(line, number, path)
         if "event" not in value:
             raise ValueError(f"{path}:{number}: no event")
         result.append(BudgetEntry(str(value.get("name", "")), from_json(value["event"]), str(value.get("time", ""))))

@@ -40,7 +40,7 @@ def relation_of(event: Event, asked: Relation | None = None) -> Relation:
     raise Unsupported(event, f"its ways of sampling speak about different neighbours ({names}); account them apart")
 
 
-def collect(event: Event, relation: Relation, delta: float) -> Phases:
+def collect_phases(event: Event, relation: Relation, delta: float) -> Phases:
     """Returns the phases of an event under a relation. δ only decides how far out in its tails a pass is resolved."""
     event = canonical(event)
     parts = list(event.walk())
@@ -50,7 +50,7 @@ def collect(event: Event, relation: Relation, delta: float) -> Phases:
     return collector.phases()
 
 
-def phases_of(event: Event, relation: Relation) -> Phases:
+def collect_phases_without_delta(event: Event, relation: Relation) -> Phases:
     """Returns the phases of an event for an accountant that needs no δ; `event` is taken as it is."""
     collector = PhaseCollector(relation)
     event.add_phases(collector, 1)

@@ -27,11 +27,11 @@ def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
     >>> sequential([(1.0, 1e-6), (0.5, 0.0)])
     (1.5, 1e-06)
     """
-    pairs = [_checked(epsilon, delta) for epsilon, delta in guarantees]
+    pairs = [_require_guarantee(epsilon, delta) for epsilon, delta in guarantees]
     return math.fsum(e for e, _ in pairs), math.fsum(d for _, d in pairs)
 
 
-def _checked(epsilon: float, delta: float) -> Guarantee:
+def _require_guarantee(epsilon: float, delta: float) -> Guarantee:
     """Returns the guarantee; refuses an ε below zero and a δ outside of [0, 1]."""
     return validate.non_negative("epsilon", epsilon), validate.probability("delta", delta)
 
@@ -42,7 +42,7 @@ def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
     >>> parallel([(1.0, 1e-6), (0.5, 0.0)])
     (1.0, 1e-06)
     """
-    pairs = [_checked(epsilon, delta) for epsilon, delta in guarantees]
+    pairs = [_require_guarantee(epsilon, delta) for epsilon, delta in guarantees]
     return max((e for e, _ in pairs), default=0.0), max((d for _, d in pairs), default=0.0)
 
 
@@ -115,7 +115,7 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
         '2.79e-07'
 
     """
-    epsilon, delta = _checked(epsilon, delta)
+    epsilon, delta = _require_guarantee(epsilon, delta)
     count = validate.count("count", count)
     total_epsilon = validate.non_negative("total_epsilon", total_epsilon)
     heads = np.arange(count + 1)
@@ -136,7 +136,7 @@ def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> flo
     4.77457
     """
     total_delta = validate.fraction("total_delta", total_delta)
-    epsilon, delta = _checked(epsilon, delta)
+    epsilon, delta = _require_guarantee(epsilon, delta)
     count = validate.count("count", count)
     low, high = 0.0, count * epsilon
     if optimal_delta(epsilon, delta, count, high) > total_delta:
@@ -158,7 +158,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
     (3.0, 0.0)
     """
     size = validate.count("size", size)
-    epsilon, delta = _checked(epsilon, delta)
+    epsilon, delta = _require_guarantee(epsilon, delta)
     if delta == 0:
         return size * epsilon, 0.0
     if epsilon * size > _OVERFLOW:
@@ -176,7 +176,7 @@ def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
     0.017037
     """
     rate = validate.rate("rate", rate)
-    epsilon, delta = _checked(epsilon, delta)
+    epsilon, delta = _require_guarantee(epsilon, delta)
     if epsilon > _OVERFLOW:
         return epsilon + math.log(rate) + math.log1p((1 - rate) / rate * math.exp(-epsilon)), rate * delta
     return math.log1p(rate * math.expm1(epsilon)), rate * delta
@@ -197,4 +197,4 @@ def post_processed(epsilon: float, delta: float) -> Guarantee:
         (1.0, 1e-05)
 
     """
-    return _checked(epsilon, delta)
+    return _require_guarantee(epsilon, delta)

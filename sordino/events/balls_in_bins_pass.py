@@ -15,7 +15,7 @@ from sordino.events.algebra import compose
 from sordino.events.base import Event, register_event, require_event, set_field
 from sordino.events.phase_collector import PhaseCollector
 from sordino.events.relation import Relation
-from sordino.privacy_loss.allocation import allocation
+from sordino.privacy_loss.allocation import make_allocation_pair
 from sordino.privacy_loss.lattice import Sampled
 
 _CUT = 1e-4  # share of δ that the tails of all passes may cost
@@ -61,7 +61,7 @@ class BallsInBins(Event):
             self.event.add_phases(collector, count)
             return
         cut = _CUT * collector.delta / max(collector.passes, 1)
-        collector.add(Sampled(allocation(self.event.dominating_pair(1), self.bins, cut)), count)
+        collector.add(Sampled(make_allocation_pair(self.event.dominating_pair(1), self.bins, cut)), count)
 
     def without_amplification(self) -> Event:
         """Returns the one release that a record meets in a pass."""

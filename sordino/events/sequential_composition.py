@@ -19,7 +19,7 @@ from sordino.events.base import Event, register_event, require_event, set_field
 from sordino.events.phase_collector import PhaseCollector, Unsupported
 from sordino.events.relation import Relation
 from sordino.privacy_loss.pairs import Array, GaussianPair, Pair
-from sordino.privacy_loss.sampled_pairs import product
+from sordino.privacy_loss.sampled_pairs import make_product_pair
 
 MOST_REPETITIONS = 2**53
 """Whole numbers beyond it are no floats, and no run repeats anything so often."""
@@ -222,4 +222,4 @@ def _pair_on_one_draw(event: Event, moves: int) -> Pair:
         pairs.append((GaussianPair(math.sqrt(squared)), 1))
     if not pairs:
         raise Unsupported(event, "releases nothing")
-    return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1 else product(pairs)
+    return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1 else make_product_pair(pairs)

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from sordino.privacy_loss.lattice import graded
+from sordino.privacy_loss.lattice import graded_indices
 from sordino.privacy_loss.pairs import Array, DiscretePair, Pair
 from sordino.privacy_loss.sampled_pairs import Directed, SampledPair
 from sordino.privacy_loss.spectra import SILENT, power
@@ -63,43 +63,43 @@ class AllocationPair(Pair):
     depends_on_delta: ClassVar[bool] = True
 
     @cached_property
-    def _binned(self) -> Pair:
+    def _binned_pass(self) -> Pair:
         return self.make_lower()
 
-    def attained(self) -> Pair:
+    def lower_pair(self) -> Pair:
         """Returns the binned pass, which is computed when it is first asked for."""
-        return self._binned
+        return self._binned_pass
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
         return self.upper.masses(edges)
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
-        return self.upper.native()
+        return self.upper.native_edges()
 
-    def facing(self, add: bool) -> Pair:
+    def for_direction(self, add: bool) -> Pair:
         """Returns the dominating pair for adding or for removing a record."""
-        return self.upper.facing(add)
+        return self.upper.for_direction(add)
 
 
 @lru_cache(maxsize=64)
-def allocation(pair: Pair, bins: int, cut: float) -> AllocationPair:
+def make_allocation_pair(pair: Pair, bins: int, cut: float) -> AllocationPair:
     """Returns one pass of `bins` releases with this pair; up to `cut` of probability may be given away."""
-    limit, last = _limits(pair, bins, cut)
-    attained = pair.attained()
+    limit, last = _find_limits(pair, bins, cut)
+    attained = pair.lower_pair()
     if limit > _WIDEST or last > _FURTHEST:
         # Hardly any noise: sums of ratios this far apart have no lattice. Without amplification, and seen on one batch.
         return AllocationPair(pair, lambda: SampledPair(attained, 1 / bins), pair.symmetric)
-    lowest = _lowest(pair, bins, cut)
+    lowest = _find_lowest_ratio(pair, bins, cut)
     # Removing a record is about large S, adding one about small S: each has a lattice of its own.
-    fine = min(_step(pair, limit, bins), _small_ratio(pair, bins, cut))
-    near = min(limit, _near_limit(pair, bins))
-    removing = _Grid.between(lowest, limit, _step(pair, limit, bins), bins, cut, add=False)
+    fine = min(_choose_step(pair, limit, bins), _find_small_spacing(pair, bins, cut))
+    near = min(limit, _find_near_limit(pair, bins))
+    removing = _Grid.between(lowest, limit, _choose_step(pair, limit, bins), bins, cut, add=False)
     adding = _Grid.between(lowest, near, max(fine, 4 * (near + bins) / _LONGEST), bins, cut, add=True)
     return AllocationPair(
-        Directed(_dominating(pair, removing, last), _dominating(pair, adding, last)),
-        lambda: Directed(_dominated(attained, removing, last), _dominated(attained, adding, last)),
+        Directed(_make_dominating_pair(pair, removing, last), _make_dominating_pair(pair, adding, last)),
+        lambda: Directed(_make_dominated_pair(attained, removing, last), _make_dominated_pair(attained, adding, last)),
     )
 
 
@@ -139,20 +139,20 @@ class _Sum:
         """Returns the masses from below."""
         return np.maximum(self.mass - self.error, 0.0)
 
-    def known(self) -> NDArray[np.int64]:
+    def places_known_well(self) -> NDArray[np.int64]:
         """Returns the places of the masses that are known well; the others are counted as a neighbour of theirs."""
         return np.flatnonzero((self.mass > 0) & (self.error <= _SOLID * self.mass))
 
 
-def _cells(pair: Pair, edges: Array) -> tuple[Array, Array]:
+def _cell_masses(pair: Pair, edges: Array) -> tuple[Array, Array]:
     """Returns Q- and P-masses of cells of r: below the first edge, between edges, above the last."""
     with np.errstate(divide="ignore"):
         return pair.masses(np.log(edges))
 
 
-def _limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
+def _find_limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
     """Returns R beyond which two releases of one pass together have P-mass at most cut, and r beyond which one has."""
-    ratio = pair.native()
+    ratio = pair.native_edges()
     q, p = pair.masses(ratio)
     above_q, above_p = np.cumsum(q[::-1])[::-1][1:], np.cumsum(p[::-1])[::-1][1:]
     both = bins * above_q * above_p + (bins * above_q) ** 2 / 2
@@ -161,34 +161,34 @@ def _limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
     return math.exp(min(first, 60.0)), math.exp(min(max(last, first), 600.0))
 
 
-def _lowest(pair: Pair, bins: int, cut: float) -> float:
+def _find_lowest_ratio(pair: Pair, bins: int, cut: float) -> float:
     """Returns a ratio below which one release of a pass falls with Q-mass at most cut/100."""
-    ratio = pair.native()
+    ratio = pair.native_edges()
     q, _ = pair.masses(ratio)
     below = np.flatnonzero(bins * np.cumsum(q)[:-1] <= cut / 100)
     return math.exp(max(float(ratio[below[-1]]), -600.0)) if len(below) else math.exp(max(float(ratio[0]) - 1, -600.0))
 
 
-def _near_limit(pair: Pair, bins: int) -> float:
+def _find_near_limit(pair: Pair, bins: int) -> float:
     """Returns a ratio beyond which two releases of a pass seldom are, which is all that adding a record needs."""
-    ratio = pair.native()
+    ratio = pair.native_edges()
     q, _ = pair.masses(ratio)
     above = np.cumsum(q[::-1])[::-1][1:]
     rare = np.flatnonzero((bins * above) ** 2 / 2 <= _SELDOM)
     return math.exp(min(float(ratio[rare[0] if len(rare) else -1]), 60.0))
 
 
-def _small_ratio(pair: Pair, bins: int, cut: float) -> float:
+def _find_small_spacing(pair: Pair, bins: int, cut: float) -> float:
     """Returns the spacing at which all releases of a pass are in the lowest cells with less than what may be lost."""
-    ratio = pair.native()
+    ratio = pair.native_edges()
     q, _ = pair.masses(ratio)
     seldom = np.flatnonzero(bins * np.log(np.maximum(np.cumsum(q)[:-1], 1e-300)) <= math.log(cut))
     return math.exp(max(float(ratio[seldom[-1] if len(seldom) else 0]), -600.0)) / 4
 
 
-def _step(pair: Pair, limit: float, bins: int) -> float:
+def _choose_step(pair: Pair, limit: float, bins: int) -> float:
     """Returns the spacing of the lattice: a part of the standard deviation of r, as far as memory allows."""
-    ratio = pair.native()
+    ratio = pair.native_edges()
     q, p = pair.masses(ratio)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         r = np.where(q > 1e-280, p / np.maximum(q, 1e-290), 0.0)[1:-1]
@@ -210,16 +210,16 @@ class _Summands:
         usable = len(q) // coarse * coarse
         self._coarse_q = np.append(q[:usable].reshape(-1, coarse).sum(axis=1), q[usable:])
         self._coarse_r = np.append(self.r[:usable].reshape(-1, coarse).mean(axis=1), self.r[usable:])
-        mean, std = self._moments(0.0)
+        mean, std = self._tilted_moments(0.0)
         self.scale = max(std, grid.step)
         need = -math.log(grid.cut) + 8.0
         depths = [depth for depth in _DEPTHS if depth < need]
         if grid.add:
-            positive = [_PARTS[0] * self._tilt(_DEPTHS[0], 1.0)]
-            self.tilts = [0.0, *(-self._tilt(depth, -1.0) for depth in depths)]
+            positive = [_PARTS[0] * self._find_tilt(_DEPTHS[0], 1.0)]
+            self.tilts = [0.0, *(-self._find_tilt(depth, -1.0) for depth in depths)]
             need = -math.log(_SELDOM)
         else:
-            up = [self._tilt(depth, 1.0) for depth in depths]
+            up = [self._find_tilt(depth, 1.0) for depth in depths]
             # A rare large ratio takes over suddenly as the tilt grows, so weaker tilts serve what lies between.
             positive = sorted({part * up[0] for part in _PARTS} | set(up))
             self.tilts = [0.0, *positive]
@@ -238,7 +238,7 @@ class _Summands:
         self.length = int(next_fast_len(min(max(length, len(q)), _LONGEST), real=True))
         self._candidates = candidates
 
-    def _moments(self, tilt: float) -> tuple[float, float]:
+    def _tilted_moments(self, tilt: float) -> tuple[float, float]:
         exponent = tilt * self._coarse_r
         weight = self._coarse_q * np.exp(exponent - exponent.max())
         total = float(weight.sum())
@@ -246,7 +246,7 @@ class _Summands:
         variance = float(weight @ (self._coarse_r - mean) ** 2) / total
         return self.grid.bins * mean, math.sqrt(self.grid.bins * variance)
 
-    def _tilt(self, depth: float, sign: float) -> float:
+    def _find_tilt(self, depth: float, sign: float) -> float:
         """Returns the size of the tilt whose centre lies where the tail has e^{−depth} of the mass."""
         low, high = math.log(1e-3 / self.scale), math.log(1e3 / self.scale)
         for _ in range(_HALVINGS):
@@ -255,20 +255,20 @@ class _Summands:
             exponent = tilt * self._coarse_r
             top = float(exponent.max())
             log_moment = top + math.log(float(self._coarse_q @ np.exp(exponent - top)))
-            mean, _ = self._moments(tilt)
+            mean, _ = self._tilted_moments(tilt)
             low, high = (middle, high) if tilt * mean - self.grid.bins * log_moment < depth else (low, middle)
             if high - low < 1e-2:
                 break
         return math.exp(low)
 
-    def sum(self, count: int, extra: Array | None = None) -> _Sum:
+    def law_of_sum(self, count: int, extra: Array | None = None) -> _Sum:
         """Returns the law of a sum of `count` values of r under Q, and of one more with the masses `extra`."""
         grid, number = self.grid, count + (extra is not None)
         best = np.full(self.length, math.inf)
         mass = np.zeros(self.length)
         index = np.arange(self.length)
         for tilt in self.tilts:
-            found, error, log_scale = self._transformed(tilt, count, extra)
+            found, error, log_scale = self._transform_tilted(tilt, count, extra)
             exponent = log_scale - tilt * grid.step * index
             factor = np.exp(np.minimum(exponent, _LARGEST_EXPONENT))
             off = np.where(exponent < _LARGEST_EXPONENT, error * factor, math.inf)
@@ -282,7 +282,7 @@ class _Summands:
         values = number * float(grid.edges[0]) + index * grid.step
         return _Sum(values, mass, np.minimum(best, 1.0), math.exp(min(beyond, 0.0)))
 
-    def _transformed(self, tilt: float, count: int, extra: Array | None) -> tuple[Array, float, float]:
+    def _transform_tilted(self, tilt: float, count: int, extra: Array | None) -> tuple[Array, float, float]:
         """Returns tilted masses of a sum, the error of each, and the logarithm of their scale."""
         lift = tilt * self.r
         top = float(lift.max())
@@ -324,10 +324,10 @@ def _log_moment(mass: Array, values: Array, tilt: float) -> float:
     return top + math.log(max(float(mass @ np.exp(exponent - top)), 1e-300)) + 1e-9
 
 
-def _spread(pair: Pair, grid: _Grid) -> tuple[Array, float, float]:
+def _spread_over_lattice(pair: Pair, grid: _Grid) -> tuple[Array, float, float]:
     """Returns Q-masses on the lattice, P-masses being these times r; and the Q-mass left out, below and above it."""
     edges, step = grid.edges, grid.step
-    a, b = _cells(pair, edges)
+    a, b = _cell_masses(pair, edges)
     up = np.clip((b[1:-1] - a[1:-1] * edges[:-1]) / step, 0.0, a[1:-1])
     small = np.zeros(len(edges))
     small[1:] += up
@@ -338,7 +338,7 @@ def _spread(pair: Pair, grid: _Grid) -> tuple[Array, float, float]:
     return small, max(0.0, float(a[0]) - lowest), float(a[-1])
 
 
-def _beyond(pair: Pair, limit: float, last: float) -> tuple[Array, Array, float]:
+def _spread_beyond_lattice(pair: Pair, limit: float, last: float) -> tuple[Array, Array, float]:
     """Returns Q-masses on a geometric grid of r from limit to last, and the P-mass left for r = ∞."""
     log_edges = _far_edges(limit, last)
     a, b = pair.masses(log_edges)
@@ -356,7 +356,7 @@ def _far_edges(limit: float, last: float) -> Array:
     return np.linspace(math.log(limit), math.log(max(last, limit * _GROWTH)), count)
 
 
-def _summed(place: NDArray[np.int64], masses: Array, size: int) -> Array:
+def _sum_by_place(place: NDArray[np.int64], masses: Array, size: int) -> Array:
     """Returns the sum of the masses that go to each place."""
     return np.asarray(np.bincount(place, masses, size), dtype=np.float64)
 
@@ -368,7 +368,7 @@ def _coarse_points(law: _Sum) -> NDArray[np.int64]:
     index = np.arange(len(law.mass))
     mean = float(law.mass @ index) / total
     std = math.sqrt(max(float(law.mass @ (index - mean) ** 2) / total, 1.0))
-    points = graded(int(used[0]), int(used[-1]) + 1, mean, std, max(1, int(std / _COARSE)), _COARSE)
+    points = graded_indices(int(used[0]), int(used[-1]) + 1, mean, std, max(1, int(std / _COARSE)), _COARSE)
     return np.unique(np.clip(points, 0, len(law.mass) - 1))
 
 
@@ -382,22 +382,22 @@ def _coarsen(law: _Sum) -> _Sum:
     cell = np.clip(np.searchsorted(points, np.arange(low, high + 1), side="right") - 1, 0, len(points) - 2)
     share = (law.values[inside] - grid[cell]) / (grid[cell + 1] - grid[cell])
     mass, error = (
-        _summed(cell, part * (1 - share), len(points)) + _summed(cell + 1, part * share, len(points))
+        _sum_by_place(cell, part * (1 - share), len(points)) + _sum_by_place(cell + 1, part * share, len(points))
         for part in (law.mass[inside], law.error[inside])
     )
     outside = float(law.above[:low].sum() + law.above[high + 1 :].sum())
     return _Sum(grid, mass, error, law.beyond + outside)
 
 
-def _dominating(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
+def _make_dominating_pair(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
     """Returns a pair that dominates a pass, when its record is removed or when it is added as the grid says."""
     bins, limit = grid.bins, float(grid.edges[-1])
-    small, left_out, far_q = _spread(pair, grid)
+    small, left_out, far_q = _spread_over_lattice(pair, grid)
     far_p = float(pair.masses(np.array([math.log(limit)]))[1][-1])
     summands = _Summands(grid, small, small * grid.edges)
-    whole = summands.sum(bins)
-    far_r, far_masses, infinite = _beyond(pair, limit, last)
-    others = _coarsen(summands.sum(bins - 1))
+    whole = summands.law_of_sum(bins)
+    far_r, far_masses, infinite = _spread_beyond_lattice(pair, limit, last)
+    others = _coarsen(summands.law_of_sum(bins - 1))
     # Two releases beyond the lattice, and one below it that was left out. Sums of more than one such are far smaller.
     two = bins * far_q * far_p + (bins * far_q) ** 2 / 2
     lost_p = infinite + two + bins * left_out + whole.beyond + far_p * others.beyond + bins * far_q * others.beyond
@@ -406,18 +406,20 @@ def _dominating(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
     one_above = bins * np.multiply.outer(far_masses, others.above)
     one_below = bins * np.multiply.outer(far_masses, others.below)
     if not grid.add:
-        return _removing(whole, one_s, one_above, one_below, bins, lost_p)
-    return _adding(whole, one_s, one_above, one_below, bins, bins * left_out, two + bins * far_q * others.beyond)
+        return _make_removing_pair(whole, one_s, one_above, one_below, bins, lost_p)
+    return _make_adding_pair(
+        whole, one_s, one_above, one_below, bins, bins * left_out, two + bins * far_q * others.beyond
+    )
 
 
-def _removing(
+def _make_removing_pair(
     whole: _Sum, one_s: Array, one_above: Array, one_below: Array, bins: int, infinite: float
 ) -> DiscretePair:
     """Returns P from above against Q from below; a mass that is not known well counts as the next known one above."""
-    keep = whole.known()
+    keep = whole.places_known_well()
     p = whole.above * whole.values / bins
     place = np.searchsorted(keep, np.arange(len(p)))
-    masses = _summed(place, p, len(keep) + 1)
+    masses = _sum_by_place(place, p, len(keep) + 1)
     infinite += float(masses[-1])
     masses = masses[:-1]
     values = np.log(whole.values[keep] / bins) + np.log(whole.above[keep] / whole.below[keep])
@@ -426,18 +428,18 @@ def _removing(
     infinite += float(one_p[~known].sum())
     values = np.append(values, np.log(one_s[known] / bins) + np.log(one_above[known] / one_below[known]))
     masses = np.append(masses, one_p[known])
-    return _sorted(values, masses, masses * np.exp(-np.minimum(values, _LARGEST_EXPONENT)), infinite, 0.0)
+    return _make_sorted_pair(values, masses, masses * np.exp(-np.minimum(values, _LARGEST_EXPONENT)), infinite, 0.0)
 
 
-def _adding(
+def _make_adding_pair(
     whole: _Sum, one_s: Array, one_above: Array, one_below: Array, bins: int, lost: float, far: float
 ) -> DiscretePair:
     """Returns Q from above against P from below; a mass that is not known well counts as the next known one below."""
-    keep = whole.known()
+    keep = whole.places_known_well()
     if not len(keep):
-        return _sorted(np.zeros(1), np.zeros(1), np.zeros(1), 0.0, 1.0)
+        return _make_sorted_pair(np.zeros(1), np.zeros(1), np.zeros(1), 0.0, 1.0)
     place = np.searchsorted(keep, np.arange(len(whole.mass)), side="right")
-    masses = _summed(place, whole.above, len(keep) + 1)
+    masses = _sum_by_place(place, whole.above, len(keep) + 1)
     lost += float(masses[0])
     masses = masses[1:]
     masses[-1] += whole.beyond + far
@@ -449,10 +451,10 @@ def _adding(
     masses[-1] += float(one_above[~known & (one_s >= end)].sum())
     values = np.append(values, np.log(one_s[known] / bins) - np.log(one_above[known] / one_below[known]))
     masses = np.append(masses, one_above[known])
-    return _sorted(values, masses * np.exp(np.minimum(values, _LARGEST_EXPONENT)), masses, 0.0, lost)
+    return _make_sorted_pair(values, masses * np.exp(np.minimum(values, _LARGEST_EXPONENT)), masses, 0.0, lost)
 
 
-def _sorted(values: Array, p: Array, q: Array, infinite: float, lost: float) -> DiscretePair:
+def _make_sorted_pair(values: Array, p: Array, q: Array, infinite: float, lost: float) -> DiscretePair:
     """Returns a discrete pair with its values ascending; masses of zero are left out."""
     use = np.flatnonzero((p > 0) | (q > 0))
     if not len(use):
@@ -461,44 +463,44 @@ def _sorted(values: Array, p: Array, q: Array, infinite: float, lost: float) -> 
     return DiscretePair(values[order], p[order], q[order], min(infinite, 1.0), min(lost, 1.0))
 
 
-def _dominated(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
+def _make_dominated_pair(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
     """Returns a pair that a pass dominates: its releases binned, the bins summed, errors against us."""
     bins = grid.bins
-    a, b = _cells(pair, grid.edges)
+    a, b = _cell_masses(pair, grid.edges)
     q, p = a[1:-1].copy(), b[1:-1].copy()
     q[0] += a[0]
     p[0] += b[0]
     summands = _Summands(grid, q, p)
-    q_laws = [summands.sum(bins)]
-    p_laws = [summands.sum(bins - 1, p)]
+    q_laws = [summands.law_of_sum(bins)]
+    p_laws = [summands.law_of_sum(bins - 1, p)]
     far_q, far_p = pair.masses(_far_edges(float(grid.edges[-1]), last))
     far_q, far_p = far_q[1:], far_p[1:]
-    others_q = summands.sum(bins - 1)
-    others_p = summands.sum(bins - 2, p) if bins > 1 else None
+    others_q = summands.law_of_sum(bins - 1)
+    others_p = summands.law_of_sum(bins - 2, p) if bins > 1 else None
     points = _coarse_points(others_q)
     if float(far_p.sum()) > 0 and len(points) > 1:
         # Exactly one release beyond the lattice: it is the record's own (p · Q) or another's ((t − 1) · q · P).
-        q_laws.append(_outer(bins * far_q, others_q, points))
-        own, another = _outer(far_p, others_q, points), None
+        q_laws.append(_combine_bins(bins * far_q, others_q, points))
+        own, another = _combine_bins(far_p, others_q, points), None
         if others_p is not None:
-            another = _outer((bins - 1) * far_q, others_p, points)
+            another = _combine_bins((bins - 1) * far_q, others_p, points)
             own = _Sum(own.values, own.mass + another.mass, own.error + another.error, 0.0)
         p_laws.append(own)
     # The errors hold what was moved round the ends of a transform, so each bin is bounded by itself.
     top, bottom = (q_laws, p_laws) if grid.add else (p_laws, q_laws)
-    return _tested(
+    return _keep_certain_bins(
         np.concatenate([law.below for law in top]), np.concatenate([law.above for law in bottom]), adding=grid.add
     )
 
 
-def _outer(weights: Array, law: _Sum, points: NDArray[np.int64]) -> _Sum:
+def _combine_bins(weights: Array, law: _Sum, points: NDArray[np.int64]) -> _Sum:
     """Returns the law of (a bin beyond the lattice, a coarse bin of the others' sum), as one list of bins."""
     mass, error = (np.add.reduceat(part[: points[-1] + 1], points[:-1]) for part in (law.mass, law.error))
     shape = np.multiply.outer(weights, mass).ravel()
     return _Sum(shape, shape, np.multiply.outer(weights, error).ravel(), float(weights.sum()) * law.beyond)
 
 
-def _tested(numerator: Array, denominator: Array, *, adding: bool = False) -> DiscretePair:
+def _keep_certain_bins(numerator: Array, denominator: Array, *, adding: bool = False) -> DiscretePair:
     """Returns bins whose numerator is known to be there, in the order of their ratio; the others are left out."""
     use = (numerator > 1e-290) & (denominator > 1e-290)
     if not use.any():

@@ -12,22 +12,30 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from sordino.privacy_loss.closed import lone_gaussian, one_release_epsilon
+from sordino.privacy_loss.closed import find_lone_gaussian, one_release_epsilon
 from sordino.privacy_loss.compose import LONGEST
 from sordino.privacy_loss.consistency import (
     COARSE,
     LONGEST_CHECK,
     MOST_PARTS,
-    least_delta,
+    lower_composed_delta,
+    lower_part_epsilon,
+    lower_part_epsilons,
     markov_delta,
     markov_epsilon,
-    part_epsilon,
-    part_epsilons,
 )
 from sordino.privacy_loss.lattice import Sampled
-from sordino.privacy_loss.lossdist import Setting, choose, lower, upper
-from sordino.privacy_loss.saddle import Estimate, Phases, Saddle, is_heavy, jump_limit, locate, near
-from sordino.privacy_loss.soundness import at_most
+from sordino.privacy_loss.lossdist import Setting, choose_setting, compose_lower_bound, compose_upper_bound
+from sordino.privacy_loss.saddle import (
+    Estimate,
+    Phases,
+    Saddle,
+    has_heavy_jumps,
+    jump_limit,
+    locate_with_jumps,
+    saddle_near,
+)
+from sordino.privacy_loss.soundness import require_at_most
 from sordino.privacy_loss.sums import BELOW
 
 CUT = 1e-5  # share of δ that truncated tails may cost
@@ -44,7 +52,7 @@ def directions(phases: Phases) -> tuple[bool, ...]:
     return (False,) if all(sampled.symmetric for sampled, _ in phases) else (False, True)
 
 
-def adding_at_most(phases: Phases) -> float:
+def largest_loss_when_adding(phases: Phases) -> float:
     """When a record is added, a sampled release never loses more than −log(1−q)."""
     return math.fsum(
         count * -math.log1p(-sampled.rate) if sampled.rate < 1 and not sampled.subset else math.inf
@@ -52,7 +60,7 @@ def adding_at_most(phases: Phases) -> float:
     )
 
 
-def _surely_zero(phases: Phases, delta: float) -> bool:
+def _is_surely_zero(phases: Phases, delta: float) -> bool:
     """δ(0) is at most the sum of the single releases' total variations."""
     total = 0.0
     for sampled, count in phases:
@@ -60,57 +68,57 @@ def _surely_zero(phases: Phases, delta: float) -> bool:
     return total <= delta
 
 
-def sum_of_parts(phases: Phases, delta: float, tolerance: float, low: float, high: float) -> float:
+def sum_part_epsilons(phases: Phases, delta: float, tolerance: float, low: float, high: float) -> float:
     """The sum of the phases' ε when they share δ equally: basic composition, valid too."""
     if not 1 < len(phases) <= MOST_PARTS:
         return math.inf
     # at all of δ each, and from below: known already, and mostly enough
-    if high <= math.fsum(part_epsilon(sampled, count, False, delta) for sampled, count in phases):
+    if high <= math.fsum(lower_part_epsilon(sampled, count, False, delta) for sampled, count in phases):
         return math.inf
     share = delta / len(phases)
     total = math.inf
     for rough in (COARSE, tolerance):
-        total = math.fsum(_phase_epsilon(sampled, count, share, rough) for sampled, count in phases)
-        at_most(low, total, "a composition, and the sum of its parts")
+        total = math.fsum(_bound_phase_epsilon(sampled, count, share, rough) for sampled, count in phases)
+        require_at_most(low, total, "a composition, and the sum of its parts")
         if high < (1 - 2 * COARSE) * total:
             break
     return total
 
 
 @lru_cache(maxsize=4096)
-def _phase_epsilon(sampled: Sampled, count: int, delta: float, tolerance: float) -> float:
+def _bound_phase_epsilon(sampled: Sampled, count: int, delta: float, tolerance: float) -> float:
     """An upper bound on ε of one phase alone."""
     phases: Phases = ((sampled, count),)
-    if lone_gaussian(phases) is not None:
+    if find_lone_gaussian(phases) is not None:
         return one_release_epsilon(sampled, delta)
     high = 0.0
     for add in directions(phases):
-        if not add or adding_at_most(phases) > high:
-            high = max(high, phases_epsilon(phases, add, delta, tolerance, None, LONGEST_CHECK)[1])
+        if not add or largest_loss_when_adding(phases) > high:
+            high = max(high, bound_epsilon(phases, add, delta, tolerance, None, LONGEST_CHECK)[1])
     return high
 
 
-def phases_epsilon(
+def bound_epsilon(
     phases: Phases, add: bool, delta: float, tolerance: float, known: float | None, longest: int = LONGEST
 ) -> tuple[float, float]:
     """Bounds on ε in one direction; with `known`, a lower bound worth more than that one if there is any."""
-    if _surely_zero(phases, delta):
+    if _is_surely_zero(phases, delta):
         return 0.0, 0.0
     cut = CUT * delta / sum(count for _, count in phases)
     whole = Estimate(phases, add, cut)
     saddle = whole.at_delta(delta)
-    heavy = is_heavy(phases, add, cut, delta, whole, saddle.theta)
-    search = _Search(phases, add, cut, delta, tolerance)
+    heavy = has_heavy_jumps(phases, add, cut, delta, whole, saddle.theta)
+    search = _EpsilonSearch(phases, add, cut, delta, tolerance)
     longest = longest if saddle.epsilon < SENSELESS else min(longest, _SHORT)
     search.run(whole, saddle, min(_HEAVY_LENGTH, longest) if heavy else longest)
     if heavy and (search.ever_astray or search.longest >= _HEAVY_LENGTH // 2):
-        apart = locate(phases, add, cut, delta)
+        apart = locate_with_jumps(phases, add, cut, delta)
         if apart is not None:
             search.run(*apart, longest)
     if add and known is None:
         return 0.0, search.high  # parts were looked at when the record was removed, which mostly costs more
-    floor = max(part_epsilons(phases, add, delta, saddle.theta, cut))
-    at_most(floor, search.high, "one part of a composition, and the whole of it")
+    floor = max(lower_part_epsilons(phases, add, delta, saddle.theta, cut))
+    require_at_most(floor, search.high, "one part of a composition, and the whole of it")
     if known is None:
         return floor, search.high
     low, ceiling = max(floor, known), markov_epsilon(phases, add, delta)
@@ -118,13 +126,18 @@ def phases_epsilon(
         for found, setting in sorted(search.settings, key=lambda pair: pair[0]):
             if search.high - low <= _GAP * search.high:
                 break
-            low = max(low, lower(phases, add, setting.elsewhere(min(found, 2 * search.high)), longest).epsilon(delta))
+            low = max(
+                low,
+                compose_lower_bound(phases, add, setting.for_lower_bound(min(found, 2 * search.high)), longest).epsilon(
+                    delta
+                ),
+            )
     if low > known:
-        at_most(low, ceiling, "a composition, and what Markov's inequality allows it")
+        require_at_most(low, ceiling, "a composition, and what Markov's inequality allows it")
     return low, min(search.high, ceiling)
 
 
-class _Search:
+class _EpsilonSearch:
     """Upper bounds on ε at several settings; every one of them holds, the smallest counts."""
 
     def __init__(self, phases: Phases, add: bool, cut: float, delta: float, tolerance: float) -> None:
@@ -138,8 +151,8 @@ class _Search:
         """Compose at a saddle point, and again nearer to the answer while the guess was bad."""
         guess = saddle.epsilon
         for attempt in range(_TRIES):
-            setting = choose(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
-            bound = upper(self.phases, self.add, setting, longest)
+            setting = choose_setting(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
+            bound = compose_upper_bound(self.phases, self.add, setting, longest)
             self.longest = max(self.longest, bound.length)
             found = bound.epsilon(self.delta)
             self.high = min(self.high, found)
@@ -150,10 +163,10 @@ class _Search:
                 break
             self.ever_astray = True
             guess = found if known else (0.25 * min(guess, found) if attempt < _TRIES - 2 else 0.0)
-            saddle = near(estimate, guess, self.delta)
+            saddle = saddle_near(estimate, guess, self.delta)
 
 
-def phases_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
+def bound_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
     """Bounds on δ in one direction."""
     steps = sum(count for _, count in phases)
     log_delta, cut = -23.0, 1e-17 / steps
@@ -165,13 +178,13 @@ def phases_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, wa
         if abs(found - log_delta) < 0.5:
             break
         log_delta = found
-    settings = [choose(phases, add, saddle, estimate.std, cut, tolerance)]
-    if is_heavy(phases, add, cut, math.exp(found), estimate, saddle.theta):
+    settings = [choose_setting(phases, add, saddle, estimate.std, cut, tolerance)]
+    if has_heavy_jumps(phases, add, cut, math.exp(found), estimate, saddle.theta):
         limit = jump_limit(phases, add, cut, math.exp(found))
         bulk = Estimate(phases, add, cut, limit)
         if bulk.jumps:
-            apart = near(bulk, epsilon, math.exp(found))
-            settings.append(choose(phases, add, apart, bulk.std, cut, tolerance))
+            apart = saddle_near(bulk, epsilon, math.exp(found))
+            settings.append(choose_setting(phases, add, apart, bulk.std, cut, tolerance))
     if estimate.mean > epsilon:
         # below the mean loss a slight tilt is enough, and a strong one would not resolve ε
         settings = [replace(one, theta=min(one.theta, 0.5 * BELOW / (estimate.mean - epsilon))) for one in settings]
@@ -179,19 +192,21 @@ def phases_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, wa
     furthest = max(float(loss.max()) for loss, _, _ in estimate.parts)
     longest = _HEAVY_LENGTH if max(epsilon, abs(estimate.mean), furthest) < SENSELESS else _SHORT
     for setting in settings:
-        high = min(high, upper(phases, add, replace(setting, centre=epsilon), longest).delta(epsilon))
+        high = min(high, compose_upper_bound(phases, add, replace(setting, centre=epsilon), longest).delta(epsilon))
         if want_lower:
-            low = max(low, lower(phases, add, setting.elsewhere(epsilon), longest).delta(epsilon))
-    floor = least_delta(phases, add, epsilon, saddle.theta, cut)
-    _agree(max(low, floor), high)
+            low = max(low, compose_lower_bound(phases, add, setting.for_lower_bound(epsilon), longest).delta(epsilon))
+    floor = lower_composed_delta(phases, add, epsilon, saddle.theta, cut)
+    _require_agreement(max(low, floor), high)
     if not want_lower:
         return floor, high
     low, ceiling = max(low, floor), markov_delta(phases, add, epsilon)
-    _agree(low, ceiling)
+    _require_agreement(low, ceiling)
     return low, min(high, ceiling)
 
 
-def _agree(low: float, high: float) -> None:
+def _require_agreement(low: float, high: float) -> None:
     """Compared as logarithms: a δ of 1e-12 above one of 1e-15 is a contradiction too."""
     if low > _LEAST_DELTA:
-        at_most(math.log(low), math.log(max(high, _LEAST_DELTA)), "logarithms of a lower and an upper bound on δ")
+        require_at_most(
+            math.log(low), math.log(max(high, _LEAST_DELTA)), "logarithms of a lower and an upper bound on δ"
+        )

@@ -20,7 +20,7 @@ from sordino.privacy_loss.saddle import Phases
 _BISECTIONS = 200
 
 
-def lone_gaussian(phases: Phases) -> Sampled | None:
+def find_lone_gaussian(phases: Phases) -> Sampled | None:
     """The only phase, when it is one release of a Gaussian, sampled or not."""
     if len(phases) != 1 or phases[0][1] != 1:
         return None

@@ -34,7 +34,7 @@ class Weighted:
     count: int
 
     @staticmethod
-    def of(index: Indices, mass: Array, count: int) -> Weighted:
+    def from_masses(index: Indices, mass: Array, count: int) -> Weighted:
         """From masses, those of zero left out."""
         keep = mass > 0
         return Weighted(index[keep], np.log(mass[keep]), count)
@@ -72,7 +72,7 @@ class Cumulant:
         return mean, math.sqrt(variance)
 
 
-def split(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list[Weighted]]:
+def split_jumps(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list[Weighted]]:
     """Each part cut at an index: the bulk up to it, and the jumps beyond."""
     bulk, jumps = [], []
     for part in parts:
@@ -83,7 +83,7 @@ def split(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list
     return bulk, jumps
 
 
-def window(
+def find_window(
     cumulant: Cumulant, theta: float, step: float, outside: float, jumps: Sequence[Weighted] | None = None
 ) -> tuple[int, int]:
     """First index and length of a window outside which the tilted mass is at most `outside` a side.

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from sordino.privacy_loss.closed import lone_gaussian, one_release_delta, one_release_epsilon
+from sordino.privacy_loss.closed import find_lone_gaussian, one_release_delta, one_release_epsilon
 from sordino.privacy_loss.compose import Cumulant
 from sordino.privacy_loss.lattice import Mesh, Sampled
-from sordino.privacy_loss.lossdist import Setting, choose, lower, upper_parts
+from sordino.privacy_loss.lossdist import Setting, choose_setting, compose_lower_bound, round_up_phases
 from sordino.privacy_loss.saddle import Estimate, Phases, Saddle
 
 COARSE = 4e-3  # tolerance of bounds that only serve as a check
@@ -29,43 +29,46 @@ _TYPICAL_DELTA = 1e-10
 _CUT = 1e-5  # share of δ that truncated tails may cost
 
 
-def heaviest(phases: Phases, add: bool, theta: float, cut: float) -> Phases:
+def find_heaviest_phases(phases: Phases, add: bool, theta: float, cut: float) -> Phases:
     """The phases, or those that add most to K(θ) when they are many."""
     if len(phases) <= MOST_PARTS:
         return phases
-    weigh = Estimate(phases, add, cut).shares(theta)
+    weigh = Estimate(phases, add, cut).cumulant_shares(theta)
     return tuple(phases[k] for k in sorted(range(len(phases)), key=lambda k: -weigh[k])[:MOST_PARTS])
 
 
-def part_epsilons(phases: Phases, add: bool, delta: float, theta: float, cut: float) -> list[float]:
+def lower_part_epsilons(phases: Phases, add: bool, delta: float, theta: float, cut: float) -> list[float]:
     """Lower bounds on ε of the phases alone at δ: the composition certainly reaches the largest of them."""
     if len(phases) == 1:
         return [_release_epsilon(phases[0][0], add, delta)]
-    return [part_epsilon(sampled, count, add, delta) for sampled, count in heaviest(phases, add, theta, cut)]
+    return [
+        lower_part_epsilon(sampled, count, add, delta)
+        for sampled, count in find_heaviest_phases(phases, add, theta, cut)
+    ]
 
 
-def least_delta(phases: Phases, add: bool, epsilon: float, theta: float, cut: float) -> float:
+def lower_composed_delta(phases: Phases, add: bool, epsilon: float, theta: float, cut: float) -> float:
     """A δ that the composition certainly reaches at ε."""
-    parts = heaviest(phases, add, theta, cut)
+    parts = find_heaviest_phases(phases, add, theta, cut)
     if len(phases) == 1:
         return _release_delta(phases[0][0], add, epsilon)
-    return max(_part_delta(sampled, count, add, epsilon) for sampled, count in parts)
+    return max(_lower_part_delta(sampled, count, add, epsilon) for sampled, count in parts)
 
 
-def _attained(sampled: Sampled, add: bool) -> Sampled | None:
+def _find_attained_release(sampled: Sampled, add: bool) -> Sampled | None:
     """One release in closed form that a real dataset attains; of a fixed-size subset, in one direction."""
     if sampled.subset and not add:
         sampled = Sampled(sampled.pair, sampled.rate)
-    return lone_gaussian(((sampled, 1),))
+    return find_lone_gaussian(((sampled, 1),))
 
 
 def _release_epsilon(sampled: Sampled, add: bool, delta: float) -> float:
-    one = _attained(sampled, add)
+    one = _find_attained_release(sampled, add)
     return 0.0 if one is None else one_release_epsilon(one, delta, add)
 
 
 def _release_delta(sampled: Sampled, add: bool, epsilon: float) -> float:
-    one = _attained(sampled, add)
+    one = _find_attained_release(sampled, add)
     return 0.0 if one is None else one_release_delta(one, epsilon, add)
 
 
@@ -73,34 +76,34 @@ def _part_setting(phases: Phases, add: bool, delta: float, place: Callable[[Esti
     """A coarse lattice and tilt for one phase, about the place in question."""
     cut = _CUT * delta / phases[0][1]
     estimate = Estimate(phases, add, cut)
-    return choose(phases, add, place(estimate), estimate.std, cut, COARSE, measured=False)
+    return choose_setting(phases, add, place(estimate), estimate.std, cut, COARSE, measured=False)
 
 
 @lru_cache(maxsize=4096)
-def part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> float:
+def lower_part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> float:
     """A lower bound on ε of one phase; zero where one attempt proves none."""
     phases: Phases = ((sampled, count),)
     alone = _release_epsilon(sampled, add, delta)
-    if lone_gaussian(phases) is not None:
+    if find_lone_gaussian(phases) is not None:
         return alone
     setting = _part_setting(phases, add, delta, lambda estimate: estimate.at_delta(delta))
-    return max(alone, lower(phases, add, setting, LONGEST_CHECK).epsilon(delta))
+    return max(alone, compose_lower_bound(phases, add, setting, LONGEST_CHECK).epsilon(delta))
 
 
 @lru_cache(maxsize=4096)
-def _part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -> float:
+def _lower_part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -> float:
     """A lower bound on δ of one phase; zero where one attempt proves none."""
     phases: Phases = ((sampled, count),)
     alone = _release_delta(sampled, add, epsilon)
-    if lone_gaussian(phases) is not None:
+    if find_lone_gaussian(phases) is not None:
         return alone
     setting = _part_setting(phases, add, _TYPICAL_DELTA, lambda estimate: estimate.at_epsilon(epsilon))
-    return max(alone, lower(phases, add, replace(setting, centre=epsilon), LONGEST_CHECK).delta(epsilon))
+    return max(alone, compose_lower_bound(phases, add, replace(setting, centre=epsilon), LONGEST_CHECK).delta(epsilon))
 
 
 def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
     """ε = min over θ of (K(θ) + log(1/δ))/θ, K that of losses rounded up on a lattice of its own."""
-    cumulant, infinite, theta = _coarse(phases, add, delta, None)
+    cumulant, infinite, theta = _coarse_cumulant(phases, add, delta, None)
     if delta <= infinite:
         return math.inf
     need = -math.log(delta - infinite)
@@ -109,17 +112,17 @@ def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
 
 def markov_delta(phases: Phases, add: bool, epsilon: float) -> float:
     """δ = min over θ of e^{K(θ) − θε}."""
-    cumulant, infinite, theta = _coarse(phases, add, _TYPICAL_DELTA, epsilon)
+    cumulant, infinite, theta = _coarse_cumulant(phases, add, _TYPICAL_DELTA, epsilon)
     log_delta = min(cumulant(factor * theta) - factor * theta * epsilon for factor in _TILTS)
     return min(1.0, infinite + math.exp(min(log_delta, 0.0)))
 
 
-def _coarse(phases: Phases, add: bool, delta: float, epsilon: float | None) -> tuple[Cumulant, float, float]:
+def _coarse_cumulant(phases: Phases, add: bool, delta: float, epsilon: float | None) -> tuple[Cumulant, float, float]:
     steps = sum(count for _, count in phases)
     cut = _CUT * delta / steps
     estimate = Estimate(phases, add, cut)
     saddle = estimate.at_delta(delta) if epsilon is None else estimate.at_epsilon(epsilon)
     step = math.sqrt(12 * COARSE * max(saddle.epsilon, 1e-2 * estimate.std) / (steps * (saddle.theta + 1)))
     mesh = Mesh(step, 1.5 * math.sqrt(1 / (6 * COARSE)), cut)
-    parts, infinite = upper_parts(phases, add, mesh)
+    parts, infinite = round_up_phases(phases, add, mesh)
     return Cumulant(parts, mesh.step), infinite, saddle.theta

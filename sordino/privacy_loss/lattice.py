@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.privacy_loss.pairs import Array, Pair
-from sordino.privacy_loss.soundness import at_most
+from sordino.privacy_loss.soundness import require_at_most
 
 Indices = NDArray[np.int64]
 
@@ -60,7 +60,7 @@ class Mesh:
 
 
 @dataclass(frozen=True, eq=False)
-class Native:
+class NativeLosses:
     """A release on its pair's own grid: losses and log P-masses; range on the removing side's axis; mean and std."""
 
     loss: Array
@@ -114,21 +114,21 @@ class Sampled:
         """Whether one direction stands for both."""
         return self.subset or (self.rate == 1.0 and self.pair.symmetric)
 
-    def native(self, add: bool, cut: float) -> Native:
+    def native_losses(self, add: bool, cut: float) -> NativeLosses:
         """Approximate losses and P-masses on the pair's own grid, without tails of mass `cut`; to choose a lattice."""
-        return _native(self, add, cut)
+        return _compute_native_losses(self, add, cut)
 
-    def _cells(self, mesh: Mesh, add: bool) -> tuple[Indices, Array, Array]:
+    def _graded_cells(self, mesh: Mesh, add: bool) -> tuple[Indices, Array, Array]:
         """Graded edges in units of step on the removing side's loss axis, and base masses of their cells."""
-        native = self.native(add, mesh.cut)
+        native = self.native_losses(add, mesh.cut)
         step, std = mesh.step, native.std
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
         mean = -native.mean if add else native.mean
         if self.subset:
             low, mean = 0, 0.0
         unit = max(1, int(std / (mesh.fine * step)))
-        edges = graded(low, high, mean / step, std / step, unit, mesh.fine)
-        base_q, base_p = self.pair.facing(add).masses(base_ratio(self.rate, edges * step))
+        edges = graded_indices(low, high, mean / step, std / step, unit, mesh.fine)
+        base_q, base_p = self.pair.for_direction(add).masses(base_ratio(self.rate, edges * step))
         bottom = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         if edges[0] * step < bottom <= edges[-1] * step:
             # no sampled loss is below log(1 − q): what P lacks altogether (λ = −∞) is there, not below the first edge
@@ -137,21 +137,21 @@ class Sampled:
                 masses[cell], masses[0] = masses[cell] + masses[0], 0.0
         return edges, base_q, base_p
 
-    def upper(self, mesh: Mesh, add: bool) -> Atoms:
+    def round_up(self, mesh: Mesh, add: bool) -> Atoms:
         """Connect-the-dots on the lattice of a mesh."""
-        edges, base_q, base_p = self._cells(mesh, add)
+        edges, base_q, base_p = self._graded_cells(mesh, add)
         step = mesh.step
         if self.subset:
-            atoms = self._upper_subset(edges, base_q, base_p, step)
+            atoms = self._round_up_subset(edges, base_q, base_p, step)
         elif add:
-            atoms = self._upper_add(edges, base_q, base_p, step)
+            atoms = self._round_up_adding(edges, base_q, base_p, step)
         else:
-            atoms = self._upper_remove(edges, base_q, base_p, step)
+            atoms = self._round_up_removing(edges, base_q, base_p, step)
         # a mass that has gone astray would be a loss that nobody counts
-        at_most(1.0, float(atoms.mass.sum()) + atoms.infinite, "the masses of a release add up to one")
+        require_at_most(1.0, float(atoms.mass.sum()) + atoms.infinite, "the masses of a release add up to one")
         return atoms
 
-    def _upper_remove(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
+    def _round_up_removing(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
         p = (1 - self.rate) * a + self.rate * b
         inner_a, inner_b, inner_p = a[1:-1], b[1:-1], p[1:-1]
         loss = edges * step
@@ -165,7 +165,7 @@ class Sampled:
         mass[0] += p[0]
         return Atoms(edges, mass, float(p[-1]))
 
-    def _upper_add(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
+    def _round_up_adding(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
         inner_a, inner_b = a[1:-1], b[1:-1]
         loss = edges * step
         high_ratio = self._signed_ratio(loss[1:])
@@ -183,27 +183,27 @@ class Sampled:
         mass[-1] += a[-1]
         return Atoms(-edges[::-1], mass[::-1].copy(), float(a[0]))
 
-    def _upper_subset(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
+    def _round_up_subset(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
         """Losses above 0 as when removing, below 0 as when adding, the rest at 0 (Zhu, Dong & Wang 2022, prop. 30)."""
-        plus = self._upper_remove(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
-        minus = self._upper_add(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
+        plus = self._round_up_removing(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
+        minus = self._round_up_adding(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
         rest = max(0.0, 1.0 - float(plus.mass.sum()) - plus.infinite - float(minus.mass.sum()))
         index = np.concatenate((minus.index[:-1], plus.index))
         mass = np.concatenate((minus.mass[:-1], plus.mass))
         mass[len(minus.index) - 1] += rest + minus.mass[-1]
         return Atoms(index, mass, plus.infinite)
 
-    def bins(self, mesh: Mesh, add: bool) -> Bins:
+    def bin_outputs(self, mesh: Mesh, add: bool) -> Bins:
         """Hard bins on the same cells. For a subset: the pair that a real dataset attains, one direction."""
-        whole = Sampled(self.pair.attained(), self.rate)
-        edges, a, b = whole._cells(mesh, add)
+        whole = Sampled(self.pair.lower_pair(), self.rate)
+        edges, a, b = whole._graded_cells(mesh, add)
         middle = np.concatenate((edges[:1] - 1, (edges[1:] + edges[:-1]) // 2, edges[-1:]))
         mixed = (1 - self.rate) * a + self.rate * b
         ends = edges * mesh.step
         # the least loss of each cell
         if add:
-            return Bins(-middle[::-1], a[::-1], _log_below(mixed, a, np.append(-ends, -math.inf))[::-1])
-        return Bins(middle, mixed, _log_below(a, mixed, np.insert(ends, 0, -math.inf)))
+            return Bins(-middle[::-1], a[::-1], _log_masses_from_above(mixed, a, np.append(-ends, -math.inf))[::-1])
+        return Bins(middle, mixed, _log_masses_from_above(a, mixed, np.insert(ends, 0, -math.inf)))
 
     def _signed_ratio(self, loss: Array) -> Array:
         """Returns dP/dQ = (e^loss − (1 − q))/q at each loss, negative where the loss is never reached.
@@ -220,7 +220,7 @@ class Sampled:
             return np.minimum(math.exp(bottom) * np.expm1(capped - bottom) / self.rate, 1e300)
 
 
-def _log_below(q: Array, p: Array, least: Array) -> Array:
+def _log_masses_from_above(q: Array, p: Array, least: Array) -> Array:
     """Logarithms of Q-masses from above. Where floats end, P is at least e^least times Q."""
     with np.errstate(divide="ignore", invalid="ignore"):
         end = np.where(p > 0, np.minimum(np.log(p) - least, math.log(_TINY)), -math.inf)
@@ -228,9 +228,9 @@ def _log_below(q: Array, p: Array, least: Array) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def _native(sampled: Sampled, add: bool, cut: float) -> Native:
-    pair = sampled.pair.facing(add)
-    edges = pair.native()
+def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLosses:
+    pair = sampled.pair.for_direction(add)
+    edges = pair.native_edges()
     a, b = (np.append(masses[0] + masses[1], masses[2:-1]) for masses in pair.masses(edges))
     mixed = (1 - sampled.rate) * a + sampled.rate * b
     middle = (edges[1:] + edges[:-1]) / 2
@@ -251,10 +251,10 @@ def _native(sampled: Sampled, add: bool, cut: float) -> Native:
     reach = max(abs(float(ends[first])), abs(float(ends[last])))  # and no finer than indices can tell apart
     std = max(math.sqrt(max(float(p @ (loss - mean) ** 2), 1e-290)), LEAST_SPREAD * abs(mean), _FINEST * reach)
     positive = p > 0
-    return Native(loss[positive], np.log(p[positive]), float(ends[first]), float(ends[last]), mean, std)
+    return NativeLosses(loss[positive], np.log(p[positive]), float(ends[first]), float(ends[last]), mean, std)
 
 
-def graded(low: int, high: int, centre: float, std: float, unit: int, fine: float) -> Indices:
+def graded_indices(low: int, high: int, centre: float, std: float, unit: int, fine: float) -> Indices:
     """Integers from low to high: `unit` apart within six std of the centre, then apart in proportion to distance."""
     reach = max(_CORE * std, 2.0 * unit)
     left, right = max(low, math.floor(centre - reach)), min(high, math.ceil(centre + reach))

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, log_jump_moment, split, window
+from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, find_window, log_jump_moment, split_jumps
 from sordino.privacy_loss.lattice import Mesh
 from sordino.privacy_loss.saddle import Phases, Saddle
-from sordino.privacy_loss.soundness import finite
-from sordino.privacy_loss.spectra import compose, compose_jumps
+from sordino.privacy_loss.soundness import require_finite
+from sordino.privacy_loss.spectra import compose_jumps, compose_masses
 from sordino.privacy_loss.sums import BELOW, Curve, Suffix
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
@@ -51,7 +51,7 @@ class Setting:
         """The tilt to use on a lattice of this step; one that tells no two neighbours apart is of no use."""
         return min(self.jump_theta if jumps else self.theta, _STEEPEST / step)
 
-    def elsewhere(self, centre: float) -> Setting:
+    def for_lower_bound(self, centre: float) -> Setting:
         """Another lattice, other tilts and another division for the lower bound: what misleads one misses the other."""
         return Setting(
             theta=_OTHER_TILT * self.theta,
@@ -63,7 +63,7 @@ class Setting:
         )
 
 
-def choose(
+def choose_setting(
     phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float, tolerance: float, *, measured: bool = True
 ) -> Setting:
     """The lattice for a saddle point; its step is measured and corrected unless that is not worth it."""
@@ -76,34 +76,34 @@ def choose(
     ordinary = steps >= _MANY and _ORDINARY[0] < spread / (math.sqrt(steps) * step) < _ORDINARY[1]
     if measured and len(phases) <= _MEASURED_PHASES and not apart and not ordinary:
         meshes = Mesh(step, fine, cut), Mesh(step / 3, 3 * fine, cut)
-        coarse, exact = (Cumulant(upper_parts(phases, add, mesh)[0], mesh.step)(theta) for mesh in meshes)
+        coarse, exact = (Cumulant(round_up_phases(phases, add, mesh)[0], mesh.step)(theta) for mesh in meshes)
         excess = max(coarse - exact, 1e-15 * steps) * 9 / 8
         step *= min(max(math.sqrt(tolerance * scale * theta / excess), 0.2), 10.0)
-    unit = _unit(phases)
+    unit = _common_spacing(phases)
     if unit > step:
         step = unit / math.ceil(unit / step)
     outside = min(_OUTSIDE, max(_LEAST_OUTSIDE, 1e-9 * scale))
     return Setting(theta, Mesh(step, fine, cut), max(saddle.epsilon, 0.0), saddle.limit, saddle.jump_theta, outside)
 
 
-def _unit(phases: Phases) -> float:
+def _common_spacing(phases: Phases) -> float:
     """The common spacing of losses that come in multiples of one number, or 0."""
     units = {s.pair.loss_spacing() if s.rate == 1.0 and not s.subset else 0.0 for s, _ in phases}
     return units.pop() if len(units) == 1 else 0.0
 
 
-def upper_parts(phases: Phases, add: bool, mesh: Mesh) -> tuple[list[Weighted], float]:
+def round_up_phases(phases: Phases, add: bool, mesh: Mesh) -> tuple[list[Weighted], float]:
     """The phases rounded up, and the probability that any of them has infinite loss."""
     parts, log_finite = [], 0.0
     for sampled, count in phases:
-        atoms = sampled.upper(mesh, add)
-        parts.append(Weighted.of(atoms.index, atoms.mass, count))
+        atoms = sampled.round_up(mesh, add)
+        parts.append(Weighted.from_masses(atoms.index, atoms.mass, count))
         log_finite += count * math.log1p(-min(atoms.infinite, 1 - 1e-16))
     return parts, -math.expm1(log_finite)
 
 
 @dataclass(frozen=True, eq=False)
-class Upper:
+class UpperBound:
     """An upper bound on δ(ε): curves that add up, and the probability of infinite loss."""
 
     curves: tuple[Curve, ...]
@@ -120,7 +120,7 @@ class Upper:
         if epsilon < self.floor:
             return 1.0
         return min(
-            1.0, self.infinite + math.fsum(curve.delta(epsilon) * _exp(curve.log_scale) for curve in self.curves)
+            1.0, self.infinite + math.fsum(curve.delta(epsilon) * _capped_exp(curve.log_scale) for curve in self.curves)
         )
 
     def epsilon(self, delta: float) -> float:
@@ -141,52 +141,52 @@ class Upper:
         return high
 
 
-def _exp(exponent: float) -> float:
+def _capped_exp(exponent: float) -> float:
     return math.exp(min(exponent, 700.0))
 
 
-def _with_jumps(jumps: Sequence[Weighted]) -> bool:
+def _has_jumps(jumps: Sequence[Weighted]) -> bool:
     return any(len(jump.index) for jump in jumps)
 
 
-def _divide(
+def _split_bulk_and_jumps(
     parts: Sequence[Weighted], setting: Setting, step: float, extra: float = 0.0
 ) -> tuple[list[Weighted], list[Weighted]]:
     """Returns the bulk and the jumps of every part, or all of it as bulk where no float holds their share."""
-    bulk, jumps = split(parts, setting.limit / step)
-    if _with_jumps(jumps):
+    bulk, jumps = split_jumps(parts, setting.limit / step)
+    if _has_jumps(jumps):
         tilt, cumulant = setting.tilt(step, jumps=True) + extra, Cumulant(bulk, step)
         if log_jump_moment(cumulant, jumps, step, tilt) - cumulant(tilt) < _RAREST:
-            return split(parts, math.inf)
+            return split_jumps(parts, math.inf)
     return bulk, jumps
 
 
-def upper(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> Upper:
+def compose_upper_bound(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> UpperBound:
     """The composed upper bound at a setting; the step is widened until the transform is affordable."""
     mesh = setting.mesh
     while True:
-        parts, infinite = upper_parts(phases, add, mesh)
+        parts, infinite = round_up_phases(phases, add, mesh)
         if not all(len(part.index) for part in parts):
-            return Upper((), 1.0, 0)
-        bulk, jumps = _divide(parts, setting, mesh.step)
+            return UpperBound((), 1.0, 0)
+        bulk, jumps = _split_bulk_and_jumps(parts, setting, mesh.step)
         cumulant = Cumulant(bulk, mesh.step)
         theta, jump_theta = setting.tilt(mesh.step), setting.tilt(mesh.step, jumps=True)
-        frame = window(cumulant, theta, mesh.step, setting.outside)
+        frame = find_window(cumulant, theta, mesh.step, setting.outside)
         jump_frame = (0, 0)
-        if _with_jumps(jumps):
-            jump_frame = window(cumulant, jump_theta, mesh.step, setting.outside, jumps)
+        if _has_jumps(jumps):
+            jump_frame = find_window(cumulant, jump_theta, mesh.step, setting.outside, jumps)
         if max(frame[1], jump_frame[1]) <= longest:
             break
         mesh = replace(mesh, step=2 * mesh.step)
-    curves = [Curve(compose(bulk, theta, mesh.step, frame), setting.centre, setting.outside)]
-    if _with_jumps(jumps):
+    curves = [Curve(compose_masses(bulk, theta, mesh.step, frame), setting.centre, setting.outside)]
+    if _has_jumps(jumps):
         composed = compose_jumps(bulk, jumps, jump_theta, mesh.step, jump_frame)
         curves.append(Curve(composed, setting.centre, setting.outside))
-    return Upper(tuple(curves), infinite, max(frame[1], jump_frame[1]))
+    return UpperBound(tuple(curves), infinite, max(frame[1], jump_frame[1]))
 
 
 @dataclass(frozen=True, eq=False)
-class Lower:
+class LowerBound:
     """P[J ≥ j] (from below) and Q[J ≥ j] (from above), J the sum of bin numbers; logarithms of a common scale."""
 
     p: np.ndarray
@@ -196,66 +196,68 @@ class Lower:
 
     def epsilon(self, delta: float) -> float:
         """The largest ε proved: max_j log((P[≥ j] − δ)/Q[≥ j])."""
-        excess = self.p - _exp(math.log(delta) - self.log_p)
+        excess = self.p - _capped_exp(math.log(delta) - self.log_p)
         use = excess > 0
         if not use.any():
             return 0.0
         least = np.maximum(self.q[use], _LEAST_Q)
         value = float((np.log(excess[use]) - np.log(least)).max()) + self.log_p - self.log_q
-        return finite("a lower bound on ε", max(0.0, value))
+        return require_finite("a lower bound on ε", max(0.0, value))
 
     def delta(self, epsilon: float) -> float:
         """The largest δ at ε proved: max_j P[≥ j] − e^ε Q[≥ j]."""
-        gain = self.p - _exp(epsilon + self.log_q - self.log_p) * self.q
-        return finite("a lower bound on δ", min(1.0, max(0.0, float(gain.max())) * _exp(self.log_p)))
+        gain = self.p - _capped_exp(epsilon + self.log_q - self.log_p) * self.q
+        return require_finite("a lower bound on δ", min(1.0, max(0.0, float(gain.max())) * _capped_exp(self.log_p)))
 
 
-def lower(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> Lower:
+def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> LowerBound:
     """The binned outputs composed: P at the setting's tilts, Q at one more."""
     mesh = setting.mesh
     while True:
         step = mesh.step
         p_parts, q_parts = [], []
         for sampled, count in phases:
-            bins = sampled.bins(mesh, add)
-            p_parts.append(Weighted.of(bins.index, bins.p, count))
+            bins = sampled.bin_outputs(mesh, add)
+            p_parts.append(Weighted.from_masses(bins.index, bins.p, count))
             known = bins.log_q > -math.inf
             q_parts.append(Weighted(bins.index[known], bins.log_q[known], count))
         plans: list[Plan] = []
         for parts, extra in ((p_parts, 0.0), (q_parts, 1.0)):
-            bulk, jumps = _divide(parts, setting, step, extra)
+            bulk, jumps = _split_bulk_and_jumps(parts, setting, step, extra)
             cumulant = Cumulant(bulk, step)
             tilt = setting.tilt(step) + extra
-            plans.append((bulk, None, tilt, window(cumulant, tilt, step, setting.outside)))
-            if _with_jumps(jumps):
+            plans.append((bulk, None, tilt, find_window(cumulant, tilt, step, setting.outside)))
+            if _has_jumps(jumps):
                 tilt = setting.tilt(step, jumps=True) + extra
-                plans.append((bulk, jumps, tilt, window(cumulant, tilt, step, setting.outside, jumps)))
+                plans.append((bulk, jumps, tilt, find_window(cumulant, tilt, step, setting.outside, jumps)))
         if max(plan[3][1] for plan in plans) <= longest:
             break
         mesh = replace(mesh, step=2 * step)
     # bin numbers lag behind losses by up to a step a release
     lag = Cumulant(p_parts, step).tilted_moments(0.0)[0] - math.fsum(
-        n * s.native(add, mesh.cut).mean for s, n in phases
+        n * s.native_losses(add, mesh.cut).mean for s, n in phases
     )
     centre = setting.centre + lag
     # Q is tilted by one more, but has to be known as far down as P is
     below = BELOW / min(plan[2] for plan in plans)
     sums = []
     for bulk, apart, tilt, frame in plans:
-        composed = compose(bulk, tilt, step, frame) if apart is None else compose_jumps(bulk, apart, tilt, step, frame)
+        composed = (
+            compose_masses(bulk, tilt, step, frame) if apart is None else compose_jumps(bulk, apart, tilt, step, frame)
+        )
         sums.append(Suffix(composed, centre, setting.outside, below))
     half = len(sums) // 2
     start = max(one.first for one in sums)
     stop = max(one.first + len(one.mass) for one in sums)
-    p, log_p = _total(sums[:half], start, stop, -1.0)
-    q, log_q = _total(sums[half:], start, stop, 1.0)
-    return Lower(p, q, log_p, log_q)
+    p, log_p = _add_sums(sums[:half], start, stop, -1.0)
+    q, log_q = _add_sums(sums[half:], start, stop, 1.0)
+    return LowerBound(p, q, log_p, log_q)
 
 
-def _total(sums: Sequence[Suffix], start: int, stop: int, sign: float) -> tuple[np.ndarray, float]:
+def _add_sums(sums: Sequence[Suffix], start: int, stop: int, sign: float) -> tuple[np.ndarray, float]:
     log_scale = max(one.log_scale for one in sums)
     total = np.zeros(stop - start)
     for one in sums:
-        mass, slack = one.at(start, stop)
-        total += (mass + sign * slack) * _exp(one.log_scale - log_scale)
+        mass, slack = one.sums_between(start, stop)
+        total += (mass + sign * slack) * _capped_exp(one.log_scale - log_scale)
     return total, log_scale

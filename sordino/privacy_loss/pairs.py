@@ -32,7 +32,7 @@ _NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing t
 class Pair:
     """Base of all pairs: the masses under Q and P of cells of λ, and what else is known about a pair.
 
-    A pair needs `symmetric`, `masses` and `native`; it must be hashable. The rest has defaults that are always valid, and a
+    A pair needs `symmetric`, `masses` and `native_edges`; it must be hashable. The rest has defaults that are always valid, and a
     pair that knows better says so in its own class.
     """
 
@@ -52,15 +52,15 @@ class Pair:
         """Returns Q- and P-masses of (−∞, e₀], (e₀, e₁], …, (e_last, ∞): one more than there are edges."""
         raise NotImplementedError
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """Returns edges that resolve this pair, ascending, holding all but 1e-300 of it."""
         raise NotImplementedError
 
-    def facing(self, add: bool) -> Pair:
+    def for_direction(self, add: bool) -> Pair:
         """Returns the pair to use for adding or for removing a record, where the two are bounded by different pairs."""
         return self
 
-    def attained(self) -> Pair:
+    def lower_pair(self) -> Pair:
         """Returns a pair that the true one is known to dominate, for lower bounds; a tight pair is its own."""
         return self
 
@@ -81,13 +81,13 @@ class Pair:
         return None
 
 
-def differences(below: Array, above: Array) -> Array:
+def cell_masses_from_tails(below: Array, above: Array) -> Array:
     """Cell masses from both tails, each cell from the side on which it is accurate."""
     inner = np.where(below[1:] <= 0.5, below[1:] - below[:-1], above[:-1] - above[1:])
     return np.concatenate((below[:1], np.maximum(inner, 0.0), above[-1:]))
 
 
-def resolving(centres: Sequence[float], count: int) -> Array:
+def resolving_points(centres: Sequence[float], count: int) -> Array:
     """Points that hold normal densities around ascending centres: `count` or so around each, few between far ones."""
     grid = np.linspace(centres[0] - TAIL, centres[0] + TAIL, count)
     for centre in centres[1:]:
@@ -121,11 +121,11 @@ class GaussianPair(Pair):
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
         z = edges / self.mu + self.mu / 2
-        return differences(ndtr(z), ndtr(-z)), differences(ndtr(z - self.mu), ndtr(self.mu - z))
+        return cell_masses_from_tails(ndtr(z), ndtr(-z)), cell_masses_from_tails(ndtr(z - self.mu), ndtr(self.mu - z))
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
-        return self.mu * resolving((0.0, self.mu), _NATIVE) - self.mu**2 / 2
+        return self.mu * resolving_points((0.0, self.mu), _NATIVE) - self.mu**2 / 2
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class LaplacePair(Pair):
         below_q = np.where(edges >= e, 1.0, np.where(edges < -e, 0.0, -np.expm1(-e * x) / 2 + 0.5))
         below_p = np.where(edges >= e, 1.0, np.where(edges < -e, 0.0, 0.5 * np.exp(e * (x - 1))))
         above_p = np.where(edges >= e, 0.0, np.where(edges < -e, 1.0, -np.expm1(e * (x - 1)) / 2 + 0.5))
-        return differences(below_q, above_q), differences(below_p, above_p)
+        return cell_masses_from_tails(below_q, above_q), cell_masses_from_tails(below_p, above_p)
 
     def loss_spacing(self) -> float:
         """Returns ε, because the atoms sit at ± ε."""
@@ -164,7 +164,7 @@ class LaplacePair(Pair):
         )
         return float(logsumexp(terms)) / (order - 1)
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
         return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
 
@@ -203,9 +203,9 @@ class BoundedRangePair(Pair):
         # Q is P mirrored: Q[λ ≤ s] = P[λ ≥ −s]
         below_q = -np.expm1((-s - e) / 2) / whole
         above_q = np.exp(-e) * np.expm1((e - s) / 2) / whole
-        return differences(below_q, above_q), differences(below_p, above_p)
+        return cell_masses_from_tails(below_q, above_q), cell_masses_from_tails(below_p, above_p)
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
         return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
 
@@ -247,7 +247,7 @@ class DiscretePair(Pair):
             result.append(cells)
         return result[0], result[1]
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
         low, high = float(self.values[0]), float(self.values[-1])
         room = 1e-9 * max(abs(low), abs(high), 1e-300)
@@ -272,9 +272,9 @@ class MixturePair(Pair):
         """See `Pair`."""
         return sum(self.weights) >= 1 - 1e-12 and all(pair.symmetric for pair in self.pairs)
 
-    def attained(self) -> MixturePair:
+    def lower_pair(self) -> MixturePair:
         """Returns the mixture of what the pairs dominate."""
-        return MixturePair(self.weights, tuple(pair.attained() for pair in self.pairs))
+        return MixturePair(self.weights, tuple(pair.lower_pair() for pair in self.pairs))
 
     @property
     def lost(self) -> float:
@@ -290,9 +290,9 @@ class MixturePair(Pair):
         p[-1] += self.lost
         return q, p
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
-        grids = [pair.native() for pair in self.pairs]
+        grids = [pair.native_edges() for pair in self.pairs]
         low, high = min(float(g[0]) for g in grids), max(float(g[-1]) for g in grids)
         widest = grids[int(np.argmax([g[-1] - g[0] for g in grids]))]
         return np.unique(np.concatenate((widest, [low, high])))

@@ -18,7 +18,7 @@ from scipy.special import gammaln, logsumexp
 
 from sordino.privacy_loss.compose import Cumulant
 from sordino.privacy_loss.lattice import Mesh, Sampled
-from sordino.privacy_loss.lossdist import upper_parts
+from sordino.privacy_loss.lossdist import round_up_phases
 from sordino.privacy_loss.pairs import Array, GaussianPair
 
 _QUADRATURE_STEP = 0.2
@@ -46,7 +46,7 @@ def _divergence(sampled: Sampled, order: float) -> float:
             return closed_form
     elif isinstance(pair, GaussianPair):
         return _subset_gaussian(rate, pair.mu, order)
-    return _numeric(sampled, order)
+    return _divergence_on_lattice(sampled, order)
 
 
 @lru_cache(maxsize=4096)
@@ -56,11 +56,11 @@ def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tupl
     result = np.zeros(len(asked))
     whole = asked == np.floor(asked)
     for k in np.flatnonzero(whole):
-        result[k] = _whole_order(rate, mu, int(asked[k]))
+        result[k] = _divergence_at_whole_order(rate, mu, int(asked[k]))
     if mu > _SHARP:
         # a quadrature would need more points than there is memory; log-moments are convex in the order
         for k in np.flatnonzero(~whole):
-            result[k] = _between_whole(rate, mu, float(asked[k]))
+            result[k] = _divergence_between_whole_orders(rate, mu, float(asked[k]))
     elif not whole.all():
         part = asked[~whole]
         # trapezoid over z: doubly exponentially precise; poles of the integrand lie π/μ off the real line
@@ -74,15 +74,15 @@ def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tupl
     return tuple(result)
 
 
-def _between_whole(rate: float, mu: float, order: float) -> float:
+def _divergence_between_whole_orders(rate: float, mu: float, order: float) -> float:
     """The chord of (α−1)·divergence between two whole orders, from above."""
     low = math.floor(order)
     share = order - low
-    below = (low - 1) * _whole_order(rate, mu, low) if low > 1 else 0.0
-    return ((1 - share) * below + share * low * _whole_order(rate, mu, low + 1)) / (order - 1)
+    below = (low - 1) * _divergence_at_whole_order(rate, mu, low) if low > 1 else 0.0
+    return ((1 - share) * below + share * low * _divergence_at_whole_order(rate, mu, low + 1)) / (order - 1)
 
 
-def _whole_order(rate: float, mu: float, order: int) -> float:
+def _divergence_at_whole_order(rate: float, mu: float, order: int) -> float:
     k = np.arange(order + 1)
     table = _log_factorials(1 << (order + 1).bit_length())
     log_choose = table[order] - table[: order + 1] - table[order::-1]
@@ -99,12 +99,14 @@ def _log_factorials(size: int) -> Array:
 def _subset_gaussian(rate: float, mu: float, order: float) -> float:
     low, high = math.floor(order), math.ceil(order)
     share = order - low
-    log_moment = (1 - share) * _subset_whole(rate, mu, low) + (share * _subset_whole(rate, mu, high) if share else 0.0)
+    log_moment = (1 - share) * _subset_log_moment(rate, mu, low) + (
+        share * _subset_log_moment(rate, mu, high) if share else 0.0
+    )
     return log_moment / (order - 1)
 
 
 @lru_cache(maxsize=20_000)
-def _subset_whole(rate: float, mu: float, order: int) -> float:
+def _subset_log_moment(rate: float, mu: float, order: int) -> float:
     """(α−1)·divergence of a Gaussian on a fixed-size subset at whole α; μ already speaks about replacing."""
     if order <= 1:
         return 0.0
@@ -145,7 +147,7 @@ def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
     return tuple(float(logsumexp(n * log_size - z**2 / 2)) + scale for n in range(1, most + 1))
 
 
-def _numeric(sampled: Sampled, order: float) -> float:
+def _divergence_on_lattice(sampled: Sampled, order: float) -> float:
     worst = 0.0
     for add in (False,) if sampled.symmetric else (False, True):
         cumulant, infinite = _mesh_cumulant(sampled, add)
@@ -157,7 +159,7 @@ def _numeric(sampled: Sampled, order: float) -> float:
 
 @lru_cache(maxsize=256)
 def _mesh_cumulant(sampled: Sampled, add: bool) -> tuple[Cumulant, float]:
-    native = sampled.native(add, 0.0)
+    native = sampled.native_losses(add, 0.0)
     mesh = Mesh(native.std / _MESH_CELLS, 2 * _MESH_CELLS, 0.0)
-    parts, infinite = upper_parts(((sampled, 1),), add, mesh)
+    parts, infinite = round_up_phases(((sampled, 1),), add, mesh)
     return Cumulant(parts, mesh.step), infinite if infinite > 1e-290 else 0.0

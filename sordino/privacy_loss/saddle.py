@@ -50,7 +50,7 @@ class Estimate:
         self.jumps: list[tuple[Array, Array, int]] = []
         variance = 0.0
         for sampled, count in phases:
-            native = sampled.native(add, cut)
+            native = sampled.native_losses(add, cut)
             bulk = native.loss <= limit
             if bulk.all():
                 self.parts.append((native.loss, native.log_mass, count))
@@ -82,7 +82,7 @@ class Estimate:
             variance += count * float(weight @ (loss - centre) ** 2) / total
         return value, mean, variance
 
-    def shares(self, theta: float) -> list[float]:
+    def cumulant_shares(self, theta: float) -> list[float]:
         """What every part adds to K(θ)."""
         result = []
         for loss, log_mass, count in self.parts:
@@ -98,7 +98,7 @@ class Estimate:
         weight = 0.5 * float(erfcx(theta * s) - erfcx((theta + 1) * s))
         return Saddle(theta, mean, value - theta * mean + math.log(max(weight, 1e-300)), self.limit)
 
-    def _search(self, below: bool, goal: float) -> Saddle:
+    def _find_saddle(self, below: bool, goal: float) -> Saddle:
         reach = max(float(loss.max()) for loss, _, _ in self.parts)
         low = math.log(min(_SPREADS[0] / self.std, 0.5 / max(reach, 1e-280)))
         high = math.log(_SPREADS[1] / self.std)
@@ -113,11 +113,11 @@ class Estimate:
 
     def at_delta(self, delta: float) -> Saddle:
         """The saddle point whose δ is this."""
-        return self._search(True, -math.log(delta))
+        return self._find_saddle(True, -math.log(delta))
 
     def at_epsilon(self, epsilon: float) -> Saddle:
         """The saddle point whose ε is this; the smallest tilt when ε lies below the mean loss."""
-        return self._search(False, epsilon)
+        return self._find_saddle(False, epsilon)
 
     def expected_jumps(self, theta: float, limit: float) -> float:
         """The number of losses beyond the limit in the tilted composition."""
@@ -151,17 +151,17 @@ class Estimate:
 def jump_limit(phases: Phases, add: bool, cut: float, delta: float) -> float:
     """The loss beyond which all releases together go with probability 200·δ at most."""
     steps = sum(count for _, count in phases)
-    return max(sampled.native(add, cut).quantile(min(_RARE * delta, 0.3) / steps) for sampled, _ in phases)
+    return max(sampled.native_losses(add, cut).quantile(min(_RARE * delta, 0.3) / steps) for sampled, _ in phases)
 
 
-def is_heavy(phases: Phases, add: bool, cut: float, delta: float, whole: Estimate, theta: float) -> bool:
+def has_heavy_jumps(phases: Phases, add: bool, cut: float, delta: float, whole: Estimate, theta: float) -> bool:
     """Whether rare jumps make up a part of the tilted composition, so that composing them apart may pay."""
     if _RARE * delta > _MOST_JUMPS:
         return False
     return whole.expected_jumps(theta, jump_limit(phases, add, cut, delta)) >= _EXPECTED
 
 
-def locate(phases: Phases, add: bool, cut: float, delta: float) -> tuple[Estimate, Saddle] | None:
+def locate_with_jumps(phases: Phases, add: bool, cut: float, delta: float) -> tuple[Estimate, Saddle] | None:
     """The estimate and the saddle point for δ, with jumps apart; None when there are none."""
     bulk = Estimate(phases, add, cut, jump_limit(phases, add, cut, delta))
     if not bulk.jumps:
@@ -172,10 +172,10 @@ def locate(phases: Phases, add: bool, cut: float, delta: float) -> tuple[Estimat
         low, high = (middle, high) if bulk.total_delta(middle) > delta else (low, middle)
         if high - low < 1e-3 * high:
             break
-    return bulk, near(bulk, 0.5 * (low + high), delta)
+    return bulk, saddle_near(bulk, 0.5 * (low + high), delta)
 
 
-def near(estimate: Estimate, epsilon: float, delta: float) -> Saddle:
+def saddle_near(estimate: Estimate, epsilon: float, delta: float) -> Saddle:
     """The tilts to use when ε is known roughly."""
     bulk = estimate.at_epsilon(epsilon)
     if estimate.limit == math.inf:

@@ -3,7 +3,7 @@
 Replace-one under Poisson sampling: (1−q)N(0)+qN(1) against (1−q)N(0)+qN(−1) (Lebeda et al. 2024; dp_accounting).
 A group of k records: Σ Binomial(k,q)(i)·N(i) against N(0) (Ganesh 2024). Several releases on one draw: the product.
 
-**Privacy:** `product` spreads every factor over a lattice of λ so that the cell masses under P and under Q are both
+**Privacy:** `make_product_pair` spreads every factor over a lattice of λ so that the cell masses under P and under Q are both
 kept: the spread pair can be processed into the original one, whichever of the two stands first.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import gammaln, ndtr
 
 from sordino.privacy_loss.lattice import Sampled, base_ratio, sampled_loss
-from sordino.privacy_loss.pairs import TAIL, Array, DiscretePair, Pair, differences, resolving
+from sordino.privacy_loss.pairs import TAIL, Array, DiscretePair, Pair, cell_masses_from_tails, resolving_points
 
 _NATIVE = 1200
 _BISECTIONS = 80
@@ -34,7 +34,7 @@ class PoissonReplacePair(Pair):
     mu: float
     symmetric: bool = field(default=True, init=False)
 
-    def _z(self, edges: Array) -> Array:
+    def _z_at_loss(self, edges: Array) -> Array:
         # e^λ = (1−q+c·y)/(1−q+c/y) with y = e^{μz}, c = q·e^{−μ²/2}:  log y = λ/2 + asinh((1−q)sinh(λ/2)/c)
         half = np.abs(edges) / 2
         with np.errstate(divide="ignore"):
@@ -45,15 +45,15 @@ class PoissonReplacePair(Pair):
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """See `Pair`."""
-        z, q = self._z(edges), self.rate
-        none = differences(ndtr(z), ndtr(-z))
-        low = differences(ndtr(z + self.mu), ndtr(-z - self.mu))
-        high = differences(ndtr(z - self.mu), ndtr(self.mu - z))
+        z, q = self._z_at_loss(edges), self.rate
+        none = cell_masses_from_tails(ndtr(z), ndtr(-z))
+        low = cell_masses_from_tails(ndtr(z + self.mu), ndtr(-z - self.mu))
+        high = cell_masses_from_tails(ndtr(z - self.mu), ndtr(self.mu - z))
         return (1 - q) * none + q * low, (1 - q) * none + q * high
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
-        z = resolving((-self.mu, 0.0, self.mu), _NATIVE // 2)
+        z = resolving_points((-self.mu, 0.0, self.mu), _NATIVE // 2)
         half = self.mu**2 / 2
         return sampled_loss(self.rate, self.mu * z - half) - sampled_loss(self.rate, -self.mu * z - half)
 
@@ -90,13 +90,13 @@ class GroupPair(Pair):
         z = (low + high) / 2
         p = np.zeros(len(edges) + 1)
         for i, log_weight in enumerate(self._weights()):
-            p += math.exp(log_weight) * differences(ndtr(z - i * self.mu), ndtr(i * self.mu - z))
-        return differences(ndtr(z), ndtr(-z)), p
+            p += math.exp(log_weight) * cell_masses_from_tails(ndtr(z - i * self.mu), ndtr(i * self.mu - z))
+        return cell_masses_from_tails(ndtr(z), ndtr(-z)), p
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
         centres = self.mu * np.arange(self.size + 1)
-        edges = np.unique(self._ratio(resolving([float(centre) for centre in centres], _NATIVE // 2)))
+        edges = np.unique(self._ratio(resolving_points([float(centre) for centre in centres], _NATIVE // 2)))
         return np.insert(edges, 0, edges[0] - 1e-9 * max(abs(float(edges[0])), 1e-9))
 
 
@@ -113,9 +113,9 @@ class SampledPair(Pair):
         q, p = self.pair.masses(base_ratio(self.rate, edges))
         return q, (1 - self.rate) * q + self.rate * p
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
-        edges = sampled_loss(self.rate, self.pair.native())
+        edges = sampled_loss(self.rate, self.pair.native_edges())
         return np.unique(np.concatenate((edges, [edges[0] - 1e-12])))
 
 
@@ -127,7 +127,7 @@ class Directed(Pair):
     adding: Pair
     symmetric: bool = False
 
-    def facing(self, add: bool) -> Pair:
+    def for_direction(self, add: bool) -> Pair:
         """Returns the pair for one direction."""
         return self.adding if add else self.removing
 
@@ -135,9 +135,9 @@ class Directed(Pair):
         """See `Pair`; of the pair for removing."""
         return self.removing.masses(edges)
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`; of the pair for removing."""
-        return self.removing.native()
+        return self.removing.native_edges()
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class Between(Pair):
     lower: Pair
     symmetric: bool = False
 
-    def attained(self) -> Pair:
+    def lower_pair(self) -> Pair:
         """Returns the pair for lower bounds."""
         return self.lower
 
@@ -156,12 +156,12 @@ class Between(Pair):
         """See `Pair`."""
         return self.upper.masses(edges)
 
-    def native(self) -> Array:
+    def native_edges(self) -> Array:
         """See `Pair`."""
-        return self.upper.native()
+        return self.upper.native_edges()
 
 
-def spread(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, float, float]:
+def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, float, float]:
     """The pair on the lattice step·{low, …, high}, both masses of every cell kept, tails sent to 0 and ∞.
 
     P- and Q-masses, and what P and Q have elsewhere. Splits are written with the smaller of both masses on top of the
@@ -199,9 +199,9 @@ def spread(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, 
     return p, q, max(0.0, float(b[-1]) - kept), max(0.0, float(a[0] - lowest))
 
 
-def product(parts: Sequence[tuple[Pair, int]]) -> Between:
+def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
     """Independent releases on the same draw as one pair: λ adds up. Spread for upper bounds, binned for lower ones."""
-    natives = [(Sampled(pair).native(False, 1e-40), pair, count) for pair, count in parts]
+    natives = [(Sampled(pair).native_losses(False, 1e-40), pair, count) for pair, count in parts]
     step = min(native.std for native, _, _ in natives) / _PRODUCT_CELLS
     width = sum((native.high - native.low) * count for native, _, count in natives)
     step = max(step, width / _LONGEST_PRODUCT)
@@ -209,8 +209,8 @@ def product(parts: Sequence[tuple[Pair, int]]) -> Between:
     start, finite, kept = 0, 1.0, 1.0
     for native, pair, count in natives:
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
-        spread_p, spread_q, infinite, lost = spread(pair, step, low, high)
-        bin_q, bin_p = pair.attained().masses(np.arange(low, high + 1) * step)
+        spread_p, spread_q, infinite, lost = spread_over_lattice(pair, step, low, high)
+        bin_q, bin_p = pair.lower_pair().masses(np.arange(low, high + 1) * step)
         start += count * low
         finite, kept = finite * (1 - infinite) ** count, kept * (1 - lost) ** count
         for _ in range(count):
@@ -218,10 +218,10 @@ def product(parts: Sequence[tuple[Pair, int]]) -> Between:
             binned_p, binned_q = np.convolve(binned_p, bin_p), np.convolve(binned_q, bin_q)
     values = (start + np.arange(len(p))) * step
     upper = DiscretePair(values, p, q, 1 - finite, 1 - kept)
-    return Between(upper, _binned(binned_p, binned_q))
+    return Between(upper, _make_pair_of_bins(binned_p, binned_q))
 
 
-def _binned(p: Array, q: Array) -> DiscretePair:
+def _make_pair_of_bins(p: Array, q: Array) -> DiscretePair:
     """A pair from the masses of bins, in the order of their ratio; Q from above where floats end."""
     q = np.maximum(q, 1e-290)
     keep = p > 1e-290

@@ -89,7 +89,7 @@ class Profile:
     deltas: Array
 
     @staticmethod
-    def sampled(delta_of: Callable[[float], float], most: float, points: int = 128) -> Profile:
+    def from_function(delta_of: Callable[[float], float], most: float, points: int = 128) -> Profile:
         """At equal distances from 0 to `most`."""
         epsilons = np.linspace(0.0, most, points)
         deltas = np.array([min(1.0, delta_of(float(epsilon))) for epsilon in epsilons])
@@ -117,7 +117,7 @@ class Profile:
         down = np.minimum(epsilon, 0.0)
         return np.where(epsilon >= 0, positive, -np.expm1(down) + np.exp(down) * positive)
 
-    def reach(self, x: Array) -> Array:
+    def largest_neighbouring_chance(self, x: Array) -> Array:
         """T(x): the most that a set of chance x can have on the neighbouring data."""
         epsilons = np.linspace(0.0, float(self.epsilons[-1]), _FINE)
         # a factor of e^700 exceeds 1/x for every x looked at, and T(x) is never above one
@@ -138,12 +138,12 @@ class Winner:
     shifts: Array  # ln ρ_j
 
     @staticmethod
-    def of(profile: Profile, runs: Runs) -> Winner:
+    def from_profile(profile: Profile, runs: Runs) -> Winner:
         """F as an average of hinges."""
         edges = np.concatenate([[0.0], np.geomspace(_SMALLEST, 1.0, _CELLS)])
         slopes = runs.slope(edges[:-1])  # at the lower edge, descending
-        depths = runs.slope(profile.reach(edges[1:]))  # at the upper edge
-        weights, corners = _hinges(slopes[::-1], depths[::-1])
+        depths = runs.slope(profile.largest_neighbouring_chance(edges[1:]))  # at the upper edge
+        weights, corners = _find_hinges(slopes[::-1], depths[::-1])
         return Winner(profile, weights, np.log(corners))
 
     def delta(self, epsilon: float) -> float:
@@ -163,7 +163,7 @@ class Winner:
         return high
 
 
-def _hinges(slopes: Array, depths: Array) -> tuple[Array, Array]:
+def _find_hinges(slopes: Array, depths: Array) -> tuple[Array, Array]:
     """The largest of 0 and s r − d, over lines of ascending slope, for r ≥ 0 as Σ w (r − ρ)₊: weights and corners."""
     kept = [(0.0, 0.0)]  # slope and depth of the lines of the envelope, from the line 0 on
     corners: list[float] = []  # where each takes over from the one before it

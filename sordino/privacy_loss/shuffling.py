@@ -18,7 +18,7 @@ from scipy.special import log_ndtr
 
 from sordino import validate
 from sordino.privacy_loss.lattice import Sampled
-from sordino.privacy_loss.lossdist import choose, lower
+from sordino.privacy_loss.lossdist import choose_setting, compose_lower_bound
 from sordino.privacy_loss.pairs import DiscretePair
 from sordino.privacy_loss.saddle import Estimate, Phases
 
@@ -59,8 +59,8 @@ def shuffle_lower_delta(multiplier: float, batches: int, epochs: int, epsilon: f
     best = 0.0
     for add in (False, True):
         phases, estimate, cut = _composed_attack(multiplier, batches, epochs, add, _TYPICAL_DELTA)
-        setting = choose(phases, add, estimate.at_epsilon(epsilon), estimate.std, cut, 1e-4)
-        best = max(best, lower(phases, add, replace(setting, centre=epsilon)).delta(epsilon))
+        setting = choose_setting(phases, add, estimate.at_epsilon(epsilon), estimate.std, cut, 1e-4)
+        best = max(best, compose_lower_bound(phases, add, replace(setting, centre=epsilon)).delta(epsilon))
     return best
 
 
@@ -76,7 +76,7 @@ def shuffle_lower_bound(multiplier: float, batches: int, epochs: int, delta: flo
     best = 0.0
     for add in (False, True):
         phases, estimate, cut = _composed_attack(multiplier, batches, epochs, add, delta)
-        setting = choose(phases, add, estimate.at_delta(delta), estimate.std, cut, 1e-4)
-        found = lower(phases, add, setting).epsilon(delta)
+        setting = choose_setting(phases, add, estimate.at_delta(delta), estimate.std, cut, 1e-4)
+        found = compose_lower_bound(phases, add, setting).epsilon(delta)
         best = max(best, found if math.isfinite(found) else 0.0)
     return best

@@ -27,14 +27,14 @@ class Contradiction(ArithmeticError):
     """Two bounds that both hold contradict each other: a defect of this library. No number can be trusted."""
 
 
-def finite(what: str, value: float) -> float:
+def require_finite(what: str, value: float) -> float:
     """The value, if it is a finite number."""
     if not math.isfinite(value):
         raise NotFinite(f"{what} is {value}: must be finite; this is a defect, please report the event accounted")
     return value
 
 
-def all_finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
+def require_all_finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
     """The values, if all of them are finite numbers."""
     if not np.isfinite(values).all():
         wrong = int(np.count_nonzero(~np.isfinite(values)))
@@ -44,7 +44,7 @@ def all_finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def at_most(low: float, high: float, what: str) -> None:
+def require_at_most(low: float, high: float, what: str) -> None:
     """Refuse to go on when `low` is above `high`, or either is no number."""
     if math.isnan(low) or math.isnan(high):
         raise NotFinite(f"{what}: {low} and {high}: must be numbers; this is a defect, please report the event")

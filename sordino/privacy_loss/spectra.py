@@ -25,7 +25,7 @@ from scipy.fft import irfft, rfft
 
 from sordino.privacy_loss.compose import Cumulant, Weighted, log_jump_moment
 from sordino.privacy_loss.pairs import Array
-from sordino.privacy_loss.soundness import all_finite, finite
+from sordino.privacy_loss.soundness import require_all_finite, require_finite
 
 SILENT = 1e-24
 EPS = 2.3e-16
@@ -46,9 +46,9 @@ class Composed:
     error: float
 
     def __post_init__(self) -> None:
-        all_finite("composed masses", self.masses)
-        finite("the error of composed masses", self.error)
-        finite("the logarithm of a composed mass", self.log_total)
+        require_all_finite("composed masses", self.masses)
+        require_finite("the error of composed masses", self.error)
+        require_finite("the logarithm of a composed mass", self.log_total)
 
 
 def transform(part: Weighted, theta: float, step: float, log_scale: float, length: int) -> tuple[NDComplex, float]:
@@ -83,7 +83,7 @@ def _jump_power(plain: NDComplex, jump: NDComplex, count: int) -> tuple[NDComple
     result: tuple[NDComplex, NDComplex] | None = None
     while True:
         if count & 1:
-            result = (plain, jump) if result is None else _times(*result, plain, jump)
+            result = (plain, jump) if result is None else _multiply_with_jumps(*result, plain, jump)
         count >>= 1
         if not count:
             assert result is not None
@@ -91,13 +91,13 @@ def _jump_power(plain: NDComplex, jump: NDComplex, count: int) -> tuple[NDComple
         plain, jump = plain * plain, jump * (2 * plain + jump)
 
 
-def _times(
+def _multiply_with_jumps(
     plain: NDComplex, jump: NDComplex, other_plain: NDComplex, other_jump: NDComplex
 ) -> tuple[NDComplex, NDComplex]:
     return plain * other_plain, jump * (other_plain + other_jump) + plain * other_jump
 
 
-def compose(parts: Sequence[Weighted], theta: float, step: float, frame: tuple[int, int]) -> Composed:
+def compose_masses(parts: Sequence[Weighted], theta: float, step: float, frame: tuple[int, int]) -> Composed:
     """The composition at tilt θ within a frame."""
     cumulant = Cumulant(parts, step)
     logs = cumulant.log_mass(theta)
@@ -121,7 +121,7 @@ def compose(parts: Sequence[Weighted], theta: float, step: float, frame: tuple[i
         loud = size > SILENT
         if not loud.all():
             active, total, size, rounding = active[loud], total[loud], size[loud], rounding[loud]
-    return _back(total, size * rounding, active, frame, step, theta, cumulant(theta))
+    return _masses_from_frequencies(total, size * rounding, active, frame, step, theta, cumulant(theta))
 
 
 def compose_jumps(
@@ -129,12 +129,12 @@ def compose_jumps(
 ) -> Composed:
     """The outcomes with at least one jump, relative to their own total."""
     cumulant = Cumulant(parts, step)
-    all_logs = Cumulant(_whole(parts, jumps), step).log_mass(theta)
+    all_logs = Cumulant(_join_bulk_and_jumps(parts, jumps), step).log_mass(theta)
     log_total = log_jump_moment(cumulant, jumps, step, theta)
     share = math.exp(min(log_total - math.fsum(value * count for value, count in all_logs), 0.0))
     # The jumps still to come are at most this many, in total mass. They are counted as such: the difference between all and
     # the bulk is zero for jumps rarer than 1e-16, and every frequency would be left out as silent.
-    expected = [n * _share(jump, theta, step, log_all) for jump, (log_all, n) in zip(jumps, all_logs, strict=True)]
+    expected = [n * _jump_share(jump, theta, step, log_all) for jump, (log_all, n) in zip(jumps, all_logs, strict=True)]
     order = sorted(range(len(parts)), key=lambda k: -parts[k].count)
     length = frame[1]
     active = np.arange(length // 2 + 1)
@@ -157,24 +157,24 @@ def compose_jumps(
         if not loud.all():
             active, plain, jump, b, j = active[loud], plain[loud], jump[loud], b[loud], j[loud]
             size, rounding, jump_rounding, reach = size[loud], rounding[loud], jump_rounding[loud], reach[loud]
-        plain, jump = _times(plain, jump, *_jump_power(b, j, count))
+        plain, jump = _multiply_with_jumps(plain, jump, *_jump_power(b, j, count))
     error_of_each = size * (jump_rounding + rounding * reach) / share
-    return _back(jump / share, error_of_each, active, frame, step, theta, log_total)
+    return _masses_from_frequencies(jump / share, error_of_each, active, frame, step, theta, log_total)
 
 
-def _share(jump: Weighted, theta: float, step: float, log_all: float) -> float:
+def _jump_share(jump: Weighted, theta: float, step: float, log_all: float) -> float:
     """Returns the share of a release's tilted mass that is in its jumps."""
     return float(np.exp(jump.log_mass + theta * step * jump.index - log_all).sum())
 
 
-def _whole(parts: Sequence[Weighted], jumps: Sequence[Weighted]) -> list[Weighted]:
+def _join_bulk_and_jumps(parts: Sequence[Weighted], jumps: Sequence[Weighted]) -> list[Weighted]:
     return [
         Weighted(np.concatenate((p.index, j.index)), np.concatenate((p.log_mass, j.log_mass)), p.count)
         for p, j in zip(parts, jumps, strict=True)
     ]
 
 
-def _back(
+def _masses_from_frequencies(
     product: NDComplex,
     errors: Array,
     active: NDArray[np.int64],

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from sordino.privacy_loss.pairs import Array
-from sordino.privacy_loss.soundness import all_finite, finite
+from sordino.privacy_loss.soundness import require_all_finite, require_finite
 from sordino.privacy_loss.spectra import EPS, Composed
 
 BELOW = 14.0  # e-folds of the untilted sum kept below the centre
@@ -23,12 +23,12 @@ _UNDERFLOW = 745.0  # e^{−this} is zero in floats
 _MOST_EXPONENT, _FURTHEST = 600.0, 400.0  # e-folds that a weight may have, and that are asked for
 
 
-def above(theta: float) -> float:
+def efolds_above_centre(theta: float) -> float:
     """E-folds of the untilted sum kept above the centre; more when δ is a small part of it."""
     return _ABOVE + math.log1p(theta)
 
 
-def _untilted(composed: Composed, centre: float, below: float = 0.0) -> tuple[int, Array, Array, float]:
+def _remove_tilt(composed: Composed, centre: float, below: float = 0.0) -> tuple[int, Array, Array, float]:
     """First place kept, losses from there on, e^{−θ(l − centre)}, and the logarithm of the scale.
 
     Kept are `BELOW` e-folds below the centre, and losses down to `below` as far as floats reach.
@@ -52,20 +52,24 @@ class Curve:
 
     def __init__(self, composed: Composed, centre: float, outside: float) -> None:
         theta, step = composed.theta, composed.step
-        low, self.loss, weight, self.log_scale = _untilted(composed, centre)
+        low, self.loss, weight, self.log_scale = _remove_tilt(composed, centre)
         # only losses around the centre matter: far above, nothing is left; far below, floating range ends
-        keep = max(2, math.ceil((above(theta) + BELOW) / (theta * step)) + 5)
+        keep = max(2, math.ceil((efolds_above_centre(theta) + BELOW) / (theta * step)) + 5)
         self.loss, weight = self.loss[:keep], weight[:keep]
         untilted = composed.masses[low : low + len(weight)] * weight
-        self.share = _echo(untilted, step)  # E_j
+        self.share = _discounted_sums(untilted, step)  # E_j
         self.height = np.append(np.cumsum((-math.expm1(-step) * self.share[1:])[::-1])[::-1], 0.0)
         # a mass error e at l_i counts e·w_i(1 − e^{ε − l_i}); mass outside the window at most w/(1+θ), above
         # the part kept at most e^{−above}; both running sums are of positive terms
         rounding = composed.error * weight_sum(theta, step)
         summing = 4 * EPS * len(weight)
-        self.slack = (rounding + 2 * outside / (1 + theta)) * weight + summing * self.height + math.exp(-above(theta))
-        all_finite("an upper bound on δ", self.slack + self.height)
-        finite("the scale of an upper bound on δ", self.log_scale)
+        self.slack = (
+            (rounding + 2 * outside / (1 + theta)) * weight
+            + summing * self.height
+            + math.exp(-efolds_above_centre(theta))
+        )
+        require_all_finite("an upper bound on δ", self.slack + self.height)
+        require_finite("the scale of an upper bound on δ", self.log_scale)
 
     def delta(self, epsilon: float) -> float:
         """δ at ε, scaled by e^{log_scale}; infinite below the part resolved."""
@@ -78,7 +82,7 @@ class Curve:
         return float(self.height[j]) + inside + float(self.slack[max(j - 1, 0)])
 
 
-def _echo(masses: Array, step: float) -> Array:
+def _discounted_sums(masses: Array, step: float) -> Array:
     """E_j = Σ_{i≥j} p_i e^{−h(i−j)}, twice as many terms at a time until the next would add nothing."""
     result = masses.copy()
     reach = 1
@@ -99,16 +103,16 @@ class Suffix:
 
     def __init__(self, composed: Composed, centre: float, outside: float, below: float = 0.0) -> None:
         theta, step = composed.theta, composed.step
-        low, _, weight, self.log_scale = _untilted(composed, centre, below)
+        low, _, weight, self.log_scale = _remove_tilt(composed, centre, below)
         self.first = composed.first + low
         self.mass = np.cumsum((composed.masses[low:] * weight)[::-1])[::-1]
         geometric = 1 / -math.expm1(-theta * step)
         summing = 2 * EPS * len(weight)
         self.slack = (composed.error * geometric + 2 * outside) * weight + summing * self.mass
-        all_finite("sums of binned outputs", self.slack + self.mass)
-        finite("the scale of binned outputs", self.log_scale)
+        require_all_finite("sums of binned outputs", self.slack + self.mass)
+        require_finite("the scale of binned outputs", self.log_scale)
 
-    def at(self, start: int, stop: int) -> tuple[Array, Array]:
+    def sums_between(self, start: int, stop: int) -> tuple[Array, Array]:
         """Sums and errors for the indices start … stop−1, start not before `first`."""
         a, b = start - self.first, min(stop - self.first, len(self.mass))
         pad = max(0, stop - start - max(b - a, 0))

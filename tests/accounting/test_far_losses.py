@@ -57,7 +57,7 @@ def test_atoms_of_one_release_dominate_its_profile_at_any_loss(rate, epsilon):
             True: left * profile(e + mpmath.log(q / left)) if left > 0 else mpmath.mpf(0),
         }
     for add, truth in exact.items():
-        atoms = Sampled(GaussianPair(6.0), rate).upper(Mesh(0.05, 60.0, 1e-14), add)
+        atoms = Sampled(GaussianPair(6.0), rate).round_up(Mesh(0.05, 60.0, 1e-14), add)
         above = np.maximum(0.0, -np.expm1(np.minimum(epsilon - atoms.index * 0.05, 0.0)))
         found = float(above @ atoms.mass) + atoms.infinite
         assert float(truth) * (1 - 1e-9) <= found <= float(truth) * 1.01 + 2e-13

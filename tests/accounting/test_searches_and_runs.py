@@ -49,7 +49,7 @@ def test_a_profile_is_read_between_its_points_however_large_epsilon_is():
     share = math.exp(-350) * -math.expm1(-350) / -math.expm1(-700)
     assert float(profile(np.array([1050.0]))[0]) == pytest.approx(0.5 - 0.25 * share, rel=1e-12)
     assert profile(np.array([0.0, 700.0, 1400.0, 5000.0])).tolist() == [1.0, 0.5, 0.25, 0.25]
-    assert np.all(np.isfinite(profile.reach(np.array([1e-12, 0.5, 1.0]))))
+    assert np.all(np.isfinite(profile.largest_neighbouring_chance(np.array([1e-12, 0.5, 1.0]))))
 
 
 def test_a_search_priced_below_one_of_its_runs_is_not_returned(monkeypatch):
@@ -60,7 +60,7 @@ def test_a_search_priced_below_one_of_its_runs_is_not_returned(monkeypatch):
         def delta(self, epsilon):
             return 1e-9
 
-    monkeypatch.setattr(tuned, "_winner", lambda *given: Cheap())
+    monkeypatch.setattr(tuned, "_bound_winner", lambda *given: Cheap())
     event = TunePoisson(Repeat(Poisson(0.02, Gaussian(0.9)), 50), 10.0)
     with pytest.raises(Contradiction, match="one run"):
         A.PLD().epsilon(event, 1e-5)

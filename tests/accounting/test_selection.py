@@ -19,7 +19,7 @@ from sordino.events import (
     TuneNegativeBinomial,
     TunePoisson,
 )
-from sordino.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Winner, _hinges
+from sordino.privacy_loss.selection import NegativeBinomialRuns, PoissonRuns, Profile, Winner, _find_hinges
 
 BASE = Repeat(Poisson(0.01, Gaussian(4.0)), 10_000)
 """ε = 0.947 at δ = 1e-5."""
@@ -59,7 +59,7 @@ def winner(p, order, phi):
 
 
 def profile_of(p, q, most, points=300):
-    return Profile.sampled(lambda epsilon: both(p, q, epsilon), most, points)
+    return Profile.from_function(lambda epsilon: both(p, q, epsilon), most, points)
 
 
 @pytest.mark.parametrize("runs", RUNS, ids=str)
@@ -78,7 +78,7 @@ def test_no_winner_of_a_small_mechanism_costs_more_whatever_the_order(runs):
         if trial % 3 == 0:
             q = p * np.exp(rng.choice([-1.0, 1.0], 4) * 0.3)  # nearly pure
             q /= q.sum()
-        found = Winner.of(profile_of(p, q, 8.0), runs)
+        found = Winner.from_profile(profile_of(p, q, 8.0), runs)
         for order in map(list, itertools.permutations(range(4))):
             a, b = (winner(each, order, generating(runs)) for each in (p, q))
             for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
@@ -92,7 +92,7 @@ def test_no_winner_of_a_small_mechanism_costs_more_whatever_the_order(runs):
 def test_no_winner_of_gaussian_mechanisms_costs_more(runs):
     cuts = np.concatenate([[-np.inf], np.linspace(-9, 10, 1500), [np.inf]])
     p, q = np.diff(norm.cdf(cuts)), np.diff(norm.cdf(cuts - 1.0))
-    found = Winner.of(profile_of(p, q, 12.0), runs)
+    found = Winner.from_profile(profile_of(p, q, 12.0), runs)
     loss = np.log(np.maximum(p, 1e-300) / np.maximum(q, 1e-300))
     orders = (np.argsort(loss), np.argsort(-loss), np.argsort(np.abs(loss)), np.argsort(-np.abs(loss)))
     closest = 0.0
@@ -137,7 +137,7 @@ def test_the_envelope_is_the_largest_of_the_lines():
     rng = np.random.default_rng(1)
     slopes = np.sort(rng.uniform(0.1, 10, 200))
     depths = rng.uniform(0, 10, 200) * slopes / 10
-    weights, corners = _hinges(slopes, depths)
+    weights, corners = _find_hinges(slopes, depths)
     r = np.linspace(0, 30, 400)
     direct = np.maximum(0, (slopes[:, None] * r - depths[:, None]).max(axis=0))
     np.testing.assert_allclose((weights[:, None] * np.maximum(0, r - corners[:, None])).sum(axis=0), direct, atol=1e-9)

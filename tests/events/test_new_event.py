@@ -39,7 +39,7 @@ from sordino.ledger.claims import Guarantee, NoGuarantee, make_claim
 from sordino.ledger.ledger import Ledger
 from sordino.privacy_loss.lattice import Sampled
 from sordino.privacy_loss.noise_ends import gaussian_end
-from sordino.privacy_loss.pairs import GaussianPair, Pair, differences
+from sordino.privacy_loss.pairs import GaussianPair, Pair, cell_masses_from_tails
 from sordino.release.noise_tail import delta_of_noise_end
 
 DELTA = 1e-6
@@ -79,10 +79,11 @@ class SharedCoinPair(Pair):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(np.maximum(np.expm1(edges) + self.rate, 0.0) / self.rate)
         z = ratio / self.mu + self.mu / 2
-        without, with_record = differences(ndtr(z), ndtr(-z)), differences(ndtr(z - self.mu), ndtr(self.mu - z))
+        without = cell_masses_from_tails(ndtr(z), ndtr(-z))
+        with_record = cell_masses_from_tails(ndtr(z - self.mu), ndtr(self.mu - z))
         return without, (1 - self.rate) * without + self.rate * with_record
 
-    def native(self):
+    def native_edges(self):
         z = np.linspace(-37.5, 37.5 + self.mu, 1500)
         edges = np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + self.mu * z - self.mu**2 / 2)
         return np.unique(np.concatenate(([edges[0] - 1e-9], edges)))

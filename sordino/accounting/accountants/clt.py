@@ -16,7 +16,7 @@ import numpy as np
 
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
-from sordino.accounting.phases import phases_of, relation_of
+from sordino.accounting.phases import collect_phases_without_delta, relation_of
 from sordino.events import Event, Relation, canonical, is_private
 from sordino.privacy_loss.gaussian import gaussian_delta, gaussian_epsilon
 from sordino.privacy_loss.pairs import Array, GaussianPair
@@ -47,7 +47,7 @@ class GaussianCLT:
     def mu(self, event: Event) -> float:
         """The Gaussian-DP parameter of the limit."""
         total = 0.0
-        for sampled, count in phases_of(canonical(event), relation_of(event, self.relation)):
+        for sampled, count in collect_phases_without_delta(canonical(event), relation_of(event, self.relation)):
             if not isinstance(sampled.pair, GaussianPair):
                 raise Unsupported(event, "the central-limit approximation knows Gaussian releases only")
             mu, q = sampled.pair.mu, sampled.rate

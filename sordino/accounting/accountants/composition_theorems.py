@@ -23,7 +23,7 @@ import numpy as np
 
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
-from sordino.accounting.phases import phases_of, relation_of
+from sordino.accounting.phases import collect_phases_without_delta, relation_of
 from sordino.events import Event, Relation, canonical, counted, is_private
 from sordino.events.phase_collector import PhaseCollector
 from sordino.privacy_loss.closed import pure_epsilon
@@ -37,20 +37,20 @@ _SPLITS: tuple[float, ...] = tuple(
 )
 
 
-def _releases(event: Event, relation: Relation) -> Phases:
+def _collect_releases(event: Event, relation: Relation) -> Phases:
     """Phases with plain Gaussians kept apart: composition theorems see each of them."""
     one_by_one: dict[Sampled, int] = {}
     collector = PhaseCollector(relation)
     for inner, count in counted(canonical(event)):
         if inner.is_counted_one_by_one:
-            for sampled, times in phases_of(inner, relation):
+            for sampled, times in collect_phases_without_delta(inner, relation):
                 one_by_one[sampled] = one_by_one.get(sampled, 0) + times * count
         else:
             inner.add_phases(collector, count)
     return tuple(one_by_one.items()) + collector.phases()
 
 
-def _single(sampled: Sampled, delta: float, event: Event) -> float:
+def _epsilon_of_release(sampled: Sampled, delta: float, event: Event) -> float:
     """ε of one release that may spend δ: the classic chain, mechanism first, then amplification."""
     pure = pure_epsilon(((sampled, 1),))
     if math.isfinite(pure):
@@ -61,15 +61,15 @@ def _single(sampled: Sampled, delta: float, event: Event) -> float:
     return math.log1p(sampled.rate * math.expm1(epsilon)) if epsilon < 700 else epsilon + math.log(sampled.rate)
 
 
-def _spending(phases: Phases) -> int:
+def _count_spending_delta(phases: Phases) -> int:
     return sum(count for sampled, count in phases if math.isinf(pure_epsilon(((sampled, 1),))))
 
 
-def _parts(phases: Phases, delta: float, event: Event) -> list[tuple[float, int]]:
+def _epsilons_of_releases(phases: Phases, delta: float, event: Event) -> list[tuple[float, int]]:
     """(ε of one release, count), the δ spent evenly on the releases that need one."""
-    spending = _spending(phases)
+    spending = _count_spending_delta(phases)
     share = delta / spending if spending else 0.0
-    return [(_single(sampled, share, event), count) for sampled, count in phases]
+    return [(_epsilon_of_release(sampled, share, event), count) for sampled, count in phases]
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,17 @@ class Basic:
 
     def epsilon(self, event: Event, delta: float) -> float:
         """Σ εᵢ at Σ δᵢ = δ."""
-        delta = _checked_delta(delta)
+        delta = _require_delta(delta)
         if not is_private(event):
             return math.inf
-        phases = _releases(event, relation_of(event, self.relation))
+        phases = _collect_releases(event, relation_of(event, self.relation))
         if delta == 0:
             return pure_epsilon(phases)
-        return math.fsum(epsilon * count for epsilon, count in _parts(phases, delta, event))
+        return math.fsum(epsilon * count for epsilon, count in _epsilons_of_releases(phases, delta, event))
 
     def delta(self, event: Event, epsilon: float) -> float:
         """The smallest δ at which ε is reached, from above."""
-        return _invert(self.epsilon, event, epsilon)
+        return _find_delta(self.epsilon, event, epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
         """δ(ε) as a function of arrays."""
@@ -126,18 +126,18 @@ class Advanced:
 
     def epsilon(self, event: Event, delta: float) -> float:
         """The smaller of advanced and basic composition."""
-        delta = _checked_delta(delta)
+        delta = _require_delta(delta)
         if not is_private(event):
             return math.inf
         basic = Basic(self.relation).epsilon(event, delta)
         if delta == 0:
             return basic
-        phases = _releases(event, relation_of(event, self.relation))
-        return min(basic, _split(phases, delta, event, lambda e: e * math.tanh(e / 2)))
+        phases = _collect_releases(event, relation_of(event, self.relation))
+        return min(basic, _compose_with_best_split(phases, delta, event, lambda e: e * math.tanh(e / 2)))
 
     def delta(self, event: Event, epsilon: float) -> float:
         """The smallest δ at which ε is reached, from above."""
-        return _invert(self.epsilon, event, epsilon)
+        return _find_delta(self.epsilon, event, epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
         """δ(ε) as a function of arrays."""
@@ -171,39 +171,39 @@ class Strong:
         delta = validate.fraction("delta", delta)
         if not is_private(event):
             return math.inf
-        phases = _releases(event, relation_of(event, self.relation))
+        phases = _collect_releases(event, relation_of(event, self.relation))
         if self.valid:
-            return _split(phases, delta, event, lambda e: e * math.expm1(min(e, 700.0)))
-        return _split(phases, delta, event, lambda e: e * e, _printed, splits=(0.5,))
+            return _compose_with_best_split(phases, delta, event, lambda e: e * math.expm1(min(e, 700.0)))
+        return _compose_with_best_split(phases, delta, event, lambda e: e * e, _epsilon_as_printed, splits=(0.5,))
 
     def delta(self, event: Event, epsilon: float) -> float:
         """The smallest δ at which ε is reached, from above."""
-        return _invert(self.epsilon, event, epsilon)
+        return _find_delta(self.epsilon, event, epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
         """δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
 
-def _printed(sampled: Sampled, delta: float, event: Event) -> float:
+def _epsilon_as_printed(sampled: Sampled, delta: float, event: Event) -> float:
     """q·√(2 ln(1.25/δ₀))/σ, the reading of figure 2."""
     if not isinstance(sampled.pair, GaussianPair):
-        return _single(sampled, delta, event)
+        return _epsilon_of_release(sampled, delta, event)
     return sampled.rate * sampled.pair.mu * math.sqrt(2 * math.log(max(1.25 * sampled.rate / delta, 1.0 + 1e-9)))
 
 
-def _split(
+def _compose_with_best_split(
     phases: Phases,
     delta: float,
     event: Event,
     drift: Callable[[float], float],
-    single: Callable[[Sampled, float, Event], float] = _single,
+    single: Callable[[Sampled, float, Event], float] = _epsilon_of_release,
     splits: Sequence[float] = _SPLITS,
 ) -> float:
     """Min over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2 ln(1/δ') Σεᵢ²)."""
     if not phases:
         return 0.0
-    spending = _spending(phases)
+    spending = _count_spending_delta(phases)
     best = math.inf
     for share in splits if spending else (0.0,):
         each = delta * share / spending if spending else 0.0
@@ -214,14 +214,14 @@ def _split(
     return best
 
 
-def _checked_delta(delta: float) -> float:
+def _require_delta(delta: float) -> float:
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta}: must lie in [0, 1)")
     return delta
 
 
-def _invert(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
+def _find_delta(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
     epsilon = validate.non_negative("epsilon", epsilon)
     low, high = math.log(1e-300), 0.0
     if epsilon_at(event, 1 - 1e-12) > epsilon:

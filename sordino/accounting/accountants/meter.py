@@ -17,18 +17,18 @@ from scipy.fft import next_fast_len
 
 from sordino import validate
 from sordino.accounting.accountants.pld import PLD, TOLERANCE
-from sordino.accounting.accountants.tuned import searches
-from sordino.accounting.phases import collect, relation_of
+from sordino.accounting.accountants.tuned import has_search
+from sordino.accounting.phases import collect_phases, relation_of
 from sordino.events import Event, Repeat, is_private
 from sordino.privacy_loss.certified import CUT, SENSELESS, directions
-from sordino.privacy_loss.closed import lone_gaussian, one_release_epsilon
-from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, window
+from sordino.privacy_loss.closed import find_lone_gaussian, one_release_epsilon
+from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, find_window
 from sordino.privacy_loss.lattice import Sampled
-from sordino.privacy_loss.lossdist import choose, upper_parts
+from sordino.privacy_loss.lossdist import choose_setting, round_up_phases
 from sordino.privacy_loss.saddle import Estimate
-from sordino.privacy_loss.soundness import at_most, finite
+from sordino.privacy_loss.soundness import require_at_most, require_finite
 from sordino.privacy_loss.spectra import EPS, SILENT, transform
-from sordino.privacy_loss.sums import above, weight_sum
+from sordino.privacy_loss.sums import efolds_above_centre, weight_sum
 
 _NOTHING = 1e-300  # stands for a frequency that is zero
 _SHORT = 1 << 17  # points of a transform for an ε that protects nobody
@@ -36,7 +36,7 @@ _WIDENINGS = 24  # times the step of the lattice is doubled before a direction i
 _FIRST = 16  # releases from which on the transform is kept
 
 
-class _Direction:
+class _PreparedDirection:
     """One direction, prepared for t releases with low ≤ t ≤ high."""
 
     def __init__(self, sampled: Sampled, add: bool, low: int, high: int, delta: float) -> None:
@@ -44,15 +44,17 @@ class _Direction:
         cut = CUT * delta / high
         estimate = Estimate(phases, add, cut)
         saddle = estimate.at_delta(delta)
-        setting = choose(phases, add, saddle, estimate.std, cut, TOLERANCE)
+        setting = choose_setting(phases, add, saddle, estimate.std, cut, TOLERANCE)
         longest = LONGEST if saddle.epsilon < SENSELESS else _SHORT
         mesh = setting.mesh
         self.given_up = False
         for attempt in range(_WIDENINGS + 1):
-            parts, _ = upper_parts(phases, add, mesh)
+            parts, _ = round_up_phases(phases, add, mesh)
             step, theta = mesh.step, setting.tilt(mesh.step)
             frames = [
-                window(Cumulant([Weighted(parts[0].index, parts[0].log_mass, t)], step), theta, step, setting.outside)
+                find_window(
+                    Cumulant([Weighted(parts[0].index, parts[0].log_mass, t)], step), theta, step, setting.outside
+                )
                 for t in (low, high)
             ]
             first = min(frame[0] for frame in frames)
@@ -76,9 +78,9 @@ class _Direction:
         self.omega = 2 * math.pi * self.active / self.length
         # frequencies between 0 and n/2 stand for two
         self.double = np.where((self.active == 0) | (2 * self.active == self.length), 1.0, 2.0)
-        self.above = above(theta)
+        self.above = efolds_above_centre(theta)
         self.kernel = self._kernel()
-        self.infinite = sampled.upper(mesh, add).infinite
+        self.infinite = sampled.round_up(mesh, add).infinite
         self.guess = round(setting.centre / step)
 
     def epsilon(self, count: int, delta: float) -> float:
@@ -96,7 +98,7 @@ class _Direction:
 
         def exceeds(j: int) -> bool:
             # scaled by the tilt at j: δ(l_j)·e^{θ l_j − K}
-            value = finite("δ", float((product * np.exp(1j * self.omega * j)).real.sum()) + slack)
+            value = require_finite("δ", float((product * np.exp(1j * self.omega * j)).real.sum()) + slack)
             return value > 0 and math.log(value) + count * self.log_mass - self.theta * j * self.step > math.log(
                 delta - lost
             )
@@ -146,15 +148,15 @@ class Meter:
     def __post_init__(self) -> None:
         self.delta = validate.fraction("delta", self.delta)
         self._range = (0, -1)
-        self._ready: list[_Direction] = []
+        self._ready: list[_PreparedDirection] = []
         self._known: dict[int, float] = {}
         self._sampled: Sampled | None = None
         self._alone = 0.0  # ε of a single release, where it is known in closed form
-        if is_private(self.event) and not searches(self.event):
-            phases = collect(self.event, relation_of(self.event), self.delta)
-            if len(phases) == 1 and phases[0][1] == 1 and not (lone_gaussian(phases) and phases[0][0].rate == 1.0):
+        if is_private(self.event) and not has_search(self.event):
+            phases = collect_phases(self.event, relation_of(self.event), self.delta)
+            if len(phases) == 1 and phases[0][1] == 1 and not (find_lone_gaussian(phases) and phases[0][0].rate == 1.0):
                 self._sampled = phases[0][0]
-                self._alone = one_release_epsilon(self._sampled, self.delta) if lone_gaussian(phases) else 0.0
+                self._alone = one_release_epsilon(self._sampled, self.delta) if find_lone_gaussian(phases) else 0.0
 
     def epsilon(self, count: int) -> float:
         """An upper bound on ε after `count` repetitions."""
@@ -162,10 +164,10 @@ class Meter:
         if count == 0:
             return 0.0
         if count not in self._known:
-            self._known[count] = self._compute(count)
+            self._known[count] = self._compute_epsilon(count)
         return self._known[count]
 
-    def _compute(self, count: int) -> float:
+    def _compute_epsilon(self, count: int) -> float:
         if self._sampled is None or count < _FIRST:
             return PLD().epsilon(Repeat(self.event, count), self.delta)
         low, high = self._range
@@ -173,9 +175,9 @@ class Meter:
             low = 1 << (count.bit_length() - 1)
             self._range = (low, 2 * low)
             both = directions(((self._sampled, 1),))
-            self._ready = [_Direction(self._sampled, add, low, 2 * low, self.delta) for add in both]
+            self._ready = [_PreparedDirection(self._sampled, add, low, 2 * low, self.delta) for add in both]
         found = max(direction.epsilon(count, self.delta) for direction in self._ready)
         if math.isinf(found):
             found = PLD().epsilon(Repeat(self.event, count), self.delta)
-        at_most(self._alone, found, "one release of an event, and many")
+        require_at_most(self._alone, found, "one release of an event, and many")
         return found

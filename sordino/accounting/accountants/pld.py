@@ -20,22 +20,28 @@ import numpy as np
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
-from sordino.accounting.accountants.tuned import least_delta, least_epsilon, searches, tuned_delta, tuned_epsilon
-from sordino.accounting.phases import collect, relation_of
+from sordino.accounting.accountants.tuned import (
+    bound_search_delta,
+    bound_search_epsilon,
+    has_search,
+    lower_search_delta,
+    lower_search_epsilon,
+)
+from sordino.accounting.phases import collect_phases, relation_of
 from sordino.events import Event, Relation, Repeat, Together, canonical, counted, is_private
 from sordino.privacy_loss.certified import (
     SENSELESS,
-    adding_at_most,
+    bound_delta,
+    bound_epsilon,
     directions,
-    phases_delta,
-    phases_epsilon,
-    sum_of_parts,
+    largest_loss_when_adding,
+    sum_part_epsilons,
 )
-from sordino.privacy_loss.closed import lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
+from sordino.privacy_loss.closed import find_lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
 from sordino.privacy_loss.consistency import markov_epsilon
 from sordino.privacy_loss.pairs import Array
 from sordino.privacy_loss.saddle import Phases
-from sordino.privacy_loss.soundness import at_most
+from sordino.privacy_loss.soundness import require_at_most
 
 TOLERANCE = 6e-5
 _TYPICAL_DELTA, _LEAST_DELTA, _REFINEMENTS = 1e-10, 1e-30, 4
@@ -64,11 +70,11 @@ class PLD:
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
         """The smallest ε at this δ that can be certified; infinity when there is none."""
-        return self._bound(event, delta, relation, want_lower=False)[1]
+        return self._bound_epsilon(event, delta, relation, want_lower=False)[1]
 
     def bounds(self, event: Event, delta: float, *, relation: Relation | None = None) -> tuple[float, float]:
         """Certified (lower, upper) bounds on ε at this δ."""
-        return self._bound(event, delta, relation, want_lower=True)
+        return self._bound_epsilon(event, delta, relation, want_lower=True)
 
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
         """An upper bound on δ at this ε."""
@@ -85,25 +91,25 @@ class PLD:
         epsilon = validate.non_negative("epsilon", epsilon)
         if not is_private(event):
             return (1.0, 1.0)
-        if searches(event):
+        if has_search(event):
             asked = relation or self.relation
-            high = tuned_delta(event, epsilon, self, asked)
-            return (min(high, least_delta(event, epsilon, self, asked)) if want_lower else 0.0, high)
+            high = bound_search_delta(event, epsilon, self, asked)
+            return (min(high, lower_search_delta(event, epsilon, self, asked)) if want_lower else 0.0, high)
         asked = relation_of(event, relation or self.relation)
         low, high = 0.0, _TYPICAL_DELTA
         for _ in range(_REFINEMENTS):
             # δ decides how far into its tails a pass of balls in bins is resolved; a much smaller one is looked at again
             assumed = high
-            phases = collect(event, asked, assumed)
+            phases = collect_phases(event, asked, assumed)
             if not phases:
                 return (0.0, 0.0)
-            lone = lone_gaussian(phases)
+            lone = find_lone_gaussian(phases)
             if lone is not None:
                 low = high = one_release_delta(lone, epsilon)
                 break
             low = high = 0.0
             for add in directions(phases):
-                below, above = phases_delta(phases, add, epsilon, self.tolerance, want_lower)
+                below, above = bound_delta(phases, add, epsilon, self.tolerance, want_lower)
                 low, high = max(low, below), max(high, above)
             if not _depends_on_delta(phases) or high > 1e-2 * assumed or high < _LEAST_DELTA:
                 break
@@ -119,40 +125,42 @@ class PLD:
                 lambda rest: self.delta_bounds(rest, epsilon, relation=relation)[0],
                 lambda part, count: part.lower_delta(count, epsilon),
             )
-        at_most(low, high, "lower and upper bound on δ")
+        require_at_most(low, high, "lower and upper bound on δ")
         return (min(low, high), high)
 
-    def _bound(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> tuple[float, float]:
+    def _bound_epsilon(
+        self, event: Event, delta: float, relation: Relation | None, want_lower: bool
+    ) -> tuple[float, float]:
         delta = validate.number("delta", delta)
         if not 0 <= delta < 1:
             raise ValueError(f"delta={delta}: must lie in [0, 1); typical values are far below 1 / dataset size")
         if not is_private(event):
             return (math.inf, math.inf)
-        if searches(event) and delta > 0:
+        if has_search(event) and delta > 0:
             asked = relation or self.relation
-            high = tuned_epsilon(event, delta, self, asked)
-            return (min(high, least_epsilon(event, delta, self, asked)) if want_lower else 0.0, high)
-        phases = collect(event, relation_of(event, relation or self.relation), max(delta, 1e-30))
+            high = bound_search_epsilon(event, delta, self, asked)
+            return (min(high, lower_search_epsilon(event, delta, self, asked)) if want_lower else 0.0, high)
+        phases = collect_phases(event, relation_of(event, relation or self.relation), max(delta, 1e-30))
         if not phases:
             return (0.0, 0.0)
         is_tight = _is_tight(event)
         if delta == 0:
             pure = pure_epsilon(phases)
             return (pure if is_tight else 0.0, pure)
-        lone = lone_gaussian(phases)
+        lone = find_lone_gaussian(phases)
         if lone is not None:
             exact = one_release_epsilon(lone, delta)
             return (exact if is_tight else self._lower_epsilon(event, delta, relation, want_lower), exact)
         low = high = 0.0
         for add in directions(phases):
-            if add and adding_at_most(phases) <= high:
+            if add and largest_loss_when_adding(phases) <= high:
                 continue
-            below, above = phases_epsilon(phases, add, delta, self.tolerance, low if want_lower else None)
+            below, above = bound_epsilon(phases, add, delta, self.tolerance, low if want_lower else None)
             low, high = max(low, below), max(high, above)
         if _depends_on_delta(phases) and (math.isinf(high) or high > 1.1 * low):
             # one unamplified release per pass, the average of whose divergences over the bins is an upper bound by
             # convexity: the better one where there is little noise
-            high = min(high, self._bound(event.without_amplification(), delta, relation, want_lower=False)[1])
+            high = min(high, self._bound_epsilon(event.without_amplification(), delta, relation, want_lower=False)[1])
         high = min(high, pure_epsilon(phases))
         if any(sampled.pair.renyi_may_be_tighter for sampled, _ in phases):
             # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter,
@@ -160,16 +168,16 @@ class PLD:
             with suppress(Unsupported):
                 high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
                 low = min(low, high)
-        high = min(high, sum_of_parts(phases, delta, self.tolerance, low, high))
+        high = min(high, sum_part_epsilons(phases, delta, self.tolerance, low, high))
         if high > SENSELESS:
             # transforms of losses this large are coarse, and other theorems may know better
-            high = min(high, self._by_moments(event, phases, delta, relation))
+            high = min(high, self._bound_by_moments(event, phases, delta, relation))
         if not is_tight:
             low = self._lower_epsilon(event, delta, relation, want_lower)
-        at_most(low, high, "lower and upper bound on ε")
+        require_at_most(low, high, "lower and upper bound on ε")
         return (min(low, high), high)
 
-    def _by_moments(self, event: Event, phases: Phases, delta: float, relation: Relation | None) -> float:
+    def _bound_by_moments(self, event: Event, phases: Phases, delta: float, relation: Relation | None) -> float:
         """Returns the smaller of what Rényi divergences and Markov's inequality say about ε; infinity if neither does."""
         found = math.inf
         with suppress(Unsupported, OverflowError):

@@ -123,7 +123,7 @@ class Moments:
         if not is_private(event):
             return math.inf
         powers, moments = self._log_moments(event)
-        return float(((moments - math.log(delta)) / powers).min()) if any(True for _ in _released(event)) else 0.0
+        return float(((moments - math.log(delta)) / powers).min()) if any(True for _ in _list_releases(event)) else 0.0
 
     def delta(self, event: Event, epsilon: float) -> float:
         """Min over λ of exp(α(λ) − λε)."""
@@ -138,5 +138,5 @@ class Moments:
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
 
-def _released(event: Event) -> list[Event]:
+def _list_releases(event: Event) -> list[Event]:
     return [inner for inner in event.walk() if not isinstance(inner, Together | Repeat)]

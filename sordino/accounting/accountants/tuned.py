@@ -22,7 +22,7 @@ from sordino.accounting.accountants.rdp import RDP
 from sordino.events import Event, Relation, Repeat, Together, canonical, compose
 from sordino.events.search_of_runs import RunSearch
 from sordino.privacy_loss.selection import Profile, Winner
-from sordino.privacy_loss.soundness import at_most
+from sordino.privacy_loss.soundness import require_at_most
 
 _SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
 """Of δ, tried for what is released beside the searches."""
@@ -36,7 +36,7 @@ _USUAL = 1e-8
 """One table serves all δ down to this; below, one for each decade."""
 
 
-class Bounds(Hashable, Protocol):
+class RunAccountant(Hashable, Protocol):
     """An accountant of one run."""
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
@@ -56,47 +56,56 @@ class Bounds(Hashable, Protocol):
         ...
 
 
-def searches(event: Event) -> bool:
+def has_search(event: Event) -> bool:
     """Whether the best of many runs is anywhere in an event."""
     return any(isinstance(inner, RunSearch) for inner in event.walk())
 
 
-def tuned_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | None) -> float:
+def bound_search_epsilon(event: Event, delta: float, one: RunAccountant, relation: Relation | None) -> float:
     """An upper bound on ε of an event with searches in it."""
     event = canonical(event)
     found = math.inf
     with suppress(Unsupported):
         found = RDP(relation=relation).epsilon(event, delta)
     if isinstance(event, RunSearch):
-        found = min(found, _winner(event, one, relation, delta).epsilon(delta, _most(event, one, relation, delta)))
-        at_most(least_epsilon(event, delta, one, relation), found, "one run of a search, and the whole search")
+        found = min(
+            found,
+            _bound_winner(event, one, relation, delta).epsilon(
+                delta, _largest_epsilon_tried(event, one, relation, delta)
+            ),
+        )
+        require_at_most(
+            lower_search_epsilon(event, delta, one, relation), found, "one run of a search, and the whole search"
+        )
         return found
-    parts, rest = _parts(event)
+    parts, rest = _separate_searches(event)
     shares = _SHARES if rest != Together() else (0.0,)
     for share in shares:
         each = (1 - share) * delta / sum(count for _, count in parts)
         total = one.epsilon(rest, share * delta, relation=relation) if share else 0.0
-        total += math.fsum(count * tuned_epsilon(search, each, one, relation) for search, count in parts)
+        total += math.fsum(count * bound_search_epsilon(search, each, one, relation) for search, count in parts)
         found = min(found, total)
     return found
 
 
-def tuned_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | None) -> float:
+def bound_search_delta(event: Event, epsilon: float, one: RunAccountant, relation: Relation | None) -> float:
     """An upper bound on δ; of a search beside other releases by Rényi divergences alone."""
     event = canonical(event)
     found = 1.0
     with suppress(Unsupported):
         found = RDP(relation=relation).delta(event, epsilon)
     if isinstance(event, RunSearch):
-        found = min(found, _winner(event, one, relation, max(found * _BELOW, 1e-30)).delta(epsilon))
-        least = least_delta(event, epsilon, one, relation)
+        found = min(found, _bound_winner(event, one, relation, max(found * _BELOW, 1e-30)).delta(epsilon))
+        least = lower_search_delta(event, epsilon, one, relation)
         if least > _LEAST_COMPARED:
             # compared as logarithms, so that a δ of 1e-12 above one of 1e-15 is noticed
-            at_most(math.log(least), math.log(max(found, _LEAST_COMPARED)), "one run of a search, and the whole search")
+            require_at_most(
+                math.log(least), math.log(max(found, _LEAST_COMPARED)), "one run of a search, and the whole search"
+            )
     return found
 
 
-def least_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | None) -> float:
+def lower_search_epsilon(event: Event, delta: float, one: RunAccountant, relation: Relation | None) -> float:
     """Returns a lower bound on ε of an event with searches: what one run of the costliest search costs alone.
 
     Scores that are all equal make the winner the first run, so δ_search ≥ P[K ≥ 1]·δ_run at every ε.
@@ -104,28 +113,28 @@ def least_epsilon(event: Event, delta: float, one: Bounds, relation: Relation | 
     event = canonical(event)
     if isinstance(event, RunSearch):
         share = delta / event.probability_of_a_run()
-        if searches(event.event) or share >= 1:
+        if has_search(event.event) or share >= 1:
             return 0.0
-        return _run_bounds(one, event.event, share, relation)
-    parts, rest = _parts(event)
-    found = max(least_epsilon(search, delta, one, relation) for search, _ in parts)
-    return max(found, _run_bounds(one, rest, delta, relation)) if rest != Together() else found
+        return _lower_run_epsilon(one, event.event, share, relation)
+    parts, rest = _separate_searches(event)
+    found = max(lower_search_epsilon(search, delta, one, relation) for search, _ in parts)
+    return max(found, _lower_run_epsilon(one, rest, delta, relation)) if rest != Together() else found
 
 
 @lru_cache(maxsize=256)
-def _run_bounds(one: Bounds, event: Event, delta: float, relation: Relation | None) -> float:
+def _lower_run_epsilon(one: RunAccountant, event: Event, delta: float, relation: Relation | None) -> float:
     return one.bounds(event, delta, relation=relation)[0]
 
 
-def least_delta(event: Event, epsilon: float, one: Bounds, relation: Relation | None) -> float:
+def lower_search_delta(event: Event, epsilon: float, one: RunAccountant, relation: Relation | None) -> float:
     """Returns a lower bound on δ of a search, P[K ≥ 1]·δ_run(ε); zero where searches are composed with other releases."""
     event = canonical(event)
-    if not isinstance(event, RunSearch) or searches(event.event):
+    if not isinstance(event, RunSearch) or has_search(event.event):
         return 0.0
     return event.probability_of_a_run() * one.delta_bounds(event.event, epsilon, relation=relation)[0]
 
 
-def _parts(event: Event) -> tuple[list[tuple[RunSearch, int]], Event]:
+def _separate_searches(event: Event) -> tuple[list[tuple[RunSearch, int]], Event]:
     """The searches with their counts, and the rest as one event."""
     parts: list[tuple[RunSearch, int]] = []
     rest: list[Event] = []
@@ -133,25 +142,25 @@ def _parts(event: Event) -> tuple[list[tuple[RunSearch, int]], Event]:
         once, count = (inner.event, inner.count) if isinstance(inner, Repeat) else (inner, 1)
         if isinstance(once, RunSearch):
             parts.append((once, count))
-        elif searches(inner):
+        elif has_search(inner):
             raise Unsupported(inner, "a search inside a sampled draw, a group or a repeated whole has no theorem")
         else:
             rest.append(inner)
     return parts, canonical(compose(rest))
 
 
-def _most(event: RunSearch, one: Bounds, relation: Relation | None, delta: float) -> float:
+def _largest_epsilon_tried(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> float:
     """An ε that is more than enough to look up to: that of a run at a small δ, and of twice the change of order."""
     far = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
     return event.epsilon_limit_factor() * far + 1.0
 
 
-def _winner(event: RunSearch, one: Bounds, relation: Relation | None, delta: float) -> Winner:
-    return _prepared(event, one, relation, min(_USUAL, 10.0 ** math.floor(math.log10(delta))))
+def _bound_winner(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> Winner:
+    return _prepare_winner(event, one, relation, min(_USUAL, 10.0 ** math.floor(math.log10(delta))))
 
 
 @lru_cache(maxsize=64)
-def _prepared(event: RunSearch, one: Bounds, relation: Relation | None, delta: float) -> Winner:
+def _prepare_winner(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> Winner:
     most = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
     delta_of: Callable[[float], float] = lambda epsilon: one.delta(event.event, epsilon, relation=relation)  # noqa: E731
-    return Winner.of(Profile.sampled(delta_of, most), event.runs())
+    return Winner.from_profile(Profile.from_function(delta_of, most), event.runs())

@@ -28,7 +28,7 @@ _COARSE = 15.0  # times the tolerance, for a first search
 _FLOOR = 1e-12  # ε below this counts as this in logarithms
 
 
-class _Search:
+class _ParameterSearch:
     """ε as a function of the logarithm of the parameter, with what has been learnt about it."""
 
     def __init__(
@@ -89,16 +89,18 @@ def calibrate(
     if not accountant.is_bound:
         raise ValueError(f"accountant={accountant.name}: is an approximation; calibrate with one that is a bound")
     whole = _wants_whole(event_of) if whole is None else whole
-    search = _Search(event_of, accountant, epsilon, delta, whole)
-    rough = _Search(event_of, GaussianCLT(getattr(accountant, "relation", None)), epsilon, delta, whole)
+    search = _ParameterSearch(event_of, accountant, epsilon, delta, whole)
+    rough = _ParameterSearch(event_of, GaussianCLT(getattr(accountant, "relation", None)), epsilon, delta, whole)
     first, hint = math.log(start) if start else 0.0, None
     with suppress(Unsupported, ValueError, OverflowError):
         first = _solve(rough, first, 1e-3, None)
-        hint = _direction(rough, first)
+        hint = _find_direction(rough, first)
     if isinstance(accountant, PLD):
-        coarse = _Search(event_of, replace(accountant, tolerance=_COARSE * accountant.tolerance), epsilon, delta, whole)
+        coarse = _ParameterSearch(
+            event_of, replace(accountant, tolerance=_COARSE * accountant.tolerance), epsilon, delta, whole
+        )
         first = _solve(coarse, first, 20 * accuracy, hint)
-        hint = _direction(coarse, first)
+        hint = _find_direction(coarse, first)
     result = search.parameter(_solve(search, first, accuracy, hint))
     return int(result) if whole else result
 
@@ -116,7 +118,7 @@ def _wants_whole(event_of: Callable[[Any], Event]) -> bool:
     return False
 
 
-def _inside(search: _Search, log_x: float) -> float:
+def _find_inside(search: _ParameterSearch, log_x: float) -> float:
     """A point of the domain near log_x."""
     for shift in (0.0, *(s * k for k in (0.7, 1.5, 3.0, 6.0, 10.0, 15.0, 25.0) for s in (-1, 1))):
         if not math.isnan(search.excess(log_x + shift)):
@@ -124,16 +126,16 @@ def _inside(search: _Search, log_x: float) -> float:
     raise ValueError("event_of raised ValueError at every value tried: pass `start` inside its domain")
 
 
-def _solve(search: _Search, log_x: float, accuracy: float, hint: tuple[bool, float] | None) -> float:
-    log_x = _inside(search, log_x)
-    rising, slope = _direction(search, log_x) if hint is None else hint
+def _solve(search: _ParameterSearch, log_x: float, accuracy: float, hint: tuple[bool, float] | None) -> float:
+    log_x = _find_inside(search, log_x)
+    rising, slope = _find_direction(search, log_x) if hint is None else hint
     good, bad = _bracket(search, log_x, rising, slope, accuracy)
     if bad is None:
         return good
     return _narrow(search, good, bad, accuracy)
 
 
-def _direction(search: _Search, log_x: float) -> tuple[bool, float]:
+def _find_direction(search: _ParameterSearch, log_x: float) -> tuple[bool, float]:
     """Whether ε grows with the parameter, and d log ε / d log parameter."""
     here = search.excess(log_x)
     probe = 0.05 if not search.whole else max(0.05, math.log1p(1.5 / math.exp(log_x)))
@@ -144,7 +146,9 @@ def _direction(search: _Search, log_x: float) -> tuple[bool, float]:
     return False, -1.0
 
 
-def _bracket(search: _Search, log_x: float, rising: bool, slope: float, accuracy: float) -> tuple[float, float | None]:
+def _bracket(
+    search: _ParameterSearch, log_x: float, rising: bool, slope: float, accuracy: float
+) -> tuple[float, float | None]:
     """(a point that satisfies the target, a point that does not); None when the first is as good as any."""
     here = search.excess(log_x)
     low, high = (0.0, math.log(_MOST_STEPS)) if search.whole else (math.log(_LOWEST), math.log(_HIGHEST))
@@ -163,7 +167,7 @@ def _bracket(search: _Search, log_x: float, rising: bool, slope: float, accuracy
         value = search.excess(inside)
         if math.isnan(value):
             if good is not None:
-                edge = _edge(search, good, inside)
+                edge = _find_edge(search, good, inside)
                 return (edge, None) if search.excess(edge) <= 0 else (good, edge)
             raise ValueError("no value in the domain of event_of meets the target")
         if value <= 0:
@@ -182,7 +186,7 @@ def _bracket(search: _Search, log_x: float, rising: bool, slope: float, accuracy
     raise ValueError("no value found that meets the target")
 
 
-def _edge(search: _Search, inside: float, outside: float) -> float:
+def _find_edge(search: _ParameterSearch, inside: float, outside: float) -> float:
     """The last point of the domain between one inside and one outside."""
     for _ in range(60):
         middle = 0.5 * (inside + outside)
@@ -190,7 +194,7 @@ def _edge(search: _Search, inside: float, outside: float) -> float:
     return inside
 
 
-def _narrow(search: _Search, good: float, bad: float, accuracy: float) -> float:
+def _narrow(search: _ParameterSearch, good: float, bad: float, accuracy: float) -> float:
     at_good, at_bad = search.excess(good), search.excess(bad)
     weight_good, weight_bad = at_good, at_bad
     for round_number in range(_EVALUATIONS):
