@@ -25,13 +25,13 @@ class Accountant(Protocol):
         ...
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """An upper bound on ε at this δ; infinity when there is none."""
+        """Returns an upper bound on ε at this δ; infinity when there is none."""
         ...
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """An upper bound on δ at this ε; one when there is none."""
+        """Returns an upper bound on δ at this ε; one when there is none."""
         ...
 
     def profile(self, event: Event) -> Callable[[Any], Any]:
-        """δ as a function of arrays of ε."""
+        """Returns δ as a function of arrays of ε."""
         ...

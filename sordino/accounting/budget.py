@@ -76,7 +76,7 @@ class Budget:
 
     @staticmethod
     def create(path: str | Path, epsilon: float, delta: float, accountant: Accountant | None = None) -> Budget:
-        """A new file with this limit; an existing one is never overwritten."""
+        """Creates a new file with this limit; an existing one is never overwritten."""
         limit = {
             "sordino_budget": _VERSION,
             "epsilon": validate.positive("epsilon", epsilon),
@@ -93,29 +93,29 @@ class Budget:
             return _read_limit(_read_lines(file), self.path)
 
     def entries(self) -> tuple[BudgetEntry, ...]:
-        """The runs so far."""
+        """Returns the runs so far."""
         with self._open_locked(exclusive=False) as file:
             return _read_entries(_read_lines(file), self.path)
 
     def spent(self) -> float:
-        """ε of all runs together at the budget's δ."""
+        """Returns ε of all runs together at the budget's δ."""
         with self._open_locked(exclusive=False) as file:
             lines = _read_lines(file)
         return self._compose_epsilon(_read_entries(lines, self.path), (), _read_limit(lines, self.path)[1])
 
     def left(self) -> float:
-        """The limit less what is spent. Not what one more run may cost: composition is not addition; see `allows`."""
+        """Returns the limit less what is spent. One more run may cost another amount than that: ask `allows`."""
         return max(0.0, self.limit[0] - self.spent())
 
     def allows(self, event: Event) -> bool:
-        """Whether one more run would stay within the limit."""
+        """Returns whether one more run would stay within the limit."""
         with self._open_locked(exclusive=False) as file:
             lines = _read_lines(file)
         epsilon, delta = _read_limit(lines, self.path)
         return self._compose_epsilon(_read_entries(lines, self.path), (event,), delta) <= epsilon
 
     def spend(self, event: Event, name: str = "") -> float:
-        """Enter a run before it starts; returns the total ε with it, or raises `BudgetExhausted` and enters nothing."""
+        """Enters a run before it starts; returns the total ε with it, or raises `BudgetExhausted` and enters nothing."""
         with self._open_locked(exclusive=True) as file:
             lines = _read_lines(file)
             epsilon, delta = _read_limit(lines, self.path)
@@ -138,6 +138,7 @@ class Budget:
 
     @contextmanager
     def _open_locked(self, *, exclusive: bool) -> Iterator[IO[str]]:
+        """Opens the file under a lock, exclusive for writing, that is released with the file."""
         try:
             file = open(self.path, "r+" if exclusive else "r", encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:
@@ -155,6 +156,7 @@ def _read_lines(file: IO[str]) -> list[str]:
 
 
 def _parse_line(line: str, number: int, path: str | Path) -> dict[str, Any]:
+    """Returns the object on one line; raises if it is damaged, because what cannot be read may have been spent."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
@@ -174,6 +176,7 @@ def _read_limit(lines: list[str], path: str | Path) -> tuple[float, float]:
 
 
 def _read_entries(lines: list[str], path: str | Path) -> tuple[BudgetEntry, ...]:
+    """Returns the runs on all lines after the first."""
     result = []
     for number, line in enumerate(lines[1:], start=2):
         value = _parse_line(line, number, path)

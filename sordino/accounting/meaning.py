@@ -23,7 +23,7 @@ FALSE_ALARMS = (0.001, 0.01, 0.1)
 
 
 def tier(epsilon: float) -> str:
-    """How the field reads an ε.
+    """Returns how the field reads an ε.
 
     >>> tier(0.9), tier(3)
     ('strong formal protection (ε ≤ 1)', 'reasonable protection (ε ≤ 10)')
@@ -38,7 +38,7 @@ def tier(epsilon: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage, rounded up: an attack's success must not be told smaller than it may be.
+    """Returns a share as a percentage, rounded up: an attack's success must not be told smaller than it may be.
 
     >>> percent(0.50001), percent(0.0123), percent(1.0)
     ('50.1 %', '1.3 %', '100 %')
@@ -74,7 +74,7 @@ class Attack:
 
 
 def attack(event: Event, curve: Tradeoff | None = None) -> Attack:
-    """The best attack on an event, by PLD.
+    """Returns the best attack on an event, by PLD.
 
     >>> from sordino.events import Gaussian
     >>> percent(attack(Gaussian(2.0)).coin)

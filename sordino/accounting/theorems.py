@@ -22,7 +22,7 @@ _OVERFLOW = 700.0  # exponentials of more are no floats
 
 
 def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Releases on the same data: (Σ ε, Σ δ).
+    """Returns (Σ ε, Σ δ), the cost of releases on the same data.
 
     >>> sequential([(1.0, 1e-6), (0.5, 0.0)])
     (1.5, 1e-06)
@@ -37,7 +37,7 @@ def _require_guarantee(epsilon: float, delta: float) -> Guarantee:
 
 
 def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Releases on disjoint parts of the data, fixed in advance record by record: (max ε, max δ).
+    """Returns (max ε, max δ), the cost of releases on disjoint parts of the data that are fixed in advance.
 
     >>> parallel([(1.0, 1e-6), (0.5, 0.0)])
     (1.0, 1e-06)
@@ -47,7 +47,7 @@ def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """ε√(2k ln(1/δ')) + kε(e^ε − 1), kδ + δ' (Dwork, Rothblum & Vadhan 2010).
+    """Returns ε√(2k ln(1/δ')) + kε(e^ε − 1) and kδ + δ' (Dwork, Rothblum & Vadhan 2010).
 
     Args:
         epsilon: of one release.
@@ -69,7 +69,7 @@ def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
 
 def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1), 1 − (1−δ)^k(1−δ') ≤ kδ + δ' (Kairouz, Oh & Viswanath 2015).
+    """Returns ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1) and kδ + δ' ≥ 1 − (1−δ)^k(1−δ') (Kairouz, Oh & Viswanath 2015).
 
     Args:
         epsilon: of one release.
@@ -97,7 +97,7 @@ def _spread(epsilon: float, count: int, slack: float) -> tuple[float, int]:
 
 
 def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float) -> float:
-    """The exact δ at total_epsilon of k releases that are (ε, δ)-DP (Kairouz, Oh & Viswanath 2015, theorem 3.3).
+    """Returns the exact δ at total_epsilon of k releases that are (ε, δ)-DP (Kairouz, Oh & Viswanath 2015, theorem 3.3).
 
     1 − (1−δ)^k (1 − Σ_l C(k,l) e^{lε}(1 − e^{t − (2l−k)ε})₊ / (1+e^ε)^k).
 
@@ -130,7 +130,7 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
 
 
 def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> float:
-    """The smallest total ε at total_delta, from above; infinite when kδ alone exceeds it.
+    """Returns the smallest total ε at total_delta, from above; infinite when kδ alone exceeds it.
 
     >>> round(optimal(0.1, 0.0, 100, 1e-6), 5)
     4.77457
@@ -152,7 +152,7 @@ def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> flo
 
 
 def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
-    """A group of k records: (kε, δ(e^{kε} − 1)/(e^ε − 1)) (Vadhan 2017, lemma 2.2).
+    """Returns (kε, δ(e^{kε} − 1)/(e^ε − 1)), the cost for a group of k records (Vadhan 2017, lemma 2.2).
 
     >>> group_privacy(1.0, 0.0, 3)
     (3.0, 0.0)
@@ -170,7 +170,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
 
 
 def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
-    """Sampling at `rate`, Poisson under add/remove or fixed-size under replace-one: (log(1 + q(e^ε − 1)), qδ).
+    """Returns (log(1 + q(e^ε − 1)), qδ): sampling at `rate`, Poisson under add/remove or fixed-size under replace-one.
 
     >>> round(amplified(1.0, 0.0, 0.01)[0], 6)
     0.017037
@@ -183,7 +183,7 @@ def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
 
 
 def post_processed(epsilon: float, delta: float) -> Guarantee:
-    """Whatever is computed from a release without looking at the data again has the same guarantee.
+    """Returns the guarantee unchanged: it holds for whatever is computed from a release without the data.
 
     Args:
         epsilon: of the release.

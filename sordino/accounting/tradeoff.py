@@ -51,7 +51,7 @@ def _error_rates(alpha: float | Array) -> Array:
 
 
 def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
-    """G_μ(α) = Φ(Φ⁻¹(1−α) − μ).
+    """Returns G_μ(α) = Φ(Φ⁻¹(1−α) − μ).
 
     Args:
         mu: the parameter of Gaussian differential privacy.
@@ -70,7 +70,7 @@ def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
 
 
 def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
-    """C_q(G_μ): one Poisson-sampled Gaussian release, the double conjugate of min(f_q, f_q⁻¹), f_q = qG_μ + (1−q)Id.
+    """Returns C_q(G_μ), the curve of one Poisson-sampled Gaussian release: the double conjugate of min(f_q, f_q⁻¹).
 
     Below the fixed-slope point the curve is f_q, then the line of slope −1, then f_q⁻¹.
 
@@ -123,6 +123,7 @@ class Tradeoff:
     deltas: Array
 
     def __post_init__(self) -> None:
+        """Refuses lists of different lengths, and points that are no (ε, δ)."""
         epsilons, deltas = np.atleast_1d(self.epsilons), np.atleast_1d(self.deltas)
         if epsilons.shape != deltas.shape or epsilons.ndim != 1 or not len(epsilons):
             raise ValueError("epsilons, deltas: must be lists of one length, with at least one point")
@@ -131,13 +132,13 @@ class Tradeoff:
             validate.probability("deltas", delta)
 
     def __call__(self, alpha: float | Array) -> Array:
-        """β(α), the smallest false-negative rate of any attack with false-positive rate α."""
+        """Returns β(α), the smallest false-negative rate of any attack with false-positive rate α."""
         alpha = _error_rates(alpha)
         curves = [epsilon_delta_tradeoff(e, d, alpha) for e, d in zip(self.epsilons, self.deltas, strict=True)]
         return np.asarray(np.max(curves, axis=0))
 
     def power(self, alpha: float | Array) -> Array:
-        """The largest true-positive rate of any attack at false-positive rate α."""
+        """Returns the largest true-positive rate of any attack at false-positive rate α."""
         return 1 - self(alpha)
 
     @property
@@ -153,7 +154,7 @@ class Tradeoff:
 
 
 def tradeoff(event: Event, accountant: Accountant | None = None, points: int = _POINTS) -> Tradeoff:
-    """The trade-off curve of an event.
+    """Returns the trade-off curve of an event.
 
     >>> from sordino.events import Gaussian
     >>> round(float(tradeoff(Gaussian(1.0))(0.05)), 2)

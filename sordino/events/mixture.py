@@ -36,6 +36,7 @@ class Mixture(Event):
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
+        """Validates the parts; refuses weights that do not belong to them or exceed one together."""
         set_field(self, "weights", tuple(validate.non_negative("weights", weight) for weight in self.weights))
         set_field(self, "events", tuple(require_event(event) for event in self.events))
         if not self.events or len(self.weights) != len(self.events):

@@ -116,6 +116,7 @@ class TuneNegativeBinomial(RunSearch):
     stop: float
 
     def __post_init__(self) -> None:
+        """Validates the run and both parameters of the distribution."""
         set_field(self, "event", require_event(self.event))
         shape = validate.number("shape", self.shape)
         if not -1 < shape < math.inf:

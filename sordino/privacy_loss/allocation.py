@@ -71,11 +71,11 @@ class AllocationPair(Pair):
         return self._binned_pass
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         return self.upper.masses(edges)
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         return self.upper.native_edges()
 
     def for_direction(self, add: bool) -> Pair:
@@ -239,6 +239,7 @@ class _Summands:
         self._candidates = candidates
 
     def _tilted_moments(self, tilt: float) -> tuple[float, float]:
+        """Returns mean and standard deviation of the sum of all releases, tilted, from the coarser law."""
         exponent = tilt * self._coarse_r
         weight = self._coarse_q * np.exp(exponent - exponent.max())
         total = float(weight.sum())

@@ -48,12 +48,12 @@ _LEAST_LOG_DELTA, _LEAST_DELTA = -690.0, 1e-280
 
 
 def directions(phases: Phases) -> tuple[bool, ...]:
-    """Removing a record, and adding one unless that is the same."""
+    """Returns the directions to account for: removing a record (False), and adding one (True) unless that is the same."""
     return (False,) if all(sampled.symmetric for sampled, _ in phases) else (False, True)
 
 
 def largest_loss_when_adding(phases: Phases) -> float:
-    """When a record is added, a sampled release never loses more than −log(1−q)."""
+    """Returns the largest loss of all releases when a record is added: −log(1−q) for each sampled one."""
     return math.fsum(
         count * -math.log1p(-sampled.rate) if sampled.rate < 1 and not sampled.subset else math.inf
         for sampled, count in phases
@@ -61,7 +61,7 @@ def largest_loss_when_adding(phases: Phases) -> float:
 
 
 def _is_surely_zero(phases: Phases, delta: float) -> bool:
-    """δ(0) is at most the sum of the single releases' total variations."""
+    """Returns whether ε is 0, because δ(0) is at most the sum of the single releases' total variations."""
     total = 0.0
     for sampled, count in phases:
         total += count * sampled.rate * sampled.pair.total_variation()
@@ -69,7 +69,7 @@ def _is_surely_zero(phases: Phases, delta: float) -> bool:
 
 
 def sum_part_epsilons(phases: Phases, delta: float, tolerance: float, low: float, high: float) -> float:
-    """The sum of the phases' ε when they share δ equally: basic composition, valid too."""
+    """Returns the sum of the phases' ε when they share δ equally, which is a bound by basic composition."""
     if not 1 < len(phases) <= MOST_PARTS:
         return math.inf
     # at all of δ each, and from below: known already, and mostly enough
@@ -87,7 +87,7 @@ def sum_part_epsilons(phases: Phases, delta: float, tolerance: float, low: float
 
 @lru_cache(maxsize=4096)
 def _bound_phase_epsilon(sampled: Sampled, count: int, delta: float, tolerance: float) -> float:
-    """An upper bound on ε of one phase alone."""
+    """Returns an upper bound on ε of one phase alone."""
     phases: Phases = ((sampled, count),)
     if find_lone_gaussian(phases) is not None:
         return one_release_epsilon(sampled, delta)
@@ -101,7 +101,7 @@ def _bound_phase_epsilon(sampled: Sampled, count: int, delta: float, tolerance: 
 def bound_epsilon(
     phases: Phases, add: bool, delta: float, tolerance: float, known: float | None, longest: int = LONGEST
 ) -> tuple[float, float]:
-    """Bounds on ε in one direction; with `known`, a lower bound worth more than that one if there is any."""
+    """Returns lower and upper bounds on ε in one direction; the lower one is worth more than `known`, if that is given."""
     if _is_surely_zero(phases, delta):
         return 0.0, 0.0
     cut = CUT * delta / sum(count for _, count in phases)
@@ -148,7 +148,7 @@ class _EpsilonSearch:
         self.longest = 0
 
     def run(self, estimate: Estimate, saddle: Saddle, longest: int) -> None:
-        """Compose at a saddle point, and again nearer to the answer while the guess was bad."""
+        """Composes at a saddle point, and again nearer to the answer as long as the guess was bad."""
         guess = saddle.epsilon
         for attempt in range(_TRIES):
             setting = choose_setting(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
@@ -167,7 +167,7 @@ class _EpsilonSearch:
 
 
 def bound_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
-    """Bounds on δ in one direction."""
+    """Returns lower and upper bounds on δ in one direction."""
     steps = sum(count for _, count in phases)
     log_delta, cut = -23.0, 1e-17 / steps
     for _ in range(6):
@@ -205,7 +205,7 @@ def bound_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, wan
 
 
 def _require_agreement(low: float, high: float) -> None:
-    """Compared as logarithms: a δ of 1e-12 above one of 1e-15 is a contradiction too."""
+    """Raises if two bounds on δ contradict each other, as logarithms: 1e-12 above 1e-15 is a contradiction too."""
     if low > _LEAST_DELTA:
         require_at_most(
             math.log(low), math.log(max(high, _LEAST_DELTA)), "logarithms of a lower and an upper bound on δ"

@@ -21,7 +21,7 @@ _BISECTIONS = 200
 
 
 def find_lone_gaussian(phases: Phases) -> Sampled | None:
-    """The only phase, when it is one release of a Gaussian, sampled or not."""
+    """Returns the only phase, if it is one release of a Gaussian, sampled or not; otherwise None."""
     if len(phases) != 1 or phases[0][1] != 1:
         return None
     sampled = phases[0][0]
@@ -29,7 +29,7 @@ def find_lone_gaussian(phases: Phases) -> Sampled | None:
 
 
 def one_release_delta(sampled: Sampled, epsilon: float, add: bool | None = None) -> float:
-    """δ at ε ≥ 0 of one release of a Gaussian, in one direction or the larger of both."""
+    """Returns δ at ε ≥ 0 of one release of a Gaussian, in one direction or the larger of both."""
     assert isinstance(sampled.pair, GaussianPair)
     mu, q = sampled.pair.mu, sampled.rate
     if q == 1.0:
@@ -42,7 +42,7 @@ def one_release_delta(sampled: Sampled, epsilon: float, add: bool | None = None)
 
 
 def one_release_epsilon(sampled: Sampled, delta: float, add: bool | None = None) -> float:
-    """ε at δ of one release of a Gaussian, rounded up; in one direction or the larger of both."""
+    """Returns ε at δ of one release of a Gaussian, rounded up; in one direction or the larger of both."""
     assert isinstance(sampled.pair, GaussianPair)
     if sampled.rate == 1.0:
         return gaussian_epsilon(sampled.pair.mu, delta)
@@ -58,7 +58,7 @@ def one_release_epsilon(sampled: Sampled, delta: float, add: bool | None = None)
 
 
 def pure_epsilon(phases: Phases) -> float:
-    """ε at δ = 0: the sum of the largest losses; infinite unless every release is purely private."""
+    """Returns ε at δ = 0, the sum of the largest losses; infinite unless every release is purely private."""
     total = 0.0
     for sampled, count in phases:
         most = sampled.pair.largest_loss()

@@ -35,7 +35,7 @@ class Weighted:
 
     @staticmethod
     def from_masses(index: Indices, mass: Array, count: int) -> Weighted:
-        """From masses, those of zero left out."""
+        """Returns the logarithms of masses, leaving out those that are zero."""
         keep = mass > 0
         return Weighted(index[keep], np.log(mass[keep]), count)
 
@@ -47,7 +47,7 @@ class Cumulant:
         self.parts = [(part.index * step, part.log_mass, part.count) for part in parts]
 
     def log_mass(self, theta: float) -> list[tuple[float, int]]:
-        """(log E e^{θL}, count) of every part."""
+        """Returns (log E e^{θL}, count) of every part."""
         result = []
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -56,11 +56,11 @@ class Cumulant:
         return result
 
     def __call__(self, theta: float) -> float:
-        """K(θ)."""
+        """Returns K(θ)."""
         return math.fsum(value * count for value, count in self.log_mass(theta))
 
     def tilted_moments(self, theta: float) -> tuple[float, float]:
-        """K'(θ) and √K''(θ)."""
+        """Returns K'(θ) and √K''(θ)."""
         mean = variance = 0.0
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -73,7 +73,7 @@ class Cumulant:
 
 
 def split_jumps(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list[Weighted]]:
-    """Each part cut at an index: the bulk up to it, and the jumps beyond."""
+    """Splits each part at an index into the bulk up to it and the jumps beyond."""
     bulk, jumps = [], []
     for part in parts:
         # wherever it is cut, the two together are the part; a bulk without mass would have no logarithm
@@ -86,7 +86,7 @@ def split_jumps(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted]
 def find_window(
     cumulant: Cumulant, theta: float, step: float, outside: float, jumps: Sequence[Weighted] | None = None
 ) -> tuple[int, int]:
-    """First index and length of a window outside which the tilted mass is at most `outside` a side.
+    """Returns the first index and the length of a window outside which the tilted mass is at most `outside` a side.
 
     With jumps, the tilted mass is that of at least one jump, relative to its own total: see `spectra`.
     """

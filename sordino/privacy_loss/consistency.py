@@ -30,7 +30,7 @@ _CUT = 1e-5  # share of δ that truncated tails may cost
 
 
 def find_heaviest_phases(phases: Phases, add: bool, theta: float, cut: float) -> Phases:
-    """The phases, or those that add most to K(θ) when they are many."""
+    """Returns the phases, or of many those that add most to K(θ)."""
     if len(phases) <= MOST_PARTS:
         return phases
     weigh = Estimate(phases, add, cut).cumulant_shares(theta)
@@ -38,7 +38,7 @@ def find_heaviest_phases(phases: Phases, add: bool, theta: float, cut: float) ->
 
 
 def lower_part_epsilons(phases: Phases, add: bool, delta: float, theta: float, cut: float) -> list[float]:
-    """Lower bounds on ε of the phases alone at δ: the composition certainly reaches the largest of them."""
+    """Returns lower bounds on ε of single phases at δ; the composition certainly reaches the largest of them."""
     if len(phases) == 1:
         return [_release_epsilon(phases[0][0], add, delta)]
     return [
@@ -48,7 +48,7 @@ def lower_part_epsilons(phases: Phases, add: bool, delta: float, theta: float, c
 
 
 def lower_composed_delta(phases: Phases, add: bool, epsilon: float, theta: float, cut: float) -> float:
-    """A δ that the composition certainly reaches at ε."""
+    """Returns a δ that the composition certainly reaches at ε."""
     parts = find_heaviest_phases(phases, add, theta, cut)
     if len(phases) == 1:
         return _release_delta(phases[0][0], add, epsilon)
@@ -56,7 +56,7 @@ def lower_composed_delta(phases: Phases, add: bool, epsilon: float, theta: float
 
 
 def _find_attained_release(sampled: Sampled, add: bool) -> Sampled | None:
-    """One release in closed form that a real dataset attains; of a fixed-size subset, in one direction."""
+    """Returns one release in closed form that a real dataset attains; of a fixed-size subset, in one direction only."""
     if sampled.subset and not add:
         sampled = Sampled(sampled.pair, sampled.rate)
     return find_lone_gaussian(((sampled, 1),))
@@ -73,7 +73,7 @@ def _release_delta(sampled: Sampled, add: bool, epsilon: float) -> float:
 
 
 def _part_setting(phases: Phases, add: bool, delta: float, place: Callable[[Estimate], Saddle]) -> Setting:
-    """A coarse lattice and tilt for one phase, about the place in question."""
+    """Returns a coarse lattice and a tilt for one phase, about the place in question."""
     cut = _CUT * delta / phases[0][1]
     estimate = Estimate(phases, add, cut)
     return choose_setting(phases, add, place(estimate), estimate.std, cut, COARSE, measured=False)
@@ -81,7 +81,7 @@ def _part_setting(phases: Phases, add: bool, delta: float, place: Callable[[Esti
 
 @lru_cache(maxsize=4096)
 def lower_part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> float:
-    """A lower bound on ε of one phase; zero where one attempt proves none."""
+    """Returns a lower bound on ε of one phase; zero where one attempt proves none."""
     phases: Phases = ((sampled, count),)
     alone = _release_epsilon(sampled, add, delta)
     if find_lone_gaussian(phases) is not None:
@@ -92,7 +92,7 @@ def lower_part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) ->
 
 @lru_cache(maxsize=4096)
 def _lower_part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -> float:
-    """A lower bound on δ of one phase; zero where one attempt proves none."""
+    """Returns a lower bound on δ of one phase; zero where one attempt proves none."""
     phases: Phases = ((sampled, count),)
     alone = _release_delta(sampled, add, epsilon)
     if find_lone_gaussian(phases) is not None:
@@ -102,7 +102,7 @@ def _lower_part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -
 
 
 def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
-    """ε = min over θ of (K(θ) + log(1/δ))/θ, K that of losses rounded up on a lattice of its own."""
+    """Returns ε = min over θ of (K(θ) + log(1/δ))/θ, for losses rounded up on a lattice of its own."""
     cumulant, infinite, theta = _coarse_cumulant(phases, add, delta, None)
     if delta <= infinite:
         return math.inf
@@ -111,13 +111,14 @@ def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
 
 
 def markov_delta(phases: Phases, add: bool, epsilon: float) -> float:
-    """δ = min over θ of e^{K(θ) − θε}."""
+    """Returns δ = min over θ of e^{K(θ) − θε}, for losses rounded up on a lattice of its own."""
     cumulant, infinite, theta = _coarse_cumulant(phases, add, _TYPICAL_DELTA, epsilon)
     log_delta = min(cumulant(factor * theta) - factor * theta * epsilon for factor in _TILTS)
     return min(1.0, infinite + math.exp(min(log_delta, 0.0)))
 
 
 def _coarse_cumulant(phases: Phases, add: bool, delta: float, epsilon: float | None) -> tuple[Cumulant, float, float]:
+    """Returns K of losses rounded up on a coarse lattice, the mass of infinite losses, and a tilt near the answer."""
     steps = sum(count for _, count in phases)
     cut = _CUT * delta / steps
     estimate = Estimate(phases, add, cut)

@@ -25,7 +25,7 @@ LARGEST_MU = 1e150
 
 
 def _mills(x: float) -> float:
-    """Mills ratio Φ(−x)/φ(x), for x ≥ 0."""
+    """Returns the Mills ratio Φ(−x)/φ(x), for x ≥ 0."""
     return _HALF_PI_ROOT * float(erfcx(x / _SQRT2))
 
 
@@ -107,7 +107,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def analytic_gaussian(epsilon: float, delta: float, sensitivity: float = 1) -> float:
-    """The smallest noise std that makes a Gaussian release (epsilon, delta)-DP; valid for every epsilon > 0.
+    """Returns the smallest noise std that makes a Gaussian release (epsilon, delta)-DP; valid for every epsilon > 0.
 
     >>> round(analytic_gaussian(1.0, 1e-5), 4)
     3.7306
@@ -119,7 +119,7 @@ def analytic_gaussian(epsilon: float, delta: float, sensitivity: float = 1) -> f
 
 
 def classical_gaussian(epsilon: float, delta: float, sensitivity: float = 1, *, outside_proof: bool = False) -> float:
-    """σ = Δ √(2 ln(1.25/δ)) / ε, proved for ε ≤ 1 only; larger ε are refused.
+    """Returns σ = Δ √(2 ln(1.25/δ)) / ε, which is proved for ε ≤ 1 only; larger ε are refused.
 
     At ε = 10 the noise it prescribes has 2.27 times the nominal δ. `outside_proof=True` evaluates the formula all the
     same, for a comparison; the result is then no guarantee.

@@ -71,7 +71,7 @@ class NativeLosses:
     std: float
 
     def quantile(self, above: float) -> float:
-        """The loss beyond which the P-mass is about this."""
+        """Returns the loss beyond which the P-mass is about this."""
         order = np.argsort(self.loss)
         tail = np.cumsum(np.exp(self.log_mass[order])[::-1])[::-1]
         over = np.flatnonzero(tail > above)
@@ -79,7 +79,7 @@ class NativeLosses:
 
 
 def sampled_loss(rate: float, ratio: Array) -> Array:
-    """log(1 + q(e^λ − 1))."""
+    """Returns the loss of a sampled release, log(1 + q(e^λ − 1))."""
     if rate == 1.0:
         return ratio
     small = np.minimum(ratio, _LARGE)
@@ -89,7 +89,7 @@ def sampled_loss(rate: float, ratio: Array) -> Array:
 
 
 def base_ratio(rate: float, loss: Array) -> Array:
-    """The inverse: λ at which the loss is reached; −∞ where it never is."""
+    """Returns the λ at which a sampled release has this loss, the inverse of `sampled_loss`; −∞ where none has."""
     if rate == 1.0:
         return loss
     bottom = math.log1p(-rate)
@@ -115,11 +115,11 @@ class Sampled:
         return self.subset or (self.rate == 1.0 and self.pair.symmetric)
 
     def native_losses(self, add: bool, cut: float) -> NativeLosses:
-        """Approximate losses and P-masses on the pair's own grid, without tails of mass `cut`; to choose a lattice."""
+        """Returns losses and P-masses on the pair's own grid, without tails of mass `cut`, to choose a lattice."""
         return _compute_native_losses(self, add, cut)
 
     def _graded_cells(self, mesh: Mesh, add: bool) -> tuple[Indices, Array, Array]:
-        """Graded edges in units of step on the removing side's loss axis, and base masses of their cells."""
+        """Returns graded edges, in units of the step on the loss axis of removing, and the base masses of their cells."""
         native = self.native_losses(add, mesh.cut)
         step, std = mesh.step, native.std
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
@@ -138,7 +138,7 @@ class Sampled:
         return edges, base_q, base_p
 
     def round_up(self, mesh: Mesh, add: bool) -> Atoms:
-        """Connect-the-dots on the lattice of a mesh."""
+        """Returns a release on the lattice of a mesh that dominates this one (connect-the-dots)."""
         edges, base_q, base_p = self._graded_cells(mesh, add)
         step = mesh.step
         if self.subset:
@@ -152,6 +152,7 @@ class Sampled:
         return atoms
 
     def _round_up_removing(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
+        """Splits the P-mass of each cell between its ends for removing a record, so that its Q-mass is kept as well."""
         p = (1 - self.rate) * a + self.rate * b
         inner_a, inner_b, inner_p = a[1:-1], b[1:-1], p[1:-1]
         loss = edges * step
@@ -166,6 +167,7 @@ class Sampled:
         return Atoms(edges, mass, float(p[-1]))
 
     def _round_up_adding(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
+        """Splits the mass of each cell between its ends for adding a record, where the loss is −log(dP/dQ)."""
         inner_a, inner_b = a[1:-1], b[1:-1]
         loss = edges * step
         high_ratio = self._signed_ratio(loss[1:])
@@ -184,7 +186,7 @@ class Sampled:
         return Atoms(-edges[::-1], mass[::-1].copy(), float(a[0]))
 
     def _round_up_subset(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
-        """Losses above 0 as when removing, below 0 as when adding, the rest at 0 (Zhu, Dong & Wang 2022, prop. 30)."""
+        """Rounds losses above 0 as when removing, below 0 as when adding (Zhu, Dong & Wang 2022, prop. 30)."""
         plus = self._round_up_removing(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
         minus = self._round_up_adding(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
         rest = max(0.0, 1.0 - float(plus.mass.sum()) - plus.infinite - float(minus.mass.sum()))
@@ -194,7 +196,7 @@ class Sampled:
         return Atoms(index, mass, plus.infinite)
 
     def bin_outputs(self, mesh: Mesh, add: bool) -> Bins:
-        """Hard bins on the same cells. For a subset: the pair that a real dataset attains, one direction."""
+        """Returns hard bins on the same cells; for a subset, of the pair that a real dataset attains in one direction."""
         whole = Sampled(self.pair.lower_pair(), self.rate)
         edges, a, b = whole._graded_cells(mesh, add)
         middle = np.concatenate((edges[:1] - 1, (edges[1:] + edges[:-1]) // 2, edges[-1:]))
@@ -221,7 +223,7 @@ class Sampled:
 
 
 def _log_masses_from_above(q: Array, p: Array, least: Array) -> Array:
-    """Logarithms of Q-masses from above. Where floats end, P is at least e^least times Q."""
+    """Returns logarithms of Q-masses, from above; where floats end, P is at least e^least times Q."""
     with np.errstate(divide="ignore", invalid="ignore"):
         end = np.where(p > 0, np.minimum(np.log(p) - least, math.log(_TINY)), -math.inf)
         return np.where(q > _TINY, np.log(q), end)
@@ -229,6 +231,7 @@ def _log_masses_from_above(q: Array, p: Array, least: Array) -> Array:
 
 @lru_cache(maxsize=4096)
 def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLosses:
+    """Returns the losses of a release on its pair's own grid; kept, because every search asks for them several times."""
     pair = sampled.pair.for_direction(add)
     edges = pair.native_edges()
     a, b = (np.append(masses[0] + masses[1], masses[2:-1]) for masses in pair.masses(edges))
@@ -255,7 +258,7 @@ def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLos
 
 
 def graded_indices(low: int, high: int, centre: float, std: float, unit: int, fine: float) -> Indices:
-    """Integers from low to high: `unit` apart within six std of the centre, then apart in proportion to distance."""
+    """Returns integers from low to high, `unit` apart within six std of the centre, then further and further apart."""
     reach = max(_CORE * std, 2.0 * unit)
     left, right = max(low, math.floor(centre - reach)), min(high, math.ceil(centre + reach))
     if left > right:
@@ -268,7 +271,7 @@ def graded_indices(low: int, high: int, centre: float, std: float, unit: int, fi
 
 
 def _distances(room: int, reach: float, growth: float) -> Indices:
-    """reach·(e^{growth·k} − 1) for k = 1, 2, …, up to room, as ascending integers without repetition."""
+    """Returns reach·(e^{growth·k} − 1) for k = 1, 2, …, up to room, as ascending integers without repetition."""
     if room <= 0:
         return np.empty(0, dtype=np.int64)
     count = math.ceil(math.log1p(room / reach) / growth) + 1

@@ -48,11 +48,11 @@ class Setting:
     outside: float = 1e-11
 
     def tilt(self, step: float, jumps: bool = False) -> float:
-        """The tilt to use on a lattice of this step; one that tells no two neighbours apart is of no use."""
+        """Returns the tilt for a lattice of this step; one that tells no two neighbouring points apart is of no use."""
         return min(self.jump_theta if jumps else self.theta, _STEEPEST / step)
 
     def for_lower_bound(self, centre: float) -> Setting:
-        """Another lattice, other tilts and another division for the lower bound: what misleads one misses the other."""
+        """Returns another lattice, tilt and division for the lower bound: what misleads one bound misses the other."""
         return Setting(
             theta=_OTHER_TILT * self.theta,
             mesh=replace(self.mesh, step=_OTHER_STEP * self.mesh.step, fine=_OTHER_FINE * self.mesh.fine),
@@ -66,7 +66,7 @@ class Setting:
 def choose_setting(
     phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float, tolerance: float, *, measured: bool = True
 ) -> Setting:
-    """The lattice for a saddle point; its step is measured and corrected unless that is not worth it."""
+    """Returns the lattice for a saddle point; its step is measured and corrected unless that is not worth it."""
     steps = sum(count for _, count in phases)
     theta = saddle.theta
     scale = max(saddle.epsilon, 1e-2 * spread)
@@ -87,13 +87,13 @@ def choose_setting(
 
 
 def _common_spacing(phases: Phases) -> float:
-    """The common spacing of losses that come in multiples of one number, or 0."""
+    """Returns the common spacing of losses that come in multiples of one number, or 0."""
     units = {s.pair.loss_spacing() if s.rate == 1.0 and not s.subset else 0.0 for s, _ in phases}
     return units.pop() if len(units) == 1 else 0.0
 
 
 def round_up_phases(phases: Phases, add: bool, mesh: Mesh) -> tuple[list[Weighted], float]:
-    """The phases rounded up, and the probability that any of them has infinite loss."""
+    """Returns the phases rounded up, and the probability that any of them has infinite loss."""
     parts, log_finite = [], 0.0
     for sampled, count in phases:
         atoms = sampled.round_up(mesh, add)
@@ -116,7 +116,7 @@ class UpperBound:
         return max((float(curve.loss[0]) for curve in self.curves), default=0.0)
 
     def delta(self, epsilon: float) -> float:
-        """δ at ε, at most 1."""
+        """Returns δ at ε, at most 1."""
         if epsilon < self.floor:
             return 1.0
         return min(
@@ -124,7 +124,7 @@ class UpperBound:
         )
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ, rounded up; at least `floor`, infinite when δ is not reached."""
+        """Returns ε at δ, rounded up; at least `floor`, infinite when δ is not reached."""
         if delta <= self.infinite:
             return math.inf
         low = max(0.0, self.floor)
@@ -162,7 +162,7 @@ def _split_bulk_and_jumps(
 
 
 def compose_upper_bound(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> UpperBound:
-    """The composed upper bound at a setting; the step is widened until the transform is affordable."""
+    """Returns the composed upper bound at a setting; the step is widened until the transform is affordable."""
     mesh = setting.mesh
     while True:
         parts, infinite = round_up_phases(phases, add, mesh)
@@ -195,7 +195,7 @@ class LowerBound:
     log_q: float
 
     def epsilon(self, delta: float) -> float:
-        """The largest ε proved: max_j log((P[≥ j] − δ)/Q[≥ j])."""
+        """Returns the largest ε proved: max_j log((P[≥ j] − δ)/Q[≥ j])."""
         excess = self.p - _capped_exp(math.log(delta) - self.log_p)
         use = excess > 0
         if not use.any():
@@ -205,13 +205,13 @@ class LowerBound:
         return require_finite("a lower bound on ε", max(0.0, value))
 
     def delta(self, epsilon: float) -> float:
-        """The largest δ at ε proved: max_j P[≥ j] − e^ε Q[≥ j]."""
+        """Returns the largest δ at ε proved: max_j P[≥ j] − e^ε Q[≥ j]."""
         gain = self.p - _capped_exp(epsilon + self.log_q - self.log_p) * self.q
         return require_finite("a lower bound on δ", min(1.0, max(0.0, float(gain.max())) * _capped_exp(self.log_p)))
 
 
 def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> LowerBound:
-    """The binned outputs composed: P at the setting's tilts, Q at one more."""
+    """Returns the composition of binned outputs: P at the setting's tilts, Q at one more."""
     mesh = setting.mesh
     while True:
         step = mesh.step
@@ -255,6 +255,7 @@ def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: in
 
 
 def _add_sums(sums: Sequence[Suffix], start: int, stop: int, sign: float) -> tuple[np.ndarray, float]:
+    """Returns the sum of several suffix sums on one scale, each from below (sign −1) or from above (sign 1)."""
     log_scale = max(one.log_scale for one in sums)
     total = np.zeros(stop - start)
     for one in sums:

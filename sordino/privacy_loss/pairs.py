@@ -32,8 +32,8 @@ _NATIVE = 600  # cells of a pair's own grid, used for moments and for choosing t
 class Pair:
     """Base of all pairs: the masses under Q and P of cells of λ, and what else is known about a pair.
 
-    A pair needs `symmetric`, `masses` and `native_edges`; it must be hashable. The rest has defaults that are always valid, and a
-    pair that knows better says so in its own class.
+    A pair needs `symmetric`, `masses` and `native_edges`; it must be hashable. The rest has defaults that are always valid,
+    and a pair that knows better says so in its own class.
     """
 
     no_renyi_divergence: ClassVar[str] = ""
@@ -82,13 +82,13 @@ class Pair:
 
 
 def cell_masses_from_tails(below: Array, above: Array) -> Array:
-    """Cell masses from both tails, each cell from the side on which it is accurate."""
+    """Returns cell masses from both tails, each cell from the side on which it is accurate."""
     inner = np.where(below[1:] <= 0.5, below[1:] - below[:-1], above[:-1] - above[1:])
     return np.concatenate((below[:1], np.maximum(inner, 0.0), above[-1:]))
 
 
 def resolving_points(centres: Sequence[float], count: int) -> Array:
-    """Points that hold normal densities around ascending centres: `count` or so around each, few between far ones."""
+    """Returns points that resolve normal densities around ascending centres, about `count` around each."""
     grid = np.linspace(centres[0] - TAIL, centres[0] + TAIL, count)
     for centre in centres[1:]:
         last = float(grid[-1])
@@ -119,12 +119,12 @@ class GaussianPair(Pair):
         return order * self.mu**2 / 2
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         z = edges / self.mu + self.mu / 2
         return cell_masses_from_tails(ndtr(z), ndtr(-z)), cell_masses_from_tails(ndtr(z - self.mu), ndtr(self.mu - z))
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         return self.mu * resolving_points((0.0, self.mu), _NATIVE) - self.mu**2 / 2
 
 
@@ -136,7 +136,7 @@ class LaplacePair(Pair):
     symmetric: bool = field(default=True, init=False)
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         e = self.epsilon
         inside = np.clip(edges, -e, e)
         # λ ≤ t  ⇔  x ≤ (t/ε + 1)/2, for −ε ≤ t < ε
@@ -165,7 +165,7 @@ class LaplacePair(Pair):
         return float(logsumexp(terms)) / (order - 1)
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
 
 
@@ -194,7 +194,7 @@ class BoundedRangePair(Pair):
         return min(epsilon, max(0.0, log_moment) / (order - 1))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         e = self.epsilon
         s = np.clip(edges, -e, e)
         whole = -math.expm1(-e)
@@ -206,7 +206,7 @@ class BoundedRangePair(Pair):
         return cell_masses_from_tails(below_q, above_q), cell_masses_from_tails(below_p, above_p)
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         return np.linspace(-self.epsilon * (1 + 1e-9), self.epsilon * (1 + 1e-9), _NATIVE)
 
 
@@ -233,7 +233,7 @@ class DiscretePair(Pair):
         return math.inf
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         cut = np.searchsorted(self.values, edges, side="right")
         starts = np.concatenate(([0], cut))
         empty = starts == np.append(cut, len(self.values))
@@ -248,7 +248,7 @@ class DiscretePair(Pair):
         return result[0], result[1]
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         low, high = float(self.values[0]), float(self.values[-1])
         room = 1e-9 * max(abs(low), abs(high), 1e-300)
         if len(self.values) <= _NATIVE:
@@ -269,7 +269,7 @@ class MixturePair(Pair):
 
     @property
     def symmetric(self) -> bool:
-        """See `Pair`."""
+        """Whether every pair is symmetric and nothing is lost."""
         return sum(self.weights) >= 1 - 1e-12 and all(pair.symmetric for pair in self.pairs)
 
     def lower_pair(self) -> MixturePair:
@@ -282,7 +282,7 @@ class MixturePair(Pair):
         return max(0.0, 1.0 - math.fsum(self.weights))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         parts = [pair.masses(edges) for pair in self.pairs]
         q = sum((w * part[0] for w, part in zip(self.weights, parts, strict=True)), np.zeros(len(edges) + 1))
         p = sum((w * part[1] for w, part in zip(self.weights, parts, strict=True)), np.zeros(len(edges) + 1))
@@ -291,7 +291,7 @@ class MixturePair(Pair):
         return q, p
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         grids = [pair.native_edges() for pair in self.pairs]
         low, high = min(float(g[0]) for g in grids), max(float(g[-1]) for g in grids)
         widest = grids[int(np.argmax([g[-1] - g[0] for g in grids]))]
@@ -299,7 +299,7 @@ class MixturePair(Pair):
 
 
 def response_pair(flip: float, buckets: int) -> DiscretePair:
-    """Randomised response: with probability `flip` a uniform answer of `buckets`, otherwise the true one."""
+    """Returns the pair of randomised response: a uniform answer of `buckets` with probability `flip`."""
     other = flip / buckets
     true = 1 - flip + other
     loss = math.log(true / other)
@@ -339,7 +339,7 @@ def discrete_gaussian_groups(sigma: float, shift: int) -> tuple[DiscretePair, Di
 
 
 def discrete_gaussian_pair(sigma: float, shift: int) -> DiscretePair:
-    """The discrete Gaussian (Canonne, Kamath & Steinke 2020) moved by `shift` against itself."""
+    """Returns the discrete Gaussian (Canonne, Kamath & Steinke 2020) moved by `shift` against itself."""
     reach = math.ceil(TAIL * sigma) + shift + 1
     x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
     q = np.exp(-(x**2) / (2 * sigma**2))

@@ -30,7 +30,7 @@ _SHARP, _SHARP_SUBSET = 30.0, 10.0  # μ beyond which whole orders, and the plai
 
 
 def sampled_curve(sampled: Sampled, orders: Array) -> Array:
-    """Rényi divergence of one sampled release at each order > 1."""
+    """Returns the Rényi divergence of one sampled release at each order > 1."""
     if isinstance(sampled.pair, GaussianPair) and sampled.rate < 1 and not sampled.subset:
         return np.array(_sampled_gaussian(sampled.rate, sampled.pair.mu, tuple(float(order) for order in orders)))
     return np.array([_divergence(sampled, float(order)) for order in orders])
@@ -51,7 +51,7 @@ def _divergence(sampled: Sampled, order: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tuple[float, ...]:
-    """E_Q[(1−q+qr)^α]: a binomial sum at whole orders, quadrature between, large orders rounded up to whole ones."""
+    """Returns log E_Q[(1−q+qr)^α]/(α−1): a binomial sum at whole α, quadrature between, large α rounded up."""
     asked = np.array([math.ceil(a) if a > _WHOLE_ABOVE else a for a in orders])
     result = np.zeros(len(asked))
     whole = asked == np.floor(asked)
@@ -75,7 +75,7 @@ def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tupl
 
 
 def _divergence_between_whole_orders(rate: float, mu: float, order: float) -> float:
-    """The chord of (α−1)·divergence between two whole orders, from above."""
+    """Returns the chord of (α−1)·divergence between two whole orders, which lies above it."""
     low = math.floor(order)
     share = order - low
     below = (low - 1) * _divergence_at_whole_order(rate, mu, low) if low > 1 else 0.0
@@ -83,6 +83,7 @@ def _divergence_between_whole_orders(rate: float, mu: float, order: float) -> fl
 
 
 def _divergence_at_whole_order(rate: float, mu: float, order: int) -> float:
+    """Returns the divergence of a Poisson-sampled Gaussian at a whole order, by the binomial sum."""
     k = np.arange(order + 1)
     table = _log_factorials(1 << (order + 1).bit_length())
     log_choose = table[order] - table[: order + 1] - table[order::-1]
@@ -97,6 +98,7 @@ def _log_factorials(size: int) -> Array:
 
 
 def _subset_gaussian(rate: float, mu: float, order: float) -> float:
+    """Returns the divergence of a Gaussian on a fixed-size subset; between whole orders, the chord of the log-moment."""
     low, high = math.floor(order), math.ceil(order)
     share = order - low
     log_moment = (1 - share) * _subset_log_moment(rate, mu, low) + (
@@ -107,7 +109,7 @@ def _subset_gaussian(rate: float, mu: float, order: float) -> float:
 
 @lru_cache(maxsize=20_000)
 def _subset_log_moment(rate: float, mu: float, order: int) -> float:
-    """(α−1)·divergence of a Gaussian on a fixed-size subset at whole α; μ already speaks about replacing."""
+    """Returns (α−1)·divergence of a Gaussian on a fixed-size subset at whole α; μ already speaks about replacing."""
     if order <= 1:
         return 0.0
 
@@ -130,7 +132,7 @@ def _subset_log_moment(rate: float, mu: float, order: int) -> float:
 
 @lru_cache(maxsize=64)
 def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
-    """Log of the n-th forward difference of x ↦ e^{x(x+1)μ²/2} from −1: E_Q[(r−1)^{n}], n = 1 … most.
+    """Returns logarithms of the n-th forward difference of x ↦ e^{x(x+1)μ²/2} from −1: E_Q[(r−1)^{n}], n = 1 … most.
 
     For even n the moment is positive; it is computed by quadrature, without the cancellation of the alternating sum.
     """
@@ -148,6 +150,7 @@ def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
 
 
 def _divergence_on_lattice(sampled: Sampled, order: float) -> float:
+    """Returns the divergence of the connect-the-dots pair, the larger of both directions."""
     worst = 0.0
     for add in (False,) if sampled.symmetric else (False, True):
         cumulant, infinite = _mesh_cumulant(sampled, add)

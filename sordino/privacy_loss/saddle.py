@@ -69,7 +69,7 @@ class Estimate:
         self.spread = max(math.sqrt(max(spread, 1e-300)), LEAST_SPREAD * abs(self.mean))
 
     def derivatives(self, theta: float) -> tuple[float, float, float]:
-        """K, K', K''."""
+        """Returns K, K' and K'' at a tilt."""
         value = mean = variance = 0.0
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -83,7 +83,7 @@ class Estimate:
         return value, mean, variance
 
     def cumulant_shares(self, theta: float) -> list[float]:
-        """What every part adds to K(θ)."""
+        """Returns what every part adds to K(θ)."""
         result = []
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -92,13 +92,14 @@ class Estimate:
         return result
 
     def saddle(self, theta: float) -> Saddle:
-        """The approximation at a tilt."""
+        """Returns the approximation of ε and δ at a tilt."""
         value, mean, variance = self.derivatives(theta)
         s = math.sqrt(variance / 2)
         weight = 0.5 * float(erfcx(theta * s) - erfcx((theta + 1) * s))
         return Saddle(theta, mean, value - theta * mean + math.log(max(weight, 1e-300)), self.limit)
 
     def _find_saddle(self, below: bool, goal: float) -> Saddle:
+        """Returns the saddle point at which −log δ (`below`) or ε reaches a goal, by bisection over log θ."""
         reach = max(float(loss.max()) for loss, _, _ in self.parts)
         low = math.log(min(_SPREADS[0] / self.std, 0.5 / max(reach, 1e-280)))
         high = math.log(_SPREADS[1] / self.std)
@@ -112,15 +113,15 @@ class Estimate:
         return self.saddle(math.exp(0.5 * (low + high)))
 
     def at_delta(self, delta: float) -> Saddle:
-        """The saddle point whose δ is this."""
+        """Returns the saddle point whose δ is this."""
         return self._find_saddle(True, -math.log(delta))
 
     def at_epsilon(self, epsilon: float) -> Saddle:
-        """The saddle point whose ε is this; the smallest tilt when ε lies below the mean loss."""
+        """Returns the saddle point whose ε is this; the smallest tilt when ε lies below the mean loss."""
         return self._find_saddle(False, epsilon)
 
     def expected_jumps(self, theta: float, limit: float) -> float:
-        """The number of losses beyond the limit in the tilted composition."""
+        """Returns the number of losses beyond the limit in the tilted composition."""
         total = 0.0
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -129,7 +130,7 @@ class Estimate:
         return total
 
     def jump_delta(self, epsilon: float) -> float:
-        """What outcomes with one jump contribute to δ at ε, the bulk taken as Gaussian."""
+        """Returns what outcomes with one jump contribute to δ at ε, the bulk taken as Gaussian."""
         total = 0.0
         for loss, mass, count in self.jumps:
             need = (self.mean + loss - epsilon) / self.spread
@@ -138,31 +139,31 @@ class Estimate:
         return total
 
     def total_delta(self, epsilon: float) -> float:
-        """Bulk and jumps together."""
+        """Returns δ at ε of bulk and jumps together."""
         found = self.at_epsilon(epsilon)
         share = math.exp(min(found.log_delta, 0.0)) if found.epsilon > 0.5 * epsilon else 0.0
         return share + self.jump_delta(epsilon)
 
     def jump_tilt(self) -> float:
-        """A slight tilt for outcomes with a jump: jumps have heavy tails, which a real one would make dominant."""
+        """Returns a slight tilt for outcomes with a jump: their heavy tails would become dominant with a stronger one."""
         return 2 / max(max((float(loss.max()) for loss, _, _ in self.jumps), default=1.0), self.spread)
 
 
 def jump_limit(phases: Phases, add: bool, cut: float, delta: float) -> float:
-    """The loss beyond which all releases together go with probability 200·δ at most."""
+    """Returns the loss beyond which all releases together go with probability 200·δ at most."""
     steps = sum(count for _, count in phases)
     return max(sampled.native_losses(add, cut).quantile(min(_RARE * delta, 0.3) / steps) for sampled, _ in phases)
 
 
 def has_heavy_jumps(phases: Phases, add: bool, cut: float, delta: float, whole: Estimate, theta: float) -> bool:
-    """Whether rare jumps make up a part of the tilted composition, so that composing them apart may pay."""
+    """Returns whether rare jumps make up a part of the tilted composition, so that composing them apart may pay."""
     if _RARE * delta > _MOST_JUMPS:
         return False
     return whole.expected_jumps(theta, jump_limit(phases, add, cut, delta)) >= _EXPECTED
 
 
 def locate_with_jumps(phases: Phases, add: bool, cut: float, delta: float) -> tuple[Estimate, Saddle] | None:
-    """The estimate and the saddle point for δ, with jumps apart; None when there are none."""
+    """Returns the estimate and the saddle point for δ, with jumps apart; None when there are none."""
     bulk = Estimate(phases, add, cut, jump_limit(phases, add, cut, delta))
     if not bulk.jumps:
         return None
@@ -176,7 +177,7 @@ def locate_with_jumps(phases: Phases, add: bool, cut: float, delta: float) -> tu
 
 
 def saddle_near(estimate: Estimate, epsilon: float, delta: float) -> Saddle:
-    """The tilts to use when ε is known roughly."""
+    """Returns the tilts to use when ε is known roughly."""
     bulk = estimate.at_epsilon(epsilon)
     if estimate.limit == math.inf:
         return Saddle(bulk.theta, epsilon, math.log(delta))

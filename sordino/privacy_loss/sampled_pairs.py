@@ -3,8 +3,8 @@
 Replace-one under Poisson sampling: (1−q)N(0)+qN(1) against (1−q)N(0)+qN(−1) (Lebeda et al. 2024; dp_accounting).
 A group of k records: Σ Binomial(k,q)(i)·N(i) against N(0) (Ganesh 2024). Several releases on one draw: the product.
 
-**Privacy:** `make_product_pair` spreads every factor over a lattice of λ so that the cell masses under P and under Q are both
-kept: the spread pair can be processed into the original one, whichever of the two stands first.
+**Privacy:** `make_product_pair` spreads every factor over a lattice of λ so that the cell masses under P and under Q are
+both kept: the spread pair can be processed into the original one, whichever of the two stands first.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class PoissonReplacePair(Pair):
 
     def _z_at_loss(self, edges: Array) -> Array:
         # e^λ = (1−q+c·y)/(1−q+c/y) with y = e^{μz}, c = q·e^{−μ²/2}:  log y = λ/2 + asinh((1−q)sinh(λ/2)/c)
+        """Returns the output z at which the log-ratio is reached, by inverting the ratio in closed form."""
         half = np.abs(edges) / 2
         with np.errstate(divide="ignore"):
             log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
@@ -44,7 +45,7 @@ class PoissonReplacePair(Pair):
         return np.sign(edges) * (half + arc) / self.mu
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         z, q = self._z_at_loss(edges), self.rate
         none = cell_masses_from_tails(ndtr(z), ndtr(-z))
         low = cell_masses_from_tails(ndtr(z + self.mu), ndtr(-z - self.mu))
@@ -52,7 +53,7 @@ class PoissonReplacePair(Pair):
         return (1 - q) * none + q * low, (1 - q) * none + q * high
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         z = resolving_points((-self.mu, 0.0, self.mu), _NATIVE // 2)
         half = self.mu**2 / 2
         return sampled_loss(self.rate, self.mu * z - half) - sampled_loss(self.rate, -self.mu * z - half)
@@ -80,7 +81,7 @@ class GroupPair(Pair):
         return np.asarray(top + np.log(np.exp(exponent - top).sum(axis=0)))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         far = TAIL + 2 + self.size * self.mu
         low, high = np.full(len(edges), -far), np.full(len(edges), far)
         for _ in range(_BISECTIONS):
@@ -94,7 +95,7 @@ class GroupPair(Pair):
         return cell_masses_from_tails(ndtr(z), ndtr(-z)), p
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         centres = self.mu * np.arange(self.size + 1)
         edges = np.unique(self._ratio(resolving_points([float(centre) for centre in centres], _NATIVE // 2)))
         return np.insert(edges, 0, edges[0] - 1e-9 * max(abs(float(edges[0])), 1e-9))
@@ -109,12 +110,12 @@ class SampledPair(Pair):
     symmetric: bool = field(default=False, init=False)
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         q, p = self.pair.masses(base_ratio(self.rate, edges))
         return q, (1 - self.rate) * q + self.rate * p
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         edges = sampled_loss(self.rate, self.pair.native_edges())
         return np.unique(np.concatenate((edges, [edges[0] - 1e-12])))
 
@@ -132,11 +133,11 @@ class Directed(Pair):
         return self.adding if add else self.removing
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`; of the pair for removing."""
+        """Returns the Q- and P-masses of the cells of λ."""
         return self.removing.masses(edges)
 
     def native_edges(self) -> Array:
-        """See `Pair`; of the pair for removing."""
+        """Returns edges that resolve the pair."""
         return self.removing.native_edges()
 
 
@@ -153,16 +154,16 @@ class Between(Pair):
         return self.lower
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """See `Pair`."""
+        """Returns the Q- and P-masses of the cells of λ."""
         return self.upper.masses(edges)
 
     def native_edges(self) -> Array:
-        """See `Pair`."""
+        """Returns edges that resolve the pair."""
         return self.upper.native_edges()
 
 
 def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, float, float]:
-    """The pair on the lattice step·{low, …, high}, both masses of every cell kept, tails sent to 0 and ∞.
+    """Spreads a pair over the lattice step·{low, …, high} and keeps both masses of every cell; tails are sent to 0 and ∞.
 
     P- and Q-masses, and what P and Q have elsewhere. Splits are written with the smaller of both masses on top of the
     larger one, so that no exponential leaves the floating range.
@@ -200,7 +201,7 @@ def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[A
 
 
 def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
-    """Independent releases on the same draw as one pair: λ adds up. Spread for upper bounds, binned for lower ones."""
+    """Returns independent releases on one draw as one pair, as their λ add up: spread above, binned below."""
     natives = [(Sampled(pair).native_losses(False, 1e-40), pair, count) for pair, count in parts]
     step = min(native.std for native, _, _ in natives) / _PRODUCT_CELLS
     width = sum((native.high - native.low) * count for native, _, count in natives)
@@ -222,7 +223,7 @@ def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
 
 
 def _make_pair_of_bins(p: Array, q: Array) -> DiscretePair:
-    """A pair from the masses of bins, in the order of their ratio; Q from above where floats end."""
+    """Returns a pair from the masses of bins, in the order of their ratio; Q from above where floats end."""
     q = np.maximum(q, 1e-290)
     keep = p > 1e-290
     rest = float(q[~keep].sum())

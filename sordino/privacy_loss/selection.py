@@ -53,7 +53,7 @@ class Runs(Protocol):
     """How many runs there are, by its generating function."""
 
     def slope(self, x: Array) -> Array:
-        """φ'(1 − x), which falls from E[K] at x = 0."""
+        """Returns φ'(1 − x), which falls from E[K] at x = 0."""
         ...
 
 
@@ -64,7 +64,7 @@ class PoissonRuns:
     mean: float
 
     def slope(self, x: Array) -> Array:
-        """m·exp(−m x)."""
+        """Returns m·exp(−m x)."""
         return np.asarray(self.mean * np.exp(-self.mean * x))
 
 
@@ -76,7 +76,7 @@ class NegativeBinomialRuns:
     stop: float
 
     def slope(self, x: Array) -> Array:
-        """E[K]·(γ / (γ + (1 − γ) x))^(η+1)."""
+        """Returns E[K]·(γ / (γ + (1 − γ) x))^(η+1)."""
         mean = expected_runs(self.shape, self.stop)
         return np.asarray(mean * (self.stop / (self.stop + (1 - self.stop) * x)) ** (self.shape + 1))
 
@@ -90,7 +90,7 @@ class Profile:
 
     @staticmethod
     def from_function(delta_of: Callable[[float], float], most: float, points: int = 128) -> Profile:
-        """At equal distances from 0 to `most`."""
+        """Evaluates a profile at equal distances from 0 to `most`."""
         epsilons = np.linspace(0.0, most, points)
         deltas = np.array([min(1.0, delta_of(float(epsilon))) for epsilon in epsilons])
         return Profile(epsilons, np.minimum.accumulate(deltas))
@@ -118,7 +118,7 @@ class Profile:
         return np.where(epsilon >= 0, positive, -np.expm1(down) + np.exp(down) * positive)
 
     def largest_neighbouring_chance(self, x: Array) -> Array:
-        """T(x): the most that a set of chance x can have on the neighbouring data."""
+        """Returns T(x), the largest chance on the neighbouring data of a set that has chance x here."""
         epsilons = np.linspace(0.0, float(self.epsilons[-1]), _FINE)
         # a factor of e^700 exceeds 1/x for every x looked at, and T(x) is never above one
         factors, deltas = np.exp(np.minimum(epsilons, _LARGEST_EXPONENT)), self(epsilons)
@@ -139,7 +139,7 @@ class Winner:
 
     @staticmethod
     def from_profile(profile: Profile, runs: Runs) -> Winner:
-        """F as an average of hinges."""
+        """Returns the bound for one profile, with F written as an average of hinges."""
         edges = np.concatenate([[0.0], np.geomspace(_SMALLEST, 1.0, _CELLS)])
         slopes = runs.slope(edges[:-1])  # at the lower edge, descending
         depths = runs.slope(profile.largest_neighbouring_chance(edges[1:]))  # at the upper edge
@@ -147,11 +147,11 @@ class Winner:
         return Winner(profile, weights, np.log(corners))
 
     def delta(self, epsilon: float) -> float:
-        """An upper bound on δ at this ε."""
+        """Returns an upper bound on δ at this ε."""
         return min(1.0, (1 + _ROUNDING) * float(self.weights @ self.profile(epsilon + self.shifts)))
 
     def epsilon(self, delta: float, most: float) -> float:
-        """The smallest ε up to `most` at which δ is met; infinity where none is."""
+        """Returns the smallest ε up to `most` at which δ is met; infinity where none is."""
         if self.delta(most) > delta:
             return math.inf
         low, high = 0.0, most
@@ -164,7 +164,7 @@ class Winner:
 
 
 def _find_hinges(slopes: Array, depths: Array) -> tuple[Array, Array]:
-    """The largest of 0 and s r − d, over lines of ascending slope, for r ≥ 0 as Σ w (r − ρ)₊: weights and corners."""
+    """Returns weights w and corners ρ with Σ w (r − ρ)₊ = max(0, s r − d) over lines of ascending slope s."""
     kept = [(0.0, 0.0)]  # slope and depth of the lines of the envelope, from the line 0 on
     corners: list[float] = []  # where each takes over from the one before it
     for slope, depth in zip(slopes.tolist(), depths.tolist(), strict=True):

@@ -29,7 +29,7 @@ _TYPICAL_DELTA = 1e-8
 
 
 def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
-    """The largest of a pass's releases, binned finely, with and without the record."""
+    """Returns the largest of a pass's releases, binned finely, with and without the record."""
     x = np.linspace(-_REACH * multiplier, 2 + _REACH * multiplier, _POINTS)
     rest = (batches - 1) * log_ndtr(x / multiplier)
     below_p = np.exp(log_ndtr((x - 2) / multiplier) + rest)
@@ -65,7 +65,7 @@ def shuffle_lower_delta(multiplier: float, batches: int, epochs: int, epsilon: f
 
 
 def shuffle_lower_bound(multiplier: float, batches: int, epochs: int, delta: float) -> float:
-    """An ε that shuffled training certainly exceeds or attains at this δ (zero-out).
+    """Returns an ε that shuffled training certainly exceeds or attains at this δ (zero-out).
 
     >>> round(shuffle_lower_bound(1.1, 240, 30, 1e-5), 1)
     7.8

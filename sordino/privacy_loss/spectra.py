@@ -52,7 +52,7 @@ class Composed:
 
 
 def transform(part: Weighted, theta: float, step: float, log_scale: float, length: int) -> tuple[NDComplex, float]:
-    """The transform of tilted masses divided by e^{log_scale}, and the largest error of a frequency.
+    """Returns the transform of tilted masses divided by e^{log_scale}, and the largest error of a frequency.
 
     Every output of a fast transform is a sum in which each mass passes log₂(n) roundings; the masses themselves are
     exponentials, as precise as their exponents are.
@@ -66,7 +66,7 @@ def transform(part: Weighted, theta: float, step: float, log_scale: float, lengt
 
 
 def power(base: NDComplex, count: int) -> NDComplex:
-    """base^count by squaring."""
+    """Returns base^count, by squaring."""
     result: NDComplex | None = None
     while True:
         if count & 1:
@@ -79,7 +79,7 @@ def power(base: NDComplex, count: int) -> NDComplex:
 
 
 def _jump_power(plain: NDComplex, jump: NDComplex, count: int) -> tuple[NDComplex, NDComplex]:
-    """(B, D) of `count` releases, by squaring."""
+    """Returns (B, D) of `count` releases, by squaring."""
     result: tuple[NDComplex, NDComplex] | None = None
     while True:
         if count & 1:
@@ -98,7 +98,7 @@ def _multiply_with_jumps(
 
 
 def compose_masses(parts: Sequence[Weighted], theta: float, step: float, frame: tuple[int, int]) -> Composed:
-    """The composition at tilt θ within a frame."""
+    """Returns the masses of the composition at tilt θ within a frame."""
     cumulant = Cumulant(parts, step)
     logs = cumulant.log_mass(theta)
     length = frame[1]
@@ -127,7 +127,7 @@ def compose_masses(parts: Sequence[Weighted], theta: float, step: float, frame: 
 def compose_jumps(
     parts: Sequence[Weighted], jumps: Sequence[Weighted], theta: float, step: float, frame: tuple[int, int]
 ) -> Composed:
-    """The outcomes with at least one jump, relative to their own total."""
+    """Returns the outcomes with at least one jump, relative to their own total."""
     cumulant = Cumulant(parts, step)
     all_logs = Cumulant(_join_bulk_and_jumps(parts, jumps), step).log_mass(theta)
     log_total = log_jump_moment(cumulant, jumps, step, theta)
@@ -183,7 +183,7 @@ def _masses_from_frequencies(
     theta: float,
     log_total: float,
 ) -> Composed:
-    """Masses from frequencies. A mass is a mean over frequencies, and so is its error; each of ours stands for two."""
+    """Returns masses from frequencies. A mass is a mean over frequencies, and so is its error; each stands for two."""
     first, length = frame
     whole = np.zeros(length // 2 + 1, dtype=np.complex128)
     whole[active] = product

@@ -24,12 +24,12 @@ _MOST_EXPONENT, _FURTHEST = 600.0, 400.0  # e-folds that a weight may have, and 
 
 
 def efolds_above_centre(theta: float) -> float:
-    """E-folds of the untilted sum kept above the centre; more when δ is a small part of it."""
+    """Returns the e-folds of the untilted sum kept above the centre; more when δ is a small part of it."""
     return _ABOVE + math.log1p(theta)
 
 
 def _remove_tilt(composed: Composed, centre: float, below: float = 0.0) -> tuple[int, Array, Array, float]:
-    """First place kept, losses from there on, e^{−θ(l − centre)}, and the logarithm of the scale.
+    """Returns the first place kept, losses from there on, e^{−θ(l − centre)}, and the logarithm of the scale.
 
     Kept are `BELOW` e-folds below the centre, and losses down to `below` as far as floats reach.
 
@@ -72,7 +72,7 @@ class Curve:
         require_finite("the scale of an upper bound on δ", self.log_scale)
 
     def delta(self, epsilon: float) -> float:
-        """δ at ε, scaled by e^{log_scale}; infinite below the part resolved."""
+        """Returns δ at ε, scaled by e^{log_scale}; infinite below the part resolved."""
         j = int(np.searchsorted(self.loss, epsilon))
         if j >= len(self.loss):
             return float(self.slack[-1] + self.height[-1])
@@ -83,7 +83,7 @@ class Curve:
 
 
 def _discounted_sums(masses: Array, step: float) -> Array:
-    """E_j = Σ_{i≥j} p_i e^{−h(i−j)}, twice as many terms at a time until the next would add nothing."""
+    """Returns E_j = Σ_{i≥j} p_i e^{−h(i−j)}, from twice as many terms at a time until the next would add nothing."""
     result = masses.copy()
     reach = 1
     while reach < len(masses) and reach * step < _UNDERFLOW:
@@ -93,7 +93,7 @@ def _discounted_sums(masses: Array, step: float) -> Array:
 
 
 def weight_sum(theta: float, step: float) -> float:
-    """Σ_{m≥1} e^{−θhm}(1 − e^{−hm}), and one more term for the cell in which ε lies."""
+    """Returns Σ_{m≥1} e^{−θhm}(1 − e^{−hm}), and one more term for the cell in which ε lies."""
     first, second = -math.expm1(-theta * step), -math.expm1(-(theta + 1) * step)
     return math.exp(-theta * step) * -math.expm1(-step) / (first * second) - math.expm1(-step)
 
@@ -113,7 +113,7 @@ class Suffix:
         require_finite("the scale of binned outputs", self.log_scale)
 
     def sums_between(self, start: int, stop: int) -> tuple[Array, Array]:
-        """Sums and errors for the indices start … stop−1, start not before `first`."""
+        """Returns sums and errors for the indices start … stop−1, start not before `first`."""
         a, b = start - self.first, min(stop - self.first, len(self.mass))
         pad = max(0, stop - start - max(b - a, 0))
         mass = np.concatenate((self.mass[a : max(a, b)], np.zeros(pad)))

@@ -45,7 +45,7 @@ class GaussianCLT:
     is_bound = False
 
     def mu(self, event: Event) -> float:
-        """The Gaussian-DP parameter of the limit."""
+        """Returns the Gaussian-DP parameter of the limit."""
         total = 0.0
         for sampled, count in collect_phases_without_delta(canonical(event), relation_of(event, self.relation)):
             if not isinstance(sampled.pair, GaussianPair):
@@ -55,15 +55,15 @@ class GaussianCLT:
         return math.sqrt(total)
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """The approximate ε at δ."""
+        """Returns the approximate ε at δ."""
         delta = validate.fraction("delta", delta)
         return gaussian_epsilon(self.mu(event), delta) if is_private(event) else math.inf
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """The approximate δ at ε."""
+        """Returns the approximate δ at ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
         return gaussian_delta(self.mu(event), epsilon) if is_private(event) else 1.0
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """δ(ε) as a function of arrays."""
+        """Returns δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)

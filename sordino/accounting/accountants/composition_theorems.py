@@ -38,7 +38,7 @@ _SPLITS: tuple[float, ...] = tuple(
 
 
 def _collect_releases(event: Event, relation: Relation) -> Phases:
-    """Phases with plain Gaussians kept apart: composition theorems see each of them."""
+    """Returns the phases with plain Gaussians kept apart, because composition theorems see each of them."""
     one_by_one: dict[Sampled, int] = {}
     collector = PhaseCollector(relation)
     for inner, count in counted(canonical(event)):
@@ -51,7 +51,7 @@ def _collect_releases(event: Event, relation: Relation) -> Phases:
 
 
 def _epsilon_of_release(sampled: Sampled, delta: float, event: Event) -> float:
-    """ε of one release that may spend δ: the classic chain, mechanism first, then amplification."""
+    """Returns ε of one release that may spend δ, by the classic chain: the mechanism first, then amplification."""
     pure = pure_epsilon(((sampled, 1),))
     if math.isfinite(pure):
         return pure
@@ -66,7 +66,7 @@ def _count_spending_delta(phases: Phases) -> int:
 
 
 def _epsilons_of_releases(phases: Phases, delta: float, event: Event) -> list[tuple[float, int]]:
-    """(ε of one release, count), the δ spent evenly on the releases that need one."""
+    """Returns (ε of one release, count) of every phase; δ is spent evenly on the releases that need one."""
     spending = _count_spending_delta(phases)
     share = delta / spending if spending else 0.0
     return [(_epsilon_of_release(sampled, share, event), count) for sampled, count in phases]
@@ -87,7 +87,7 @@ class Basic:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Σ εᵢ at Σ δᵢ = δ."""
+        """Returns Σ εᵢ at Σ δᵢ = δ."""
         delta = _require_delta(delta)
         if not is_private(event):
             return math.inf
@@ -97,11 +97,11 @@ class Basic:
         return math.fsum(epsilon * count for epsilon, count in _epsilons_of_releases(phases, delta, event))
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """The smallest δ at which ε is reached, from above."""
+        """Returns the smallest δ at which ε is reached, from above."""
         return _find_delta(self.epsilon, event, epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """δ(ε) as a function of arrays."""
+        """Returns δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
 
@@ -125,7 +125,7 @@ class Advanced:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """The smaller of advanced and basic composition."""
+        """Returns the smaller of advanced and basic composition."""
         delta = _require_delta(delta)
         if not is_private(event):
             return math.inf
@@ -136,11 +136,11 @@ class Advanced:
         return min(basic, _compose_with_best_split(phases, delta, event, lambda e: e * math.tanh(e / 2)))
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """The smallest δ at which ε is reached, from above."""
+        """Returns the smallest δ at which ε is reached, from above."""
         return _find_delta(self.epsilon, event, epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """δ(ε) as a function of arrays."""
+        """Returns δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
 
@@ -167,7 +167,7 @@ class Strong:
         return self.valid
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Dwork–Rothblum–Vadhan composition, the best split of δ."""
+        """Returns the Dwork–Rothblum–Vadhan composition at the best split of δ."""
         delta = validate.fraction("delta", delta)
         if not is_private(event):
             return math.inf
@@ -177,16 +177,16 @@ class Strong:
         return _compose_with_best_split(phases, delta, event, lambda e: e * e, _epsilon_as_printed, splits=(0.5,))
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """The smallest δ at which ε is reached, from above."""
+        """Returns the smallest δ at which ε is reached, from above."""
         return _find_delta(self.epsilon, event, epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """δ(ε) as a function of arrays."""
+        """Returns δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
 
 def _epsilon_as_printed(sampled: Sampled, delta: float, event: Event) -> float:
-    """q·√(2 ln(1.25/δ₀))/σ, the reading of figure 2."""
+    """Returns q·√(2 ln(1.25/δ₀))/σ, which is how figure 2 is read."""
     if not isinstance(sampled.pair, GaussianPair):
         return _epsilon_of_release(sampled, delta, event)
     return sampled.rate * sampled.pair.mu * math.sqrt(2 * math.log(max(1.25 * sampled.rate / delta, 1.0 + 1e-9)))
@@ -200,7 +200,7 @@ def _compose_with_best_split(
     single: Callable[[Sampled, float, Event], float] = _epsilon_of_release,
     splits: Sequence[float] = _SPLITS,
 ) -> float:
-    """Min over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2 ln(1/δ') Σεᵢ²)."""
+    """Returns the minimum over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2 ln(1/δ') Σεᵢ²)."""
     if not phases:
         return 0.0
     spending = _count_spending_delta(phases)
@@ -222,6 +222,7 @@ def _require_delta(delta: float) -> float:
 
 
 def _find_delta(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
+    """Returns the smallest δ whose ε is at most this, from above, by bisection over log δ."""
     epsilon = validate.non_negative("epsilon", epsilon)
     low, high = math.log(1e-300), 0.0
     if epsilon_at(event, 1 - 1e-12) > epsilon:

@@ -31,12 +31,12 @@ class Live:
 
     @property
     def name(self) -> str:
-        """The bound is PLD's."""
+        """The name of the bound, which is PLD's."""
         return "PLD"
 
     @property
     def is_bound(self) -> bool:
-        """Yes."""
+        """True, because every answer is an upper bound."""
         return True
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
@@ -50,9 +50,9 @@ class Live:
         return self._meters[key].epsilon(event.count)
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """PLD's."""
+        """Returns PLD's upper bound on δ."""
         return PLD().delta(event, epsilon)
 
     def profile(self, event: Event) -> Callable[[Any], Any]:
-        """PLD's."""
+        """Returns PLD's δ(ε) as a function of arrays."""
         return PLD().profile(event)

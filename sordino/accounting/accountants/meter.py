@@ -84,7 +84,7 @@ class _PreparedDirection:
         self.guess = round(setting.centre / step)
 
     def epsilon(self, count: int, delta: float) -> float:
-        """ε after `count` releases, rounded up to the lattice; infinite where there is no lattice."""
+        """Returns ε after `count` releases, rounded up to the lattice; infinite where there is no lattice."""
         if self.given_up:
             return math.inf
         product = np.exp(count * self.log_spectrum) * self.kernel
@@ -119,7 +119,7 @@ class _PreparedDirection:
         return high * self.step if high < self.last else math.inf
 
     def _kernel(self) -> NDArray[np.complex128]:
-        """Σ_{m≥1} e^{iωm} e^{−θhm}(1 − e^{−hm}), cut where the weights are below e^{−above}.
+        """Returns Σ_{m≥1} e^{iωm} e^{−θhm}(1 − e^{−hm}), cut where the weights are below e^{−above}.
 
         Sums that reach beyond the window wrap round and count mass from its bottom: more, never less.
         """
@@ -146,6 +146,7 @@ class Meter:
     delta: float
 
     def __post_init__(self) -> None:
+        """Finds out whether the event is one sampled release, of which the transform can be kept."""
         self.delta = validate.fraction("delta", self.delta)
         self._range = (0, -1)
         self._ready: list[_PreparedDirection] = []
@@ -159,7 +160,7 @@ class Meter:
                 self._alone = one_release_epsilon(self._sampled, self.delta) if find_lone_gaussian(phases) else 0.0
 
     def epsilon(self, count: int) -> float:
-        """An upper bound on ε after `count` repetitions."""
+        """Returns an upper bound on ε after `count` repetitions."""
         count = validate.count("count", count, least=0)
         if count == 0:
             return 0.0
@@ -168,6 +169,7 @@ class Meter:
         return self._known[count]
 
     def _compute_epsilon(self, count: int) -> float:
+        """Returns ε from the transform that is kept for this range of counts, or from PLD where there is none."""
         if self._sampled is None or count < _FIRST:
             return PLD().epsilon(Repeat(self.event, count), self.delta)
         low, high = self._range

@@ -69,25 +69,25 @@ class PLD:
         object.__setattr__(self, "tolerance", validate.fraction("tolerance", self.tolerance))
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
-        """The smallest ε at this δ that can be certified; infinity when there is none."""
+        """Returns the smallest ε at this δ that can be certified; infinity when there is none."""
         return self._bound_epsilon(event, delta, relation, want_lower=False)[1]
 
     def bounds(self, event: Event, delta: float, *, relation: Relation | None = None) -> tuple[float, float]:
-        """Certified (lower, upper) bounds on ε at this δ."""
+        """Returns certified (lower, upper) bounds on ε at this δ."""
         return self._bound_epsilon(event, delta, relation, want_lower=True)
 
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
-        """An upper bound on δ at this ε."""
+        """Returns an upper bound on δ at this ε."""
         return self.delta_bounds(event, epsilon, relation=relation, want_lower=False)[1]
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """δ(ε) as a function of arrays."""
+        """Returns δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
     def delta_bounds(
         self, event: Event, epsilon: float, *, relation: Relation | None = None, want_lower: bool = True
     ) -> tuple[float, float]:
-        """Certified (lower, upper) bounds on δ at this ε."""
+        """Returns certified (lower, upper) bounds on δ at this ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
         if not is_private(event):
             return (1.0, 1.0)
@@ -131,6 +131,7 @@ class PLD:
     def _bound_epsilon(
         self, event: Event, delta: float, relation: Relation | None, want_lower: bool
     ) -> tuple[float, float]:
+        """Returns lower and upper bounds on ε, from every theorem that applies; the lower one is 0 unless it is wanted."""
         delta = validate.number("delta", delta)
         if not 0 <= delta < 1:
             raise ValueError(f"delta={delta}: must lie in [0, 1); typical values are far below 1 / dataset size")

@@ -53,6 +53,7 @@ class RDP:
     is_bound = True
 
     def __post_init__(self) -> None:
+        """Refuses orders at which a Rényi divergence does not convert to ε."""
         orders = tuple(validate.number("orders", order) for order in self.orders)
         if not orders:
             raise ValueError("orders=(): must hold at least one order above 1")
@@ -64,26 +65,26 @@ class RDP:
         object.__setattr__(self, "orders", orders)
 
     def curve(self, event: Event, *, relation: Relation | None = None) -> Array:
-        """The Rényi divergence of the event at each of the orders."""
+        """Returns the Rényi divergence of the event at each of the orders."""
         event = canonical(event)
         return event.renyi_curve(np.array(self.orders), relation_of(event, relation or self.relation))
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
-        """An upper bound on ε at this δ."""
+        """Returns an upper bound on ε at this δ."""
         delta = validate.fraction("delta", delta)
         if not is_private(event):
             return math.inf
         return curve_epsilon(np.array(self.orders), self.curve(event, relation=relation), delta)
 
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
-        """An upper bound on δ at this ε."""
+        """Returns an upper bound on δ at this ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
         if not is_private(event):
             return 1.0
         return curve_delta(np.array(self.orders), self.curve(event, relation=relation), epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """δ(ε) as a function of arrays."""
+        """Returns δ(ε) as a function of arrays."""
         if not is_private(event):
             return lambda epsilon: np.ones_like(np.asarray(epsilon, dtype=float))
         orders, curve = np.array(self.orders), self.curve(event)
@@ -118,7 +119,7 @@ class Moments:
         return powers, powers * event.renyi_curve(powers + 1, relation_of(event, self.relation))
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Min over λ of (α(λ) + log(1/δ))/λ."""
+        """Returns the minimum over λ of (α(λ) + log(1/δ))/λ."""
         delta = validate.fraction("delta", delta)
         if not is_private(event):
             return math.inf
@@ -126,7 +127,7 @@ class Moments:
         return float(((moments - math.log(delta)) / powers).min()) if any(True for _ in _list_releases(event)) else 0.0
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """Min over λ of exp(α(λ) − λε)."""
+        """Returns the minimum over λ of exp(α(λ) − λε)."""
         epsilon = validate.non_negative("epsilon", epsilon)
         if not is_private(event):
             return 1.0
@@ -134,7 +135,7 @@ class Moments:
         return math.exp(min(0.0, float((moments - powers * epsilon).min())))
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """δ(ε) as a function of arrays."""
+        """Returns δ(ε) as a function of arrays."""
         return lambda epsilon: np.vectorize(lambda one: self.delta(event, float(one)), otypes=[float])(epsilon)
 
 

@@ -40,29 +40,29 @@ class RunAccountant(Hashable, Protocol):
     """An accountant of one run."""
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
-        """An upper bound on ε."""
+        """Returns an upper bound on ε."""
         ...
 
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
-        """An upper bound on δ."""
+        """Returns an upper bound on δ."""
         ...
 
     def bounds(self, event: Event, delta: float, *, relation: Relation | None = None) -> tuple[float, float]:
-        """Lower and upper bounds on ε."""
+        """Returns lower and upper bounds on ε."""
         ...
 
     def delta_bounds(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> tuple[float, float]:
-        """Lower and upper bounds on δ."""
+        """Returns lower and upper bounds on δ."""
         ...
 
 
 def has_search(event: Event) -> bool:
-    """Whether the best of many runs is anywhere in an event."""
+    """Returns whether the best of many runs is anywhere in an event."""
     return any(isinstance(inner, RunSearch) for inner in event.walk())
 
 
 def bound_search_epsilon(event: Event, delta: float, one: RunAccountant, relation: Relation | None) -> float:
-    """An upper bound on ε of an event with searches in it."""
+    """Returns an upper bound on ε of an event with searches in it."""
     event = canonical(event)
     found = math.inf
     with suppress(Unsupported):
@@ -89,7 +89,7 @@ def bound_search_epsilon(event: Event, delta: float, one: RunAccountant, relatio
 
 
 def bound_search_delta(event: Event, epsilon: float, one: RunAccountant, relation: Relation | None) -> float:
-    """An upper bound on δ; of a search beside other releases by Rényi divergences alone."""
+    """Returns an upper bound on δ; of a search beside other releases, by Rényi divergences alone."""
     event = canonical(event)
     found = 1.0
     with suppress(Unsupported):
@@ -135,7 +135,7 @@ def lower_search_delta(event: Event, epsilon: float, one: RunAccountant, relatio
 
 
 def _separate_searches(event: Event) -> tuple[list[tuple[RunSearch, int]], Event]:
-    """The searches with their counts, and the rest as one event."""
+    """Returns the searches with their counts, and the rest as one event."""
     parts: list[tuple[RunSearch, int]] = []
     rest: list[Event] = []
     for inner in event.events if isinstance(event, Together) else (event,):
@@ -150,7 +150,7 @@ def _separate_searches(event: Event) -> tuple[list[tuple[RunSearch, int]], Event
 
 
 def _largest_epsilon_tried(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> float:
-    """An ε that is more than enough to look up to: that of a run at a small δ, and of twice the change of order."""
+    """Returns an ε that is more than enough to look up to: that of a run at a small δ, and of twice the change of order."""
     far = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
     return event.epsilon_limit_factor() * far + 1.0
 
@@ -161,6 +161,7 @@ def _bound_winner(event: RunSearch, one: RunAccountant, relation: Relation | Non
 
 @lru_cache(maxsize=64)
 def _prepare_winner(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> Winner:
+    """Returns the bound on the winner, prepared for all δ of one decade; a table takes a while."""
     most = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
     delta_of: Callable[[float], float] = lambda epsilon: one.delta(event.event, epsilon, relation=relation)  # noqa: E731
     return Winner.from_profile(Profile.from_function(delta_of, most), event.runs())

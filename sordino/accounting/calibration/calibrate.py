@@ -42,7 +42,7 @@ class _ParameterSearch:
         return max(1, round(math.exp(log_x))) if self.whole else math.exp(log_x)
 
     def excess(self, log_x: float) -> float:
-        """Log ε − log target; NaN outside the parameter's domain."""
+        """Returns log ε − log target, NaN outside the parameter's domain; every value is computed once."""
         x = self.parameter(log_x)
         if x not in self.known:
             try:
@@ -65,7 +65,7 @@ def calibrate(
     whole: bool | None = None,
     accuracy: float = 5e-5,
 ) -> float:
-    """The best value x for which `event_of(x)` is (epsilon, delta)-DP by the accountant.
+    """Returns the best value x for which `event_of(x)` is (epsilon, delta)-DP by the accountant.
 
     `event_of` takes a float, or an int when `whole` is true; by default it is tried with 1.5 to find out. A ValueError
     from it means "outside the domain" (a rate above 1). The best value is the smallest when more of it means more
@@ -106,6 +106,7 @@ def calibrate(
 
 
 def _wants_whole(event_of: Callable[[Any], Event]) -> bool:
+    """Returns whether `event_of` takes whole numbers only, found out by trying a half and one and a half."""
     for probe in (0.5, 1.5):
         try:
             event_of(probe)
@@ -119,7 +120,7 @@ def _wants_whole(event_of: Callable[[Any], Event]) -> bool:
 
 
 def _find_inside(search: _ParameterSearch, log_x: float) -> float:
-    """A point of the domain near log_x."""
+    """Returns a point of the domain near log_x."""
     for shift in (0.0, *(s * k for k in (0.7, 1.5, 3.0, 6.0, 10.0, 15.0, 25.0) for s in (-1, 1))):
         if not math.isnan(search.excess(log_x + shift)):
             return log_x + shift
@@ -127,6 +128,7 @@ def _find_inside(search: _ParameterSearch, log_x: float) -> float:
 
 
 def _solve(search: _ParameterSearch, log_x: float, accuracy: float, hint: tuple[bool, float] | None) -> float:
+    """Returns the logarithm of the best parameter: a bracket first, from a hint if there is one, then a narrower one."""
     log_x = _find_inside(search, log_x)
     rising, slope = _find_direction(search, log_x) if hint is None else hint
     good, bad = _bracket(search, log_x, rising, slope, accuracy)
@@ -136,7 +138,7 @@ def _solve(search: _ParameterSearch, log_x: float, accuracy: float, hint: tuple[
 
 
 def _find_direction(search: _ParameterSearch, log_x: float) -> tuple[bool, float]:
-    """Whether ε grows with the parameter, and d log ε / d log parameter."""
+    """Returns whether ε grows with the parameter, and d log ε / d log parameter."""
     here = search.excess(log_x)
     probe = 0.05 if not search.whole else max(0.05, math.log1p(1.5 / math.exp(log_x)))
     for step in (probe, -probe, 40 * probe, -40 * probe):
@@ -149,7 +151,7 @@ def _find_direction(search: _ParameterSearch, log_x: float) -> tuple[bool, float
 def _bracket(
     search: _ParameterSearch, log_x: float, rising: bool, slope: float, accuracy: float
 ) -> tuple[float, float | None]:
-    """(a point that satisfies the target, a point that does not); None when the first is as good as any."""
+    """Returns a point that meets the target and one that does not, or None if no better point is needed."""
     here = search.excess(log_x)
     low, high = (0.0, math.log(_MOST_STEPS)) if search.whole else (math.log(_LOWEST), math.log(_HIGHEST))
     safe = -1.0 if rising else 1.0
@@ -187,7 +189,7 @@ def _bracket(
 
 
 def _find_edge(search: _ParameterSearch, inside: float, outside: float) -> float:
-    """The last point of the domain between one inside and one outside."""
+    """Returns the last point of the domain between one inside and one outside."""
     for _ in range(60):
         middle = 0.5 * (inside + outside)
         inside, outside = (inside, middle) if math.isnan(search.excess(middle)) else (middle, outside)
@@ -195,6 +197,7 @@ def _find_edge(search: _ParameterSearch, inside: float, outside: float) -> float
 
 
 def _narrow(search: _ParameterSearch, good: float, bad: float, accuracy: float) -> float:
+    """Returns the best point of a bracket, narrowed by regula falsi (Illinois) with a bisection now and then."""
     at_good, at_bad = search.excess(good), search.excess(bad)
     weight_good, weight_bad = at_good, at_bad
     for round_number in range(_EVALUATIONS):

@@ -27,7 +27,7 @@ from sordino.events import Event, Gaussian, Poisson, Repeat
 
 
 def chance_of_acceptance(batch: int, quantile: float) -> float:
-    """P(at least half of a random batch lies at or above the quantile of all), the batch much smaller than the data.
+    """Returns P(at least half of a random batch lies at or above the quantile), for batches far below the data's size.
 
     >>> f"{chance_of_acceptance(250, 0.75):.1e}"
     '1.8e-17'
@@ -39,7 +39,7 @@ def chance_of_acceptance(batch: int, quantile: float) -> float:
 
 
 def thresholded(epsilon: float, delta: float, give_up: float, slack: float) -> tuple[float, float]:
-    """(ε, δ) of trying an (ε₁, δ₁)-DP pair until its score reaches a known threshold; `slack` is ε₀.
+    """Returns (ε, δ) of trying an (ε₁, δ₁)-DP pair until its score reaches a known threshold; `slack` is ε₀.
 
     >>> thresholded(0.5, 0.0, give_up=0.01, slack=0.0)
     (1.0, 0.0)
@@ -95,7 +95,7 @@ def rejection(
     give_up: float,
     slack: float,
 ) -> Rejection:
-    """The price of the sketch, the score taken to be free: a lower estimate of what it would pay.
+    """Returns the price of the sketch, with the score taken to be free: a lower estimate of what it would pay.
 
     A chance to give up that is much larger than the chance of acceptance means that nothing is ever accepted; a smaller
     one multiplies delta_of_a_try.
@@ -117,7 +117,7 @@ def rejection(
 
 
 def best_of(batches: int, rate: float, multiplier: float, score_multiplier: float, steps: int) -> Event:
-    """The event of `steps` steps, each with the best of K batches by a noisy score that one record moves by 1.
+    """Returns the event of `steps` steps, each with the best of K batches by a noisy score that one record moves by 1.
 
     All K pairs are charged: which one won was decided by what was released. "K − 1 scores and one pair" is no valid count.
 
