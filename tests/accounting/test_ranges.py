@@ -222,11 +222,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, object], dict[str, s
         {"epsilon": "positive", "delta": "inside zero to one", "start": "positive", "accuracy": "inside zero to one"},
     ),
     "RDP": (lambda order: A.RDP(orders=(order, 2.0, 8.0)), {"order": 1.5}, {"order": "order"}),
-    "RDP.best_order": (
-        lambda delta: A.RDP().best_order(RUN, delta),
-        {"delta": 1e-5},
-        {"delta": "inside zero to one"},
-    ),
     "RDP.profile": (
         lambda epsilon: A.RDP(orders=(2.0,)).profile(RUN)(epsilon),
         {"epsilon": 1.0},
@@ -342,6 +337,8 @@ NO_NUMBERS = {
     "from_json": "makes an event, which checks its own fields",
     "relations": "takes an event",
     "to_json": "takes an event",
+    "is_private": "takes an event",
+    "register_event": "takes a class",
     "walk": "takes an event",
 }
 ARRAYS = {"Tradeoff", "RDP.profile"}
