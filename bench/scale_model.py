@@ -3,7 +3,7 @@
     python -m bench.scale_model            # result in bench/results/scale_model.json; measures nothing itself
 
     messages    latency × steps + bytes / bandwidth, of rings; bytes as a fake group counts them (test_fake_group.py)
-    records     6 · parameters · tokens operations each, plain; × 3.25/2.75 private (docs/engine.md)
+    records     6 · parameters · tokens operations each, plain; × 3.25/2.75 private (docs/engine_measurements.md)
     imbalance   the fullest rank's share of a Poisson lot over the mean share
     noise       of a rank's own coordinates, on one core
     failures    a device fails once in M hours; a checkpoint of δ seconds every τ = √(2 δ M / W) (Young 1974) costs δ/τ of
@@ -34,7 +34,7 @@ SIZES = (1 << 10, 1 << 16, 1 << 20)
 """Coordinates of the collectives that bench.scale times."""
 PRIVATE = 3.25 / 2.75
 NOISE_SECONDS = 1.2e-9
-"""A value, on one core (docs/engine.md)."""
+"""A value, on one core (docs/engine_measurements.md)."""
 DAY = 86400.0
 
 

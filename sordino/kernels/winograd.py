@@ -6,7 +6,8 @@ Lavin & Gray 2016, arXiv:1509.09308.
 
 Four output pixels take 16 multiplications per pair of channels in place of 36. It takes stride 1 without dilation and
 groups, up to two pixels of padding, float32 on the CPU with channels last. The transforms add and halve only, so
-rounding is that of the direct sum up to a small factor (docs/engine.md); larger tiles would save more and round worse.
+rounding is that of the direct sum up to a small factor (docs/engine_measurements.md). Larger tiles would save more and
+round worse.
 """
 
 from __future__ import annotations
