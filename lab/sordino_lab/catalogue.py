@@ -20,6 +20,11 @@ import sordino_lab.families as package
 from sordino_lab.experiment import Experiment, Figure
 
 FACTS = Path(__file__).parent / "figures.toml"
+FORMER_IDS = {
+    "projected-resnet": "projected-resnet-scratch",
+    "projected-cosine-resnet": "projected-cosine-resnet-scratch",
+}
+"""Ids of before, which still work: their networks begin with random weights, and the ids now say so."""
 
 
 @cache
@@ -59,6 +64,7 @@ def find_experiment(name: str) -> Experiment:
     if name.endswith(".py"):
         return load_own_experiment(Path(name))
     known = experiments()
+    name = FORMER_IDS.get(name, name)
     if name not in known:
         near = [one for one in known if name in one or one.startswith(name[:4])]
         raise ValueError(

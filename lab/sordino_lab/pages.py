@@ -113,9 +113,7 @@ def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
 def describe_reduced(result: Mapping[str, Any]) -> str:
     """Returns what stands behind the title of a result that is smaller than the source's; empty for one that is not."""
     one = experiments()[result["id"]]
-    if not store.describe_reduction(ExperimentSize(result["size"]), one):
-        return ""
-    return "reduced, another network than the source's" if store.trains_stand_in(one, result) else "reduced"
+    return "reduced" if store.describe_reduction(ExperimentSize(result["size"]), one) else ""
 
 
 def _describe_comparison(one: Compared) -> dict[str, str]:

@@ -3,8 +3,8 @@
     python -m sordino_lab.refresh_results docs
 
 Figures are drawn again from the trainings at the source's size that come with the package. They replace a reduced result as
-soon as half of their curves are there, or at once where that one trained a stand-in network. Of all other results the
-facts, the printed commands and the withheld verdicts are brought in line with the code. Then the lab's pages are written.
+soon as half of their curves are there, or at once where there is none. Of all other results the facts, the printed commands
+and the withheld verdicts are brought in line with the code. Then the lab's pages are written.
 """
 
 from __future__ import annotations
@@ -63,12 +63,7 @@ def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[s
     bench = Workbench(ExperimentSize.FULL, TRAININGS, trains=False)
     plans = one.plans(bench)
     there = len(plans) - len(bench.missing(plans))
-    replaces = (
-        kept is None
-        or kept["size"] == ExperimentSize.FULL.value
-        or store.trains_stand_in(one, kept)
-        or 2 * there >= len(plans)
-    )
+    replaces = kept is None or kept["size"] == ExperimentSize.FULL.value or 2 * there >= len(plans)
     if not there or not replaces:
         return None
     with tempfile.TemporaryDirectory() as folder:

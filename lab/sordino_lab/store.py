@@ -16,11 +16,9 @@ from sordino.kernels.processor import processor_name
 from sordino.version import __version__
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Experiment, ExperimentSize, Outcome
-from sordino_lab.workbench import Workbench
 
 SHIPPED = Path(__file__).parent / "results"
 OUT = Path("lab")
-_STAND_IN = "--model mlp"
 
 
 def cache_folder() -> Path:
@@ -40,15 +38,6 @@ def describe_reduction(size: ExperimentSize, one: Experiment) -> str:
 def is_source_size(size: ExperimentSize, one: Experiment) -> bool:
     """Returns whether a run of this size is what the source ran: nothing reduced, on the source's own network and data."""
     return size is not ExperimentSize.TINY and not describe_reduction(size, one) and not one.differs
-
-
-def trains_stand_in(one: Experiment, result: Mapping[str, Any]) -> bool:
-    """Returns whether a result trained a small network in place of the one that the id trains at the source's size."""
-    if one.plans is None or result["size"] == ExperimentSize.FULL.value:
-        return False
-    bench = Workbench(ExperimentSize.FULL, Path())
-    at_full_size = any(_STAND_IN in command for command in bench.commands(one.plans(bench)))
-    return not at_full_size and any(_STAND_IN in command for command in result["commands"])
 
 
 def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> Outcome:
@@ -80,7 +69,10 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
     path = folder / f"{result['id']}.json"
     atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     panels = [panel_from_table(one) for one in result["panels"]]
-    return [path, *panel_figures.save_figure(panels, folder, result["id"], result["note"], result["title"])]
+    # What is smaller than the source's run says so in the title.
+    is_reduced = str(result["note"]).startswith("reduced")
+    title = f"{result['title']} (reduced)" if is_reduced else result["title"]
+    return [path, *panel_figures.save_figure(panels, folder, result["id"], result["note"], title)]
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:

@@ -44,6 +44,22 @@ def test_an_id_ends_in_panels_that_can_be_kept(name, kept):
     assert all(math.isfinite(row.published) for row in found.compared)
 
 
+def networks_of(one, size, cache):
+    """Which networks an id trains at a size, with the features in front of them."""
+    recipes = [plan.settings(size, 0).recipe for plan in one.plans(Workbench(size, cache))]
+    return {(recipe.features, recipe.model, recipe.widths, recipe.dataset) for recipe in recipes}
+
+
+@pytest.mark.parametrize("name", [name for name, one in experiments().items() if one.plans is not None])
+def test_no_size_trains_another_network_than_the_full_one(name, tmp_path):
+    full = networks_of(experiments()[name], ExperimentSize.FULL, tmp_path)
+    for size in (ExperimentSize.QUICK, ExperimentSize.MIDDLE):
+        smaller = networks_of(experiments()[name], size, tmp_path)
+        # A sweep over widths tries fewer of them at a smaller size.
+        assert smaller <= full or name == "abadi-mnist-sweeps"
+        assert {network[:2] for network in smaller} <= {network[:2] for network in full}
+
+
 @pytest.mark.parametrize("name", list(experiments()))
 def test_an_id_says_what_it_is(name):
     one = experiments()[name]

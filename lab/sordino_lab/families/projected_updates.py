@@ -21,7 +21,7 @@ from sordino.queries.projected import Projected
 from sordino.release.noise import Gaussian
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.descent import descend
-from sordino_lab.experiment import Compared, ExperimentSize, Figure, Finding, Outcome
+from sordino_lab.experiment import Compared, Figure, Finding, Outcome
 from sordino_lab.thesis_plans import RATES, ThesisTable, plan_cifar
 from sordino_lab.training_curves import (
     TrainedCurve,
@@ -203,7 +203,7 @@ def draw_cosine(bench: Workbench) -> Outcome:
 
 def plan_cosine_resnet(bench: Workbench) -> list[CurvePlan]:
     """Returns both bounds at each learning rate on ResNet-18; at the size of the tests one."""
-    return plan_cosine(bench, **bench.pick({}, {}, {"model": "resnet18"}, {"model": "resnet18"}))
+    return plan_cosine(bench, model="resnet18")
 
 
 def draw_cosine_resnet(bench: Workbench) -> Outcome:
@@ -342,39 +342,25 @@ def draw_private(bench: Workbench) -> Outcome:
 
 
 def plan_resnet(bench: Workbench) -> list[CurvePlan]:
-    """Returns both methods at two bounds: ResNet-18 on CIFAR-10, or a linear head on digits at the small sizes."""
-    if bench.size in (ExperimentSize.TINY, ExperimentSize.QUICK):
-        head = {"features": "scattering", "normalise": None, "ema": 0.0, "noise_multiplier": 1.1}
-        small = {**head, "learning_rate": 0.5, "momentum": 0.0}
-        return [
-            CurvePlan(
-                label=f"{name}, C = {bound:g}",
-                method=method,
-                recipe="digits",
-                batch=100,
-                records=2_000,
-                epochs=6,
-                seeds=2,
-                evaluations=4,
-                variant=k,
-                given={**small, "bound": bound, **words},
-            )
-            for k, bound in enumerate((1.0, 5.0))
-            for name, method, words in (("DP-SGD", "dpsgd", {}), ("projected", "projected", {"query": "projected"}))
-        ]
+    """Returns both methods at two bounds on ResNet-18, from random weights."""
     return [
-        plan_cifar(bench, way, 0.1, bound, model="resnet18") for bound in (1.0, 5.0) for way in ("DP-SGD", "projected")
+        replace(
+            plan_cifar(bench, method, 0.1, bound, model="resnet18"), label=f"{method}, C = {bound:g}", variant=variant
+        )
+        for variant, bound in enumerate((1.0, 5.0))
+        for method in BOTH_METHODS
     ]
 
 
 def draw_resnet(bench: Workbench) -> Outcome:
-    """Draws ProjectedDPSGD against DP-SGD in fine-tuning."""
+    """Draws ProjectedDPSGD against DP-SGD on ResNet-18 from random weights; the source fine-tunes a pretrained one."""
     says = "with a small bound the courses are nearly identical"
     return draw_curves(
         bench,
         plan_resnet(bench),
-        "fine-tuning",
+        "ResNet-18 from scratch",
         lambda trained: [judge_higher(bench, trained[0], trained[1], says, "001:1033", less=1.0)],
+        notes=["The source fine-tunes a ResNet-18 that was trained before; this one begins with random weights."],
     )
 
 
@@ -403,9 +389,9 @@ FIGURES = {
     **{name: table.figure for name, table in TABLES.items()},
     "projected-cifar-bounds": Figure(draw_bounds, plan_bounds),
     "projected-cosine": Figure(draw_cosine, plan_cosine),
-    "projected-cosine-resnet": Figure(draw_cosine_resnet, plan_cosine_resnet),
+    "projected-cosine-resnet-scratch": Figure(draw_cosine_resnet, plan_cosine_resnet),
     "projected-landscape": Figure(draw_landscape),
     "projected-private": Figure(draw_private, plan_private),
-    "projected-resnet": Figure(draw_resnet, plan_resnet),
+    "projected-resnet-scratch": Figure(draw_resnet, plan_resnet),
     "outlook-rounds": Figure(draw_rounds, plan_rounds),
 }

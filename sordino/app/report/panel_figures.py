@@ -33,13 +33,15 @@ _ENTRY = 500
 """Points times letters of a legend's entry."""
 _LETTERS = 13.0
 """Of a note, in an inch."""
+_HEADING_LETTERS = 9.0
+"""Of a heading, in an inch."""
 _TITLE = 450
 """Points times letters that fit over a panel."""
 
 
 @contextmanager
-def draw_panels(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
-    """Yields all panels as one figure, with `note` written under it."""
+def draw_panels(panels: Sequence[Panel], note: str = "", heading: str = "") -> Iterator[Any]:
+    """Yields all panels as one figure, with `heading` written over it and `note` under it."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -55,13 +57,15 @@ def draw_panels(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
     width = _WIDTH * columns
     lines = textwrap.wrap(note, int(_LETTERS * width))
     note_height = 0.1 + 0.2 * len(lines)
-    height = sum(heights) + note_height
+    titles = textwrap.wrap(heading, int(_HEADING_LETTERS * width))
+    heading_height = 0.1 + 0.24 * len(titles) if titles else 0.0
+    height = sum(heights) + note_height + heading_height
     # Axes are placed by hand, so that all axes of a row are level.
     with plt.rc_context(svg_figures.STYLE):
         figure = plt.figure(figsize=(width, height))
         for number, panel in enumerate(panels):
             row, column = divmod(number, columns)
-            bottom = height - sum(heights[: row + 1])
+            bottom = height - heading_height - sum(heights[: row + 1])
             legend = heights[row] - _HEIGHT  # of the longest in the row, so that axes of a row are level
             solid = _is_solid(panel)
             box = (
@@ -74,6 +78,11 @@ def draw_panels(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
             _draw_panel(axes, panel)
             _draw_legend(figure, axes, panel, (column * _WIDTH + 0.2) / width, (bottom + legend + 0.02) / height)
         figure.text(0.2 / width, 0.1 / height, "\n".join(lines), color=SOFT, fontsize=8.5)
+        if titles:
+            top = (height - 0.12) / height
+            figure.text(
+                0.2 / width, top, "\n".join(titles), color=svg_figures.INK, fontsize=12, va="top", weight="bold"
+            )
         try:
             yield figure
         finally:
@@ -81,9 +90,9 @@ def draw_panels(panels: Sequence[Panel], note: str = "") -> Iterator[Any]:
 
 
 def save_figure(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str) -> list[Path]:
-    """Writes NAME.svg and NAME.png into a folder and returns their paths."""
+    """Writes NAME.svg and NAME.png into a folder, headed by `about`, and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    with draw_panels(panels, note) as made:
+    with draw_panels(panels, note, about) as made:
         svg_figures.write_png(made, folder / f"{name}.png")
         made.savefig(folder / f"{name}.svg", format="svg", facecolor=CARD, metadata={"Date": None, "Title": about})
     return [folder / f"{name}.png", folder / f"{name}.svg"]
