@@ -24,7 +24,7 @@ import tyro
 
 import sordino as sd
 from sordino.app.runs import RECIPES, Recipe, from_table
-from sordino.app.runs.measured import row_name
+from sordino.app.runs.known_recipes import row_name
 from sordino.app.runs.recipe import MEASURED
 
 RESULTS = Path(__file__).parent / "results" / "accuracy.json"
@@ -121,7 +121,7 @@ def measure(recipe: Recipe, seed: int) -> None:
 
 
 def figures_of_row(row: dict[str, Any]) -> tuple[float, float | None, int, float]:
-    """Returns a row as `sordino.app.runs.measured` holds it."""
+    """Returns a row as `sordino.app.runs.known_recipes` holds it."""
     found = [run["accuracy"] for run in row["runs"]]
     spread = round(statistics.stdev(found), 5) if len(found) > 1 else None
     return (

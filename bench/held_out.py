@@ -24,10 +24,10 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.app.runs import Recipe, find, job, training_loop
 from sordino.app.runs.evaluate import evaluate
-from sordino.app.runs.loss_names import cross_entropy
-from sordino.app.runs.own_data import GivenData
-from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.run_data import RunData, Say, load_run_data
+from sordino.app.runs.own_file import GivenData, OwnFile
+from sordino.app.runs.prepared import RunData
+from sordino.app.runs.problem import cross_entropy
+from sordino.app.runs.run_data import Say, load_run_data
 from sordino.optim import Average
 
 RESULTS = Path(__file__).parent / "results" / "held_out.json"

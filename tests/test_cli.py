@@ -12,7 +12,7 @@ import sordino
 from sordino.app.cli.dataclass_flags import read_field_docs
 from sordino.app.cli.train import Command
 from sordino.app.runs import Recipe
-from sordino.app.runs.recipe import MEASURED
+from sordino.app.runs.recipe import FIELDS, MEASURED, SETTING_RECORDS
 from sordino.app.runs.settings import Options
 from sordino.rng.compiled_noise import describe_status
 
@@ -56,11 +56,11 @@ def test_no_noise_no_epsilon(how, tmp_path):
 
 
 def test_every_field_has_its_flag():
-    there = {field.name for field in (*fields(Recipe), *fields(Options))}
+    there = {*FIELDS, *(field.name for field in fields(Options))}
     others = {"seeds", "budget"}  # flags of the command itself: a number of runs, and a file
     assert there - {field.name for field in fields(Command)} == {*MEASURED, "budget"} - others
-    said = read_field_docs(Recipe) | read_field_docs(Options)
-    assert all(said.get(field.name) for field in (*fields(Recipe), *fields(Options)) if field.name not in MEASURED)
+    said = {name: text for kind in (Recipe, *SETTING_RECORDS, Options) for name, text in read_field_docs(kind).items()}
+    assert all(said.get(name) for name in there if name not in MEASURED)
 
 
 def test_help_and_version():

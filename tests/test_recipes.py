@@ -12,7 +12,7 @@ from sordino import events
 from sordino.app import data
 from sordino.app import runs as recipes
 from sordino.app.runs import RECIPES, find, from_table
-from sordino.app.runs.measured import FIGURES, row_name
+from sordino.app.runs.known_recipes import FIGURES, row_name
 from sordino.ledger.ledger import Ledger
 from sordino.rng.streams import Rng
 from sordino.statistics import Normalise, Normaliser
@@ -58,7 +58,7 @@ def test_a_bad_field_is_refused_in_one_line(changes, message):
 
 
 def test_a_table_that_lacks_fields_names_them():
-    with pytest.raises(ValueError, match="lacks features, model, rate, steps, bound, delta, learning_rate"):
+    with pytest.raises(ValueError, match="lacks features, model, rate, bound, delta, steps, learning_rate"):
         from_table({"name": "mine", "dataset": "mnist"})
 
 

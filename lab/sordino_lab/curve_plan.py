@@ -144,6 +144,6 @@ def expected_seconds(settings: Settings) -> float:
     records = settings.options.records or SIZES.get(recipe.dataset, 10_000)
     per_record = _SECONDS_PER_RECORD.get(recipe.model, _SECONDS_PER_RECORD_OTHERWISE)
     passes = 2.0 if recipe.query in ("projected", "noisy-lookahead", "optimistic-lookahead") else 1.0
-    lot = recipe.rate * records * per_record * passes
+    lot = recipe.privacy.rate * records * per_record * passes
     ranking = 0.5 * records * per_record if (recipe.sampler or "").startswith("sorted") else 0.0
     return _SECONDS_TO_BEGIN + recipe.steps * (_SECONDS_PER_STEP + lot + ranking)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app.runs import atomic_files
-from sordino.app.runs.recipe import MEASURED, Recipe
+from sordino.app.runs.recipe import FIELDS, MEASURED
 from sordino.app.runs.settings import Options, Settings
 from sordino.kernels.processor import processor_name
 from sordino.version import __version__
@@ -43,7 +43,7 @@ TRAININGS = Path(__file__).parent / "trainings"
 _IRRELEVANT = {"name", "tuned", *MEASURED, "checkpoint_every"}
 """Fields that do not change what a training comes to."""
 _DEFAULTS: Mapping[str, Any] = {
-    one.name: one.default for kind in (Recipe, Options) for one in fields(kind) if one.default is not MISSING
+    one.name: one.default for one in (*FIELDS.values(), *fields(Options)) if one.default is not MISSING
 }
 _DIGITS = 6
 """Significant digits of the numbers in a file; accuracies on 10,000 images have four."""

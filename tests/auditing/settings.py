@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
-from sordino.app.runs.loss_names import cross_entropy
+from sordino.app.runs.problem import cross_entropy
 from sordino.auditing import Pieces
 
 

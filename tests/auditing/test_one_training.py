@@ -6,7 +6,7 @@ import pytest
 import sordino as sd
 from sordino.app.audits.one_run_audit import CanaryMeasurement, ClaimedCurves, OneRunAudit, audit_one_run
 from sordino.app.runs.job import assemble_job
-from sordino.app.runs.loss_names import cross_entropy
+from sordino.app.runs.problem import cross_entropy
 from sordino.app.runs.settings import make_settings
 from sordino.auditing import guesses
 from sordino.auditing.canaries import ModelWithCanaryNumbers, make_canaries, make_canary_loss

@@ -14,7 +14,7 @@ from sordino.app.runs import Recipe, training_loop
 from sordino.app.runs.evaluate import evaluate
 from sordino.app.runs.fit import resume
 from sordino.app.runs.job import TRAINING_EVALUATED, TRAINING_LOSS, assemble_job
-from sordino.app.runs.loss_names import LOSSES, cross_entropy
+from sordino.app.runs.problem import LOSSES, cross_entropy
 from sordino.app.runs.settings import make_settings
 from sordino.diagnostics import CLASSES, LENGTHS, SUBSTEPS
 from sordino.ledger.claims import Guarantee

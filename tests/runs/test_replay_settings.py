@@ -8,9 +8,8 @@ import pytest
 import sordino
 from bench.resilience import are_same
 from sordino.app.runs import Recipe, run_checkpoint
-from sordino.app.runs.configuration_changes import find_changes
 from sordino.app.runs.fit import resume
-from sordino.app.runs.settings import Options
+from sordino.app.runs.settings import Options, find_changes
 from sordino.noise_key import read_secret
 from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, elsewhere, resumed
 

@@ -174,7 +174,7 @@ def test_a_run_whose_claim_is_void_says_so_before_it_ends(tmp_path):
             if step == 6:
                 with torch.no_grad():
                     next(self.model.parameters()).zero_()
-            super().step(step, spent)
+            super().show_step(step, spent)
 
     with pytest.raises(Crash):
         sordino.fit("spiral", out=tmp_path, view=Writes(17), **TINY)

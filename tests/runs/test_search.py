@@ -14,11 +14,16 @@ import safetensors.torch
 import torch
 
 from sordino.accounting import PLD, Budget
-from sordino.app.runs import search_folder
+from sordino.app.runs import search
 from sordino.app.runs.fit import resume
-from sordino.app.runs.number_of_runs import NegativeBinomial, PoissonNumber
-from sordino.app.runs.search import plan_search
-from sordino.app.runs.search_folder import _begin_or_continue, _run_trials, carry_out_search
+from sordino.app.runs.search import (
+    NegativeBinomial,
+    PoissonNumber,
+    _begin_or_continue,
+    _run_trials,
+    carry_out_search,
+    plan_search,
+)
 from sordino.app.runs.settings import make_settings
 from sordino.events import Gaussian, Together, TuneNegativeBinomial, TunePoisson
 from sordino.rng.streams import Rng
@@ -38,7 +43,7 @@ def masses(number, most=400):
     if isinstance(number, PoissonNumber):
         logs = k * np.log(number.mean) - number.mean - np.array([sum(np.log(range(1, n + 1))) for n in k])
         return np.exp(logs)
-    eta, gamma = number.shape, number.stop
+    eta, gamma = number.shape, number.stopping_probability
     found = np.zeros(most + 1)
     for n in range(1, most + 1):
         if eta == 0:
@@ -57,7 +62,7 @@ def test_the_number_of_trials_has_its_law(number):
     """Five deviations for each of eight cells: a false alarm in 10⁵."""
     n = 8000
     stream = Rng.from_seed(1)
-    drawn = np.array([number.drawn(stream) for _ in range(n)])
+    drawn = np.array([number.draw(stream) for _ in range(n)])
     law = masses(number)
     assert (law * np.arange(len(law))).sum() == pytest.approx(number.mean, rel=0.02)  # its tail is cut at 400
     for k in range(8):
@@ -119,7 +124,7 @@ def test_the_best_by_score_wins(tmp_path):
 
 def test_a_search_that_dies_between_trials_goes_on_to_the_same_end(found, tmp_path, monkeypatch):
     what, straight = found
-    folder, real = tmp_path / "out", search_folder.carry_out_run
+    folder, real = tmp_path / "out", search.carry_out_run
     deaths = []
 
     def dies(settings, place, view):
@@ -128,7 +133,7 @@ def test_a_search_that_dies_between_trials_goes_on_to_the_same_end(found, tmp_pa
             raise MemoryError
         return real(settings, place, view)
 
-    monkeypatch.setattr(search_folder, "carry_out_run", dies)
+    monkeypatch.setattr(search, "carry_out_run", dies)
     again = None
     while again is None:
         with suppress(MemoryError):

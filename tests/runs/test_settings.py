@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from sordino.app.runs import RECIPES, Recipe, toml_writer
+from sordino.app import toml_writer
+from sordino.app.runs import RECIPES
+from sordino.app.runs.recipe import FIELDS
 from sordino.app.runs.settings import Options, make_settings, read_config
 
 
@@ -36,7 +38,7 @@ def test_what_was_measured_is_forgotten_when_a_field_changes():
     assert make_settings(measured, {"steps": 5}).recipe.accuracy is None
 
 
-names = st.sampled_from([f.name for f in (*fields(Recipe), *fields(Options))]) | st.text(max_size=5)
+names = st.sampled_from([*FIELDS, *(f.name for f in fields(Options))]) | st.text(max_size=5)
 values = (
     st.none()
     | st.booleans()

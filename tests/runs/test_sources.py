@@ -6,8 +6,8 @@ from torch.utils.data import TensorDataset
 
 from sordino.accounting import RDP, Moments
 from sordino.app.runs import Prepared, build, event, find
+from sordino.app.runs.known_recipes import SOURCES
 from sordino.app.runs.problem import learning_rate_schedule
-from sordino.app.runs.source_recipes import SOURCES
 
 
 def epsilon(accountant, name, **changes):

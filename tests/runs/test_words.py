@@ -9,8 +9,7 @@ import sordino
 from sordino.app.runs import find
 from sordino.app.runs.fit import carry_out_run
 from sordino.app.runs.job import assemble_job
-from sordino.app.runs.method_words import PLAIN_WORDS, WORDS, words_of
-from sordino.app.runs.methods import METHODS
+from sordino.app.runs.methods import METHODS, PLAIN_WORDS, WORDS, words_of
 from sordino.app.runs.problem import learning_rate_schedule
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.settings import make_settings

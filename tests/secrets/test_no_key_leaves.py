@@ -204,9 +204,7 @@ def test_a_key_that_was_asked_to_be_kept_is_kept_for_the_audit(tmp_path, watched
 
 
 def test_the_folder_of_a_search_holds_no_key_when_it_is_over(tmp_path, watched):
-    from sordino.app.runs.number_of_runs import NegativeBinomial
-    from sordino.app.runs.search import plan_search
-    from sordino.app.runs.search_folder import carry_out_search
+    from sordino.app.runs.search import NegativeBinomial, carry_out_search, plan_search
     from tests.runs.test_search import GRID, small
 
     carry_out_search(plan_search(small(seed=None), GRID, NegativeBinomial(1.2)), tmp_path / "found")

@@ -41,11 +41,11 @@ from sordino.app.runs import run_checkpoint, write_ahead
 from sordino.app.runs.directory import CONFIG, Run
 from sordino.app.runs.distributed_files import RunRanks
 from sordino.app.runs.job import assemble_job
-from sordino.app.runs.parameter_digest import parameter_digest
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import read_config
 from sordino.app.runs.training_loop import Training, read_key
+from sordino.app.runs.write_ahead import parameter_digest
 from sordino.environment import current_environment, describe_difference
 from sordino.events import counted
 from sordino.release.noise import Noise

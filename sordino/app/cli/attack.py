@@ -41,11 +41,11 @@ class Command:
         """Runs membership inference on each run, keeps the findings and prints them."""
         from sordino.app.attacks.attack_figures import draw_roc_curves
         from sordino.app.attacks.membership_inference import attack_membership
-        from sordino.app.runs import run_findings
+        from sordino.app.runs.directory import keep_finding
 
         memberships = [attack_membership(run, self.shadows) for run in self.runs]
         for run, one in zip(self.runs, memberships, strict=True):
-            run_findings.keep_finding(run, "mia", one.table())
+            keep_finding(run, "mia", one.table())
         if self.plot is not None:
             draw_roc_curves(memberships, self.plot)
         print(json.dumps([one.table() for one in memberships]) if self.json else "\n\n".join(map(str, memberships)))

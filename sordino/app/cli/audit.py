@@ -79,11 +79,11 @@ class Command:
 
     def _report_verdict(self, verdict: Verdict | ReplayResult | OneRunAudit) -> int:
         """Prints the verdict, keeps it in the run directory, and writes the report again if there is one."""
-        from sordino.app.runs import run_findings
+        from sordino.app.runs.directory import keep_finding
 
         folder = Path(self.what)
         if folder.is_dir():
-            run_findings.keep_finding(folder, self.action, verdict.table())
+            keep_finding(folder, self.action, verdict.table())
             if (folder / "report.html").exists():
                 from sordino.app.report import write
 

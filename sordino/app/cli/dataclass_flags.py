@@ -51,8 +51,8 @@ def was_given(command: Any, name: str) -> bool:
 def read_field_docs(table: type[Any]) -> dict[str, str]:
     """Returns the text under each field of a class.
 
-    >>> from sordino.app.runs.recipe import Recipe
-    >>> read_field_docs(Recipe)["bound"]
+    >>> from sordino.app.runs.recipe import PrivacyPlan
+    >>> read_field_docs(PrivacyPlan)["bound"]
     "Clip bound on each record's gradient."
     """
     (class_node,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body

@@ -99,7 +99,12 @@ def _help_text() -> str:
     commands = all_commands()
     width = max(map(len, commands))
     rows = [f"  {name:<{width}}  {about}" for name, (_, about) in commands.items()]
-    head = ["sordino: differentially private training that is tested while it runs", "", "usage: sordino COMMAND [options]", ""]
+    head = [
+        "sordino: differentially private training that is tested while it runs",
+        "",
+        "usage: sordino COMMAND [options]",
+        "",
+    ]
     return "\n".join([*head, *rows, "", "sordino COMMAND --help says more; --version prints the version."])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sordino.app.runs import RECIPES, Recipe
 
@@ -26,7 +26,7 @@ class Command:
         if self.words:
             return self._print_words()
         if self.json:
-            print(json.dumps([asdict(recipe) for recipe in RECIPES]))
+            print(json.dumps([recipe.flat_fields() for recipe in RECIPES]))
             return 0
         rows = [("recipe", "ε", "test accuracy", "time", "how"), *(_row_of(recipe) for recipe in RECIPES)]
         _print_aligned(rows)
@@ -46,7 +46,7 @@ class Command:
 
     def _print_words(self) -> int:
         """Prints the words of each part with a line about each."""
-        from sordino.app.runs.method_words import WORDS
+        from sordino.app.runs.methods import WORDS
 
         if self.json:
             print(json.dumps({part: {name: one.about for name, one in found.items()} for part, found in WORDS.items()}))

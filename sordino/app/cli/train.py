@@ -16,17 +16,18 @@ import tyro
 from sordino import validate
 from sordino.app.cli.dataclass_flags import default_of_unset_flag, flags_of, was_given
 from sordino.app.cli.launcher import join_process_group
+from sordino.app.cli.run_flags import OwnFlags, own_file_from_flags, recipe_flags
 from sordino.app.cli.training_outcome import (
     exit_code_of,
     report_outcome,
     report_several_outcomes,
     run_and_report_failures,
 )
-from sordino.app.runs import find, own_file
+from sordino.app.runs import find
 from sordino.app.runs.fit import carry_out_run
-from sordino.app.runs.own_file import OwnFlags, own_file_from_flags
+from sordino.app.runs.own_file import own_file_from_table
 from sordino.app.runs.progress_view import Silent, choose_view
-from sordino.app.runs.recipe import MEASURED, Recipe
+from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.settings import Config, Options, Settings, make_settings, read_config
 from sordino.app.runs.several_seeds import carry_out_several
 from sordino.distributed.process_group import ranks_of
@@ -76,7 +77,7 @@ class Train:
         }
         # Own data comes from the flags or, without them, from the file.
         own = own_file_from_flags({name: flags.pop(name, None) for name in _DATA_FIELDS})
-        own = own_file.own_file_from_table(config.data) if own is None and config is not None and config.data else own
+        own = own_file_from_table(config.data) if own is None and config is not None and config.data else own
         # Flags win over the fields of the file.
         given: dict[str, Any] = {} if config is None else dict(config.fields)
         for name, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
@@ -117,7 +118,7 @@ _DATA_FIELDS = tuple(one.name for one in fields(OwnFlags))
 
 Command = make_dataclass(
     "Command",
-    [*flags_of(OwnFlags), *flags_of(Recipe, MEASURED), *flags_of(Options, ("budget",))],
+    [*flags_of(OwnFlags), *recipe_flags(), *flags_of(Options, ("budget",))],
     bases=(Train,),
     frozen=True,
 )

@@ -15,13 +15,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from sordino.app.cli.dataclass_flags import flags_of, was_given
+from sordino.app.cli.run_flags import recipe_flags
 from sordino.app.cli.training_outcome import STOPPED, run_and_report_failures
 from sordino.app.runs.fit import folder_for
-from sordino.app.runs.number_of_runs import NegativeBinomial, PoissonNumber
 from sordino.app.runs.progress_view import choose_view
-from sordino.app.runs.recipe import MEASURED, Recipe
-from sordino.app.runs.search import plan_search
-from sordino.app.runs.search_folder import WINNER, SearchResult, carry_out_search
+from sordino.app.runs.search import WINNER, NegativeBinomial, PoissonNumber, SearchResult, carry_out_search, plan_search
 from sordino.app.runs.settings import Options, make_settings
 from sordino.ledger import claims
 
@@ -96,7 +94,7 @@ class Tune:
 
 
 Command = make_dataclass(
-    "Command", [*flags_of(Recipe, MEASURED), *flags_of(Options, _SINGLE_RUN_OPTIONS)], bases=(Tune,), frozen=True
+    "Command", [*recipe_flags(), *flags_of(Options, _SINGLE_RUN_OPTIONS)], bases=(Tune,), frozen=True
 )
 Command.__doc__ = "Search for hyper-parameters; the claim has the price of the search in it."
 

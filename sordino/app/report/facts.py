@@ -15,8 +15,7 @@ from sordino.app.report.audits import describe_audits
 from sordino.app.report.checklist import Question, answer_checklist
 from sordino.app.report.evidence import Evidence
 from sordino.app.report.statement import Statement
-from sordino.app.runs import run_findings
-from sordino.app.runs.directory import FINISHED
+from sordino.app.runs.directory import FINISHED, read_findings
 from sordino.ledger.claims import Guarantee, explain_not_covered, round_up
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)
@@ -89,7 +88,7 @@ def collect_facts(evidence: Evidence, statement: Statement) -> ReportFacts:
         _unfinished_warning(evidence),
         _list_configuration(evidence.config, hide=() if guarantee else _TARGETS),
         [*ALWAYS, *_SIZE_TOLD] if evidence.get("resolved", "dataset_size") else list(ALWAYS),
-        describe_audits(run_findings.read_findings(evidence.folder)),
+        describe_audits(read_findings(evidence.folder)),
     )
 
 

@@ -13,9 +13,8 @@ from sordino.app.runs.recipe import Recipe, from_table
 
 if TYPE_CHECKING:
     from sordino.app.runs.cost import event, noise_multiplier
-    from sordino.app.runs.normalisation import standardise
+    from sordino.app.runs.preparation import project, standardise
     from sordino.app.runs.prepared import Prepared, prepare
-    from sordino.app.runs.principal import project
     from sordino.app.runs.problem import Problem, build
 
 _HOME = {
@@ -23,10 +22,10 @@ _HOME = {
     "noise_multiplier": "cost",
     "Prepared": "prepared",
     "prepare": "prepared",
-    "project": "principal",
+    "project": "preparation",
     "Problem": "problem",
     "build": "problem",
-    "standardise": "normalisation",
+    "standardise": "preparation",
 }
 
 __all__ = [

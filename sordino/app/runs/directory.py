@@ -13,12 +13,12 @@
     model.safetensors    the trained network; where the recipe averages, the average
     trace/               with the option `traced_networks`: the network of each evaluation, STEP.safetensors
     ledger.jsonl         steps entered before they were released, see write_ahead.py
-    checkpoints/         the first and the last two, see checkpoint.py, and the end of the ledger
+    checkpoints/         the first and the last two, see run_checkpoint.py, and the end of the ledger
     SECRET-noise-key-do-not-share.json
                          the key of the noise, while the run goes on or can be resumed, see noise_key.py; erased when it is
                          finished, unless `keep_key` was asked for
     .gitignore, .lock    what git must not take; what the one process holds that trains here
-    findings.json        what audits and attacks found, if there were any, see findings.py
+    findings.json        what audits and attacks said aloud, the last result of each kind: bounds, counts, verdicts
     report.html, PRIVACY.md    written at the end, from the above
 
 Only released and public quantities are in these files, the secret one excepted, and what `show_private` or `diagnose` asked
@@ -36,6 +36,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ import safetensors.torch
 from torch import nn
 
 from sordino.accounting import PLD, gaussian_mu
-from sordino.app.runs import atomic_files, toml_writer
+from sordino.app import toml_writer
+from sordino.app.runs import atomic_files
 from sordino.app.runs.write_ahead import RunIsBusy
 from sordino.file_lock import Locked, lock_file
 from sordino.ledger import claims
@@ -253,3 +255,23 @@ def _format_row(row: Row) -> str:
     """Returns one line of metrics.jsonl; optional fields without a value are left out."""
     given_fields = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
     return json.dumps(given_fields, allow_nan=False) + "\n"
+
+
+FINDINGS = "findings.json"
+
+
+def read_findings(folder: Path) -> dict[str, Any]:
+    """Returns all findings that were kept; empty if there are none or the file cannot be read."""
+    try:
+        findings = json.loads((folder / FINDINGS).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return findings if isinstance(findings, dict) else {}
+
+
+def keep_finding(folder: Path, kind: str, table: Mapping[str, Any]) -> None:
+    """Replaces the finding of the same kind of audit or attack by a new one."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    atomic_files.write_file(
+        folder / FINDINGS, json.dumps({**read_findings(folder), kind: {**table, "when": now}}, indent=1) + "\n"
+    )

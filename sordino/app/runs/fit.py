@@ -1,16 +1,21 @@
 """`fit` carries out a recipe from beginning to end, and `resume` continues an interrupted run.
 
-history = sordino.fit("mnist", epsilon=3.0)
-print(history.test_accuracy, history.claim)
+    history = sordino.fit("mnist", epsilon=3.0)
+    print(history.test_accuracy, history.claim)
+
+Ctrl-C and SIGTERM ask a run to stop after its current step; a second signal ends the process at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,16 +38,48 @@ from sordino.app.runs.directory import (
 )
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
 from sordino.app.runs.job import Job, assemble_job
-from sordino.app.runs.own_data import GIVEN, GivenData
-from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.own_file import GIVEN, GivenData, OwnFile
 from sordino.app.runs.progress_view import Silent, View
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
-from sordino.app.runs.signals import watch_signals
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
 from sordino.app.runs.write_ahead import WriteAheadLedger, was_begun
 from sordino.environment import current_environment
 from sordino.ledger.claims import Claim, Guarantee
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Remembers whether somebody asked to stop."""
+
+    def __init__(self) -> None:
+        self.signal_name: str | None = None
+
+    def __call__(self) -> bool:
+        """Returns True once a signal has come."""
+        return self.signal_name is not None
+
+
+@contextmanager
+def watch_signals() -> Iterator[StopRequest]:
+    """Yields a `StopRequest` that signals set; outside the main thread, where Python receives none, it is never set."""
+    stop_request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop_request
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop_request.signal_name is not None:
+            raise KeyboardInterrupt
+        stop_request.signal_name = signal.Signals(number).name
+
+    former_handlers = {each: signal.signal(each, on_signal) for each in _SIGNALS}
+    try:
+        yield stop_request
+    finally:
+        for each, handler in former_handlers.items():
+            signal.signal(each, handler)
 
 
 class RunFailed(RuntimeError):

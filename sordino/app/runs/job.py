@@ -12,13 +12,13 @@ from typing import Any
 
 from sordino import validate
 from sordino.accounting import PLD
-from sordino.app.runs import own_model
+from sordino.app.runs.cost import RunParts
 from sordino.app.runs.diagnosis import DISCLOSED, parse_names
-from sordino.app.runs.method_words import words_of
-from sordino.app.runs.problem import Problem, build, set_noise_scale
+from sordino.app.runs.methods import words_of
+from sordino.app.runs.prepared import RunData
+from sordino.app.runs.problem import Problem, build, file_digest, set_noise_scale
 from sordino.app.runs.recipe import Recipe
-from sordino.app.runs.run_data import RunData, Say, load_run_data
-from sordino.app.runs.run_parts import RunParts
+from sordino.app.runs.run_data import Say, load_run_data
 from sordino.app.runs.settings import Settings
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.environment import current_environment
@@ -142,7 +142,7 @@ class Job:
             "started": self.started,
             "columns": list(self.data.columns) or None,
             "class_names": list(self.data.classes) or None,
-            "model_file": own_model.file_digest(self.settings.recipe.model),
+            "model_file": file_digest(self.settings.recipe.model),
         }
 
     def create_private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
@@ -197,7 +197,7 @@ def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any]
     recipe, options = settings.recipe, settings.options
     data = load_run_data(recipe, options.records, say, settings.own)
     if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
-        recipe = replace(recipe, ranges=None)
+        recipe = replace(recipe, preparation=replace(recipe.preparation, ranges=None))
         settings = replace(settings, recipe=recipe)
     # Model, query and sampler come from public settings and from the shape of the data alone.
     problem = build(recipe, data.prepared, options.init_seed)

@@ -1,20 +1,30 @@
-"""Every published variant by its name on the command line, as in `--method automatic`.
+"""The private gradient of a run by name: published variants, and the building blocks they are made of.
+
+    --method automatic                                     a published variant
+    --sampler sorted-top-k --weigher batch-median          lots of the longest gradients, clipped to their median
+    --sampler threshold --weigher logarithmic              coins by a record's own length, a bound that falls in each pass
 
 A method is declared where its noun is (`sordino/registry.py`); those that join nouns of several packages are declared here.
-A method names words, one for each part that is not DP-SGD's own; `words.py` puts the parts together.
+It is an alias of words, one for each part that is not DP-SGD's own. A word is a method that is one part, or one of DP-SGD's
+own. The parameters of a word are given by name; where two words have one of the same name, with the part before it:
+`--parameter weigher.threshold=2`.
 
-Privacy: names decide nothing here. What a run may claim is read from the events its query really released; a method that
-has no guarantee ends in `NoGuarantee`.
+**Privacy:** names decide nothing here. The parts are asked what they promise, and the event of a run is that of what they
+release together; a combination that one of them cannot bound is refused, or ends in `NoGuarantee`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from sordino import clipping, queries, sampling
-from sordino.app.runs.recipe import PLAIN
-from sordino.per_sample import JL
-from sordino.registry import Declaration, Example, Method
+from sordino.app.runs.recipe import PLAIN, Recipe
+from sordino.per_sample import JL, Captured, Loop, PerformanceOptions, Vmap
+from sordino.queries.noisy_sum import NoisySum
+from sordino.registry import PARTS, Declaration, Example, Method, NamedSampler, Parameters, RunNumbers
+from sordino.release.noise import Gaussian, Laplace
 
 DECLARED = Declaration(
     (),
@@ -68,3 +78,123 @@ def method_by_name(name: str) -> Method:
     if name not in METHODS:
         raise ValueError(f"method={name!r}: there is {', '.join(METHODS)}")
     return METHODS[name]
+
+
+@dataclass(frozen=True)
+class Word:
+    """A building block by its name."""
+
+    name: str
+    about: str
+    build: Callable[..., Any]
+    """As `declared.Method` has it for this part."""
+    parameters: Callable[[RunNumbers], dict[str, float]] = field(default=lambda run: {})
+
+
+PLAIN_WORDS: Mapping[str, str] = {
+    "sampler": "poisson",
+    "weigher": "flat",
+    "query": "noisy-sum",
+    "noise": "gaussian",
+    "backend": "captured",
+}
+"""DP-SGD's."""
+
+_DPSGD_WORDS: Mapping[str, tuple[Word, ...]] = {
+    "sampler": (),
+    "weigher": (),
+    "query": (
+        Word(
+            "noisy-sum",
+            "the weighted sum of a lot's gradients, plus noise: DP-SGD",
+            lambda run, own, weigher, noise: NoisySum(weigher, noise),
+        ),
+    ),
+    "noise": (
+        Word("gaussian", "for a bound in L2", Gaussian),
+        Word("laplace", "for a bound in L1", Laplace),
+    ),
+    "backend": (
+        # Nothing is measured, so that a replay computes the same bits.
+        Word("captured", "the fast engine", lambda run, own: Captured(PerformanceOptions(measure=False))),
+        Word("vmap", "torch.func", lambda run, own: Vmap()),
+        Word("loop", "one record at a time by autograd: slow, and the oracle", lambda run, own: Loop()),
+    ),
+}
+
+
+def _word_of_sampler(one: NamedSampler) -> Word:
+    """Returns the word for a sampler that has a name."""
+    return Word(one.name, one.about, lambda run, own: one.build(run.rate, run.records))
+
+
+def _words_of_part(part: str) -> dict[str, Word]:
+    """Returns all words of one part, from the declarations of the library, with the one of DP-SGD first."""
+    words = list(_DPSGD_WORDS[part])
+    for declared in DECLARATIONS:
+        if part == "sampler":
+            words += [_word_of_sampler(one) for one in declared.samplers]
+        words += [
+            Word(one.word or one.name, one.about, build, one.parameters)
+            for one in declared.methods
+            if (build := getattr(one, part)) is not None
+        ]
+    return {one.name: one for one in sorted(words, key=lambda one: (one.name != PLAIN_WORDS[part], one.name))}
+
+
+WORDS: Mapping[str, Mapping[str, Word]] = {part: _words_of_part(part) for part in PARTS}
+"""By part, DP-SGD's own first."""
+
+
+def words_of(recipe: Recipe) -> dict[str, str]:
+    """Returns the word of every part: what the recipe says, else its method's word, else DP-SGD's.
+
+    >>> from sordino.app.runs import find
+    >>> words_of(find("mnist").but(method="sorted-top-k", weigher="psac"))
+    {'sampler': 'sorted-top-k', 'weigher': 'psac', 'query': 'noisy-sum', 'noise': 'gaussian', 'backend': 'captured'}
+    """
+    method_words = {} if recipe.method == PLAIN else method_by_name(recipe.method).words_by_part()
+    result = {}
+    # A word beside a method may repeat what the method means, but never contradict it.
+    for part in PARTS:
+        given_word = getattr(recipe, part)
+        if given_word is not None and given_word not in WORDS[part]:
+            raise ValueError(f"{part}={given_word!r}: there is {', '.join(WORDS[part])}")
+        if given_word is not None and method_words.get(part, given_word) != given_word:
+            raise ValueError(
+                f"{part}={given_word!r}: the method {recipe.method} means {part}={method_words[part]!r}; "
+                "leave it out, or leave out the method and say its parts"
+            )
+        result[part] = given_word or method_words.get(part) or PLAIN_WORDS[part]
+    return result
+
+
+def is_plain_dpsgd(recipe: Recipe) -> bool:
+    """Returns whether a recipe is DP-SGD with Poisson sampling and exact gradients, so that its cost needs no data."""
+    exact_backends = {"captured", "vmap", "loop"}
+    return all(word == PLAIN_WORDS[part] or word in exact_backends for part, word in words_of(recipe).items())
+
+
+def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
+    """Returns the parameters of each part: the defaults, replaced by those that were given."""
+    parameters_by_part = {part: WORDS[part][word].parameters(run) for part, word in words.items()}
+    known_names = {part: frozenset(own) for part, own in parameters_by_part.items()}
+    # A name is looked up in all parts; where two have it, the user must say which one is meant.
+    for name, value in given.items():
+        part, dot, name_in_part = name.partition(".")
+        owners = (
+            [part]
+            if dot and name_in_part in known_names.get(part, ())
+            else [part for part in PARTS if name in known_names[part]]
+        )
+        if len(owners) > 1:
+            raise ValueError(
+                f"parameter {name!r}: {' and '.join(owners)} both have it; say {' or '.join(f'{p}.{name}' for p in owners)}"
+            )
+        if not owners:
+            there = (
+                ", ".join(f"{name} ({words[part]})" for part in PARTS for name in sorted(known_names[part])) or "none"
+            )
+            raise ValueError(f"parameter {name!r}: not one of this method's; there is {there}")
+        parameters_by_part[owners[0]][name_in_part if dot else name] = value
+    return parameters_by_part

@@ -1,9 +1,16 @@
-"""Describes a user's own data before it is read: its path, and what is declared about it.
+"""A user's own data before it is read: where it is, what is declared about it, and the recipe a run on it begins with.
 
     OwnFile("people.csv", target="income", bounds={"age": (0, 100)})              a table
     OwnFile("reviews.jsonl", target="stars", text="review")                       texts
     OwnFile("pictures", classes=("cat", "dog"))                                   a folder of images by class
     OwnFile("arrays.npz", target="y")                                             arrays
+    GivenData.from_datasets(model, train)                                         a model and records in memory
+
+The recipe depends on the kind of data and on the model asked for. It is a starting point that is not tuned, and no number
+in it is made of the records, not of how many there are either:
+
+    a table         linear, mlp            arrays      mlp, linear, cnn          any: FILE.py:FUNCTION
+    images          cnn, linear, mlp       texts       minilm-head, minilm-lora; words (linear on words, no download)
 
 **Privacy:** what is declared is public. What is not, and has to be read off the records without noise, is named in the
 claim.
@@ -16,50 +23,23 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
 from sordino import validate
 from sordino.app.data.own.bad_file import BadFile
 from sordino.app.data.own.declared_columns import (
     Bounds,
     DeclaredColumns,
-    parse_bounds,
-    parse_categories,
-    read_declarations,
 )
+from sordino.app.runs.problem import FILE_MARK, with_absolute_path
+from sordino.app.runs.recipe import Recipe
+from sordino.refusal import Refusal
 
 HELD_OUT_SHARE = 0.1
 _CHANNELS = (1, 3)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnFlags:
-    """The flags of `sordino train --data`."""
-
-    data: str | None = None
-    """Own data: a .csv, .tsv, .jsonl, .parquet or .npz file, or a folder with a folder of images for each class."""
-    target: str | None = None
-    """The column, field or array that is to be learnt; its values are classes, or numbers with --loss squared."""
-    text: str | None = None
-    """The column or field that holds a text, which is then all that is learnt from."""
-    bounds: str | None = None
-    """Public bounds of columns, as in age=0:100,hours=0:99; those of other columns of numbers are found privately."""
-    categories: str | None = None
-    """Public categories of columns, as in 'sex=Female|Male;country=Peru|Cuba|*'; * is every other one."""
-    classes: str | None = None
-    """The public classes of the target, as in 'yes|no'."""
-    schema: str | None = None
-    """A TOML file with the tables [bounds] and [categories] in place of these flags."""
-    drop: str | None = None
-    """Columns to leave out, with commas."""
-    test: str | None = None
-    """Another such file or folder to test on; without it, a part of the data is held out."""
-    held_out: float | None = None
-    """The share that is held out for testing, 0.1 if it is not said; each record by a hash of itself."""
-    delimiter: str | None = None
-    """Between the cells of a CSV file, if it is no comma."""
-    size: str | None = None
-    """Make all images of this size, as in 32x32."""
-    channels: int | None = None
-    """Colours of images: 1 or 3; as in the first image if it is not said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,45 +113,138 @@ def own_file_from_table(table: Mapping[str, Any]) -> OwnFile:
     return OwnFile(**dict(table))
 
 
-def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
-    """Creates an `OwnFile` from the flags of the command line; returns None without --data."""
-    given_flags = {name: value for name, value in flags.items() if value is not None}
-    if "data" not in given_flags:
-        if given_flags:
-            raise ValueError(f"--{next(iter(given_flags)).replace('_', '-')} without --data: which file is it about?")
-        return None
-    # Flags win over the schema file.
-    declared = DeclaredColumns() if "schema" not in given_flags else read_declarations(Path(given_flags["schema"]))
-    declared = declared.merged_with(
-        DeclaredColumns(
-            parse_bounds(given_flags.get("bounds", "")), parse_categories(given_flags.get("categories", ""))
-        )
-    )
-    # The remaining flags are taken as they are, or split at their separators.
-    other_fields: dict[str, Any] = {
-        name: given_flags[name]
-        for name in ("target", "text", "test", "held_out", "delimiter", "channels")
-        if name in given_flags
-    }
-    if "classes" in given_flags:
-        other_fields["classes"] = tuple(one.strip() for one in given_flags["classes"].split("|"))
-    if "drop" in given_flags:
-        other_fields["drop"] = tuple(one.strip() for one in given_flags["drop"].split(","))
-    if "size" in given_flags:
-        other_fields["size"] = _parse_size(given_flags["size"])
-    return OwnFile(path=given_flags["data"], bounds=declared.bounds, categories=declared.categories, **other_fields)
-
-
-def _parse_size(given: str) -> tuple[int, int]:
-    """Returns width and height from a text such as 32x32."""
-    wide, _, tall = given.partition("x")
-    if not (wide.isdigit() and tall.isdigit()):
-        raise ValueError(f"size={given!r}: need width x height in pixels, as in 32x32")
-    return int(wide), int(tall)
-
-
 def _tuples_to_lists(value: Any) -> Any:
     """Returns a value with tuples turned into lists, as TOML gives them back."""
     if isinstance(value, Mapping):
         return {key: _tuples_to_lists(one) for key, one in value.items()}
     return [_tuples_to_lists(one) for one in value] if isinstance(value, tuple) else value
+
+
+GIVEN = "given"
+"""The dataset of a recipe whose records were given in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenData:
+    """A model and records that the user has in memory."""
+
+    model: nn.Module
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor] | None = None
+
+    @staticmethod
+    def from_datasets(model: nn.Module, train: Any, test: Any = None) -> GivenData:
+        """Creates it from any map-style dataset of pairs."""
+        return GivenData(model, tensors_of(train), None if test is None else tensors_of(test))
+
+
+def tensors_of(data: Any) -> tuple[Tensor, Tensor]:
+    """Returns the records and the targets of a dataset of pairs, as tensors in memory."""
+    # Tensors and arrays are taken as they are; any other dataset is read record by record.
+    if isinstance(data, TensorDataset):
+        columns: tuple[Any, ...] = data.tensors
+    elif (
+        isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(one, Tensor | np.ndarray) for one in data)
+    ):
+        columns = tuple(torch.as_tensor(one) for one in data)
+    else:
+        try:
+            pairs = [data[at] for at in range(len(data))]
+            columns = tuple(
+                torch.stack([torch.as_tensor(one) for one in column]) for column in zip(*pairs, strict=True)
+            )
+        except (TypeError, ValueError, KeyError, RuntimeError, IndexError) as error:
+            raise Refusal(
+                f"a {type(data).__name__} was given: need a map-style dataset of pairs (x, y), all x of one shape ({error})"
+            ) from error
+    # Targets become class numbers, or one column of floating-point numbers.
+    if len(columns) != 2 or len(columns[0]) != len(columns[1]) or not len(columns[1]):
+        raise Refusal(f"a dataset with {len(columns)} columns: need records and their targets, x and y, one of each")
+    x, y = columns
+    y = y if y.is_floating_point() else y.long()
+    return x, (y.unsqueeze(1) if y.is_floating_point() and y.dim() == 1 else y)
+
+
+RANGES = 20.0
+"""Noise multiplier of the bounds that are found privately: by itself ε = 0.2 at δ = 1e-5."""
+_UNTUNED = "not tuned to these records: the fields are those that do well on public data of the kind, or were given"
+
+_TEXT_MODELS: Mapping[str, Mapping[str, Any]] = {
+    "minilm-head": {"features": "minilm", "model": "linear"},
+    "minilm-lora": {"features": "tokens", "model": "minilm-lora", "rate": 0.1, "steps": 60, "ema": 0.0,
+                    "learning_rate": 0.002},
+    "words": {"features": "words", "model": "linear"},
+}  # fmt: skip
+"""Models of texts: what they are of other fields."""
+
+
+_COMMON_FIELDS: Mapping[str, Any] = {
+    "features": "none",
+    "model": "linear",
+    "rate": 1 / 32,
+    "steps": 1280,
+    "bound": 1.0,
+    "delta": 1e-5,
+    "optimizer": "adam",
+    "learning_rate": 0.02,
+    "schedule": "linear",
+    "ema": 0.95,
+    "tuned": _UNTUNED,
+}
+
+
+_BY_UNIT: Mapping[str, Any] = {"rate": 0.2, "steps": 200}
+"""There are fewer units than records, and each says more in a lot."""
+
+
+def recipe_for_own_data(own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe that a run on own data begins with, with the given fields in place of its own."""
+    if isinstance(own, GivenData) and changes.get("unit") is not None:
+        raise ValueError(
+            f"unit={changes['unit']!r}: records in memory are drawn by record here; sordino.Private.draws takes units"
+        )
+    recipe_fields = (
+        _fields_for_given_data(own, changes) if isinstance(own, GivenData) else _fields_for_file(own, changes)
+    )
+    if recipe_fields.get("epsilon") is None and recipe_fields.get("noise_multiplier") is None:
+        raise ValueError("own data without epsilon: how much may be told of one record? 1 is strong, 8 is weak")
+    return Recipe(**recipe_fields)
+
+
+def _fields_for_given_data(own: GivenData, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a recipe for a model and records in memory."""
+    if "model" in changes or "features" in changes:
+        raise ValueError("model or features beside a model of your own: leave them out")
+    kind = {"name": "own", "dataset": GIVEN, "model": type(own.model).__name__, "learning_rate": 0.005}
+    numbers = {"loss": "squared"} if own.train[1].is_floating_point() else {}
+    return {**_COMMON_FIELDS, **kind, **numbers, **changes}
+
+
+def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a recipe for a file or a folder, chosen by the kind of data and the model asked for."""
+    given, path = dict(changes), Path(own.path)
+    kind: dict[str, Any] = {"name": path.stem or "own", "dataset": path.name, "ranges": RANGES}
+    # The kind of data decides the model, unless one was asked for.
+    if own.is_image_folder or own.is_array_file:
+        kind |= {"model": "cnn" if own.is_image_folder else "mlp", "learning_rate": 0.005}
+    elif own.text is not None:
+        kind |= {"model": "minilm-head", "rate": 0.1, "steps": 200, "learning_rate": 0.01, "ema": 0.9}
+    # Models of texts bring their own features; other models get sentence vectors of a frozen encoder.
+    model = str(given.get("model", kind.get("model", _COMMON_FIELDS["model"])))
+    if own.text is not None and model in _TEXT_MODELS:
+        given.pop("model", None)
+        kind |= _TEXT_MODELS[model]
+    elif own.text is not None:
+        if model not in ("linear", "mlp") and FILE_MARK not in model:
+            raise ValueError(f"model={model!r}: for texts there is {', '.join(_TEXT_MODELS)}, mlp, or FILE.py:FUNCTION")
+        kind |= {"features": "minilm"}
+    elif model in _TEXT_MODELS:
+        raise ValueError(f"model={model!r}: is of texts; say which column holds them, as in --text review")
+    # Private bounds are found by record, so they are left out where the privacy unit is larger.
+    if given.get("unit") is not None:
+        kind |= {"ranges": None, **_BY_UNIT}
+    if FILE_MARK in model:
+        given["model"] = with_absolute_path(model)
+    if model == "mlp":
+        kind |= {"learning_rate": 0.005}
+    return {**_COMMON_FIELDS, **kind, **given}

@@ -1,4 +1,4 @@
-"""Reads a user's own file: turns records into numbers, targets into classes or numbers.
+"""Reads a user's own data for a run: records into numbers, targets into classes or numbers, and a part held out.
 
 **Privacy:** each record's numbers are made of that record, by what was declared; a record is held out by a hash of itself.
 Whatever was read off the records besides is in `not_covered`.
@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from sordino.app.data.own import arrays, image_folder, rows
 from sordino.app.data.own.bad_file import BadFile
@@ -28,9 +29,14 @@ from sordino.app.data.own.columns import (
     parse_number,
 )
 from sordino.app.data.own.declared_columns import DeclaredColumns
+from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import TableRows
-from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.text_data import compute_text_features
+from sordino.app.runs.features import compute_text_features
+from sordino.app.runs.own_file import HELD_OUT_SHARE, GivenData, OwnFile
+from sordino.app.runs.prepared import Prepared, RunData
+from sordino.app.runs.problem import LOSSES
+from sordino.app.runs.recipe import Recipe
+from sordino.refusal import Refusal
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -265,3 +271,77 @@ def _refuse_single_class(path: Path, what: str, classes: Sequence[str]) -> None:
     """Raises if there are fewer than two classes."""
     if len(classes) < 2:
         raise BadFile(path, f"only one class in {what!r}", "need two or more to learn to tell them apart")
+
+
+HELD_OUT = "accuracy and loss on the records held out for testing, told without noise"
+TESTED = "accuracy and loss on the test records, told without noise"
+
+
+def load_own_file(own: OwnFile, recipe: Recipe, say: Callable[[str], None]) -> RunData:
+    """Returns the records of a file or a folder, split into training and test records."""
+    classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
+    records, test = read_own_file(own, recipe.features, classifies, say, recipe.unit)
+    # Without a test file, records are held out by a hash of themselves, so one record never moves another.
+    units, test_disclosure = records.units, TESTED
+    if test is None:
+        is_held_out, test_disclosure = _mark_held_out(records.keys, own.held_out), HELD_OUT
+        train, test_pair = (
+            (records.x[~is_held_out], records.y[~is_held_out]),
+            (records.x[is_held_out], records.y[is_held_out]),
+        )
+        units = None if units is None else units[~is_held_out]
+    else:
+        train, test_pair = (records.x, records.y), (test.x, test.y)
+    prepared = Prepared(
+        TensorDataset(*train), TensorDataset(*test_pair), records.outputs, units, unbounded=records.unbounded
+    )
+    private = train if units is None else (*train, units)
+    return RunData(
+        prepared, private, False, (*records.not_covered, test_disclosure), records.titles, records.classes or ()
+    )
+
+
+def load_given_data(given: GivenData) -> RunData:
+    """Returns a user's own model and dataset, split into training and test records."""
+    train = given.train
+    if given.test is None:
+        keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train, strict=True)]
+        is_held_out, test_disclosure = _mark_held_out(keys, HELD_OUT_SHARE), HELD_OUT
+        train, test = (train[0][~is_held_out], train[1][~is_held_out]), (train[0][is_held_out], train[1][is_held_out])
+    else:
+        test, test_disclosure = given.test, TESTED
+    # Labels are checked against the number of outputs here, because an index beyond it would fail in the middle of
+    # training.
+    outputs = _count_outputs(given.model, train[0])
+    for _, y in (train, test):
+        if not y.is_floating_point() and bool(((y < 0) | (y >= outputs)).any()):
+            raise Refusal(
+                f"a label beyond the model's {outputs} outputs: need 0 to {outputs - 1}; mend labels or model"
+            )
+    prepared = Prepared(TensorDataset(*train), TensorDataset(*test), outputs, network=given.model)
+    return RunData(prepared, train, False, (test_disclosure,))
+
+
+def _mark_held_out(keys: list[bytes], share: float) -> Tensor:
+    """Returns a mask of the records that are held out; refuses a share that leaves none or all."""
+    is_held_out = torch.from_numpy(choose_held_out(keys, share))
+    if bool(is_held_out.all()) or not bool(is_held_out.any()):
+        raise ValueError(
+            f"held_out={share:g}: of so few records none is held out, or all are; give a test set or another share"
+        )
+    return is_held_out
+
+
+def _count_outputs(model: nn.Module, x: Tensor) -> int:
+    """Returns the number of outputs of a model, found with a record of zeros so that no private record is used."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(torch.zeros_like(x[:1]))
+    except Exception as error:  # a stranger's model may raise anything
+        raise Refusal(f"the model does not take the records, of shape {tuple(x.shape[1:])} ({error})") from error
+    model.train(training)
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        raise Refusal("the model must give a row of numbers for each record, (B, outputs)")
+    return int(output.shape[1])

@@ -1,26 +1,132 @@
-"""Carries out what a run releases before its first step: bounds, moments, principal directions.
+"""What a run releases before its first step: bounds of columns, moments, principal directions.
 
-**Privacy:** each is one release on all records, charged to the run's ledger, and fits a layer of the model, which is fixed
-from then on (`before.py` has the events). Each sees the records as they reach its layer.
+    ranges       bounds of the columns that were declared without any, for the layer `Ranged`
+    normalise    mean and variance of every channel, for the layer `Normalise`
+    pca          principal directions of the records, for the layer `Projection` (Abadi et al. 2016, arXiv:1607.00133)
+
+                 M̃ = Σ_i a_i a_iᵀ + noise,  a_i the record as it reaches the projection, at length 1;  x ↦ x·V_k
+
+Each fits a layer of the model, which is fixed from then on. The layers apply in this order, and a statistic sees each
+record as it reaches its layer, through the layers that were fitted before.
+
+**Privacy:** each is one Gaussian mechanism on all records (`statistics/`), charged to the run's ledger.
+`preparation_events` says what they cost before they are carried out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from sordino.app.runs import project, standardise
-from sordino.app.runs.job import Job
+from sordino import events
+from sordino.app.runs.recipe import Recipe
+from sordino.events import Event
 from sordino.ledger.ledger import Ledger
-from sordino.release.noise import Gaussian
+from sordino.refusal import Refusal
+from sordino.release.noise import Gaussian, Noise
+from sordino.release.sensitivity import Sensitivity
 from sordino.rng.streams import Rng
-from sordino.statistics import Ranged, Ranges, ask
+from sordino.statistics import PCA, Normalise, Normaliser, Projection, Ranged, Ranges, ask
+from sordino.statistics.normaliser import usual_bound
+from sordino.statistics.statistic import Statistic, Sum
 
 
-def carry_out_preparation(job: Job, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
+def preparation_events(recipe: Recipe) -> list[Event]:
+    """Returns the events of private bounds, normalisation and PCA, each over all records, as far as the recipe asks
+    for them.
+    """
+    return [events.Gaussian(noise) for noise in (recipe.ranges, recipe.normalise, recipe.pca) if noise is not None]
+
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class _MappedSum:
+    """A sum over the results of a fixed map, which is applied to each record by itself."""
+
+    inner: Sum
+    map: Callable[[Tensor], Tensor]
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The sensitivity of the sum, which holds for any rows."""
+        return self.inner.sensitivity
+
+    @property
+    def noise(self) -> Noise:
+        """The noise of the sum."""
+        return self.inner.noise
+
+    def total(self, rows: Tensor) -> Tensor:
+        """Returns the sum over the mapped rows."""
+        with torch.no_grad():
+            return self.inner.total(self.map(rows))
+
+
+@dataclass(frozen=True)
+class MappedStatistic(Generic[V]):
+    """A statistic of records after a fixed map, which is applied to each record by itself."""
+
+    inner: Statistic[V]
+    map: Callable[[Tensor], Tensor]
+
+    @property
+    def sums(self) -> Sequence[_MappedSum]:
+        """The sums of the statistic, over the mapped rows."""
+        return [_MappedSum(part, self.map) for part in self.inner.sums]
+
+    def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> V:
+        """Returns what the statistic computes from its noisy sums."""
+        return self.inner.value(noisy, records)
+
+
+def standardise(
+    model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng, *, bound: float | None = None
+) -> None:
+    """Fits the model's `Normalise` layer on the private records and charges the ledger; does nothing without such a
+    layer.
+    """
+    layers = [module for module in model.modules() if isinstance(module, Normalise)]
+    if not layers:
+        return
+    if len(layers) > 1:
+        raise Refusal(f"the model has {len(layers)} Normalise layers: need one, fitted to the data as it comes in")
+    (layer,) = layers
+    typical = tuple(layer.typical.tolist())
+    statistic = Normaliser(usual_bound(len(typical)) if bound is None else bound, Gaussian(multiplier), typical)
+    # The statistic sees each record as it reaches the layer, through the fixed layers in front of it.
+    earlier_layers = (
+        model[: list(model).index(layer)] if isinstance(model, nn.Sequential) and layer in model else nn.Identity()
+    )
+    layer.load_state_dict(ask(MappedStatistic(statistic, earlier_layers), train, ledger=ledger, rng=rng).state_dict())
+
+
+def unfitted_projection(numbers: int, components: int) -> Projection:
+    """Returns a projection that is not fitted yet, for records of so many numbers."""
+    if components > numbers:
+        raise ValueError(f"components={components}: the records have only {numbers} numbers each; ask for fewer")
+    return Projection(torch.zeros(numbers, components), torch.zeros(numbers))
+
+
+def project(model: nn.Sequential, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
+    """Fits the model's projection on the private records and charges the ledger."""
+    position = next(i for i, layer in enumerate(model) if isinstance(layer, Projection))
+    layer, earlier_layers = model[position], model[:position]
+    assert isinstance(layer, Projection)  # as was asked just now
+    statistic = PCA(layer.basis.shape[1], Gaussian(multiplier))
+    components = ask(MappedStatistic(statistic, earlier_layers), train, ledger=ledger, rng=rng)
+    layer.basis.copy_(components.basis)
+    layer.eigenvalues.copy_(components.eigenvalues)
+
+
+def carry_out_preparation(recipe: Recipe, train: TensorDataset, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
     """Carries out every preparation that the recipe asks for, in the order in which the layers apply."""
-    recipe, train = job.settings.recipe, job.data.prepared.train
     if recipe.ranges is not None:
         find_ranges(model, train, recipe.ranges, ledger, rng.child("ranges"))
     if recipe.normalise is not None:

@@ -1,15 +1,17 @@
-"""A data set after a recipe's frozen feature map, computed once and cached beside the data.
+"""The records of a run after its frozen feature map, and what its claim must name of them.
 
 **Privacy:** a feature map looks at one record at a time and has learnt nothing from this data set, so a neighbouring
-data set has the same features but for one row. The cache holds private records in another form: it is as private as the
-data.
+data set has the same features but for one row. The digest that recognises the training records is keyed with the run's own
+secret, because a plain digest of private data is itself a release.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -76,3 +78,33 @@ def _per_channel(name: str, given: float | tuple[float, ...], images: Tensor) ->
     if len(numbers) not in (1, channels):
         raise ValueError(f"{name}={numbers}: the images have {channels} channels; need one number, or one for each")
     return torch.tensor(numbers).view(1, -1, 1, 1)  # (1, C, 1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """The records that a run trains and tests on."""
+
+    prepared: Prepared
+    private: tuple[Tensor, ...]  # the training records as they were before the feature map
+    generated: bool
+    not_covered: tuple[str, ...] = ()
+    """What the claim must name, of own data."""
+    columns: tuple[str, ...] = ()
+    """What the numbers of a record are, of own data."""
+    classes: tuple[str, ...] = ()
+    _digests: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def digest(self, key: str) -> str:
+        """Returns a keyed digest that recognises the training records; the key is hexadecimal, and the digest is
+        computed once.
+        """
+        if key not in self._digests:
+            self._digests[key] = self._compute_digest(bytes.fromhex(key))
+        return self._digests[key]
+
+    def _compute_digest(self, key: bytes) -> str:
+        hasher = hashlib.blake2b(key=key, digest_size=16)
+        for tensor in self.private:
+            hasher.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            hasher.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+        return hasher.hexdigest()

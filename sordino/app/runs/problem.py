@@ -1,24 +1,39 @@
 """Builds a recipe's model, loss, optimizer and learning-rate schedule.
 
-**Privacy:** the initial weights come from a public seed; nothing here has seen a record.
+A model is one of `sordino.nn` by name, or comes from a file of the user's own: `net.py:build` names the function `build` of
+net.py, which is called with the shape of one record and the number of classes, or of numbers to predict.
+
+A loss gives one number per record, never a mean:
+
+    cross-entropy    of classes
+    squared          ½‖f(x) − y‖², of numbers
+    absolute         Σ|f(x) − y|, of numbers; its gradient has a kink
+    hill, valley     functions of the two numbers f(x) alone, for the model `point`, whose f(x) is θ − x: landscapes to look
+                     at paths in. hill has one between the start, 0, and its minimum, near (4, 0); valley is twenty times
+                     as steep across as along, with its minimum at (4, 1)
+
+**Privacy:** the initial weights come from a public seed; nothing here has seen a record, and no loss looks at
+two at once. A user's file is part of what defines a run: if it has changed, the run does not go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import runpy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sordino import nn as networks
 from sordino import schedules, validate
 from sordino.app.data.minilm import build_lora_classifier
-from sordino.app.runs import own_model
 from sordino.app.runs.features import MAPS
-from sordino.app.runs.loss_names import loss_by_name
+from sordino.app.runs.preparation import unfitted_projection
 from sordino.app.runs.prepared import Prepared
-from sordino.app.runs.principal import unfitted_projection
 from sordino.app.runs.recipe import Recipe
 from sordino.clipping.clipping_rule import Stateless
 from sordino.nn import OF_WIDTHS
@@ -28,6 +43,121 @@ from sordino.queries.noisy_sum import NoisySum
 from sordino.queries.optimistic_lookahead import OptimisticLookahead
 from sordino.schedules import Schedule
 from sordino.statistics import Normalise, Ranged
+
+
+@dataclass(frozen=True)
+class NamedLoss:
+    """A loss that recipes refer to by its name."""
+
+    losses_of: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    """`losses_of(model, x, y)` gives one loss per record, shape (B,)."""
+    classifies: bool
+    """Whether y are classes: then there is an accuracy too."""
+
+
+def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns the cross-entropy of each record, shape (B,)."""
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns ½‖f(x) − y‖² of each record."""
+    error: Tensor = model(x) - y
+    return 0.5 * error.square().flatten(1).sum(1)
+
+
+def absolute_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns Σ|f(x) − y| of each record."""
+    error: Tensor = model(x) - y
+    return error.abs().flatten(1).sum(1)
+
+
+def hill_landscape(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns a shallow bowl around (4, 0) with a hill at (2, 0.2), evaluated at f(x).
+
+    >>> import torch
+    >>> at = torch.tensor([[0.0, 0.0], [2.0, 0.2], [4.0, 0.0]])
+    >>> [round(value, 2) for value in hill_landscape(nn.Identity(), at, at).tolist()]
+    [1.66, 1.8, 0.06]
+    """
+    at: Tensor = model(x)
+    bowl = 0.1 * ((at[:, 0] - 4).square() + at[:, 1].square())
+    return bowl + 1.4 * (-((at[:, 0] - 2).square() + (at[:, 1] - 0.2).square()) / (2 * 0.8**2)).exp()
+
+
+def valley_landscape(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns ½((u − 4)² + 20 (v − 1)²) at (u, v) = f(x)."""
+    at: Tensor = model(x)
+    return 0.5 * ((at[:, 0] - 4).square() + 20 * (at[:, 1] - 1).square())
+
+
+LOSSES: Mapping[str, NamedLoss] = {
+    "cross-entropy": NamedLoss(cross_entropy, classifies=True),
+    "squared": NamedLoss(squared_error, classifies=False),
+    "absolute": NamedLoss(absolute_error, classifies=False),
+    "hill": NamedLoss(hill_landscape, classifies=False),
+    "valley": NamedLoss(valley_landscape, classifies=False),
+}
+
+
+def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
+    """Returns the loss of this name and refuses one that does not fit the targets."""
+    if name not in LOSSES:
+        raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}")
+    loss, classes = LOSSES[name], not targets.is_floating_point()
+    if loss.classifies != classes:
+        kind = "classes" if classes else "numbers"
+        fit = ", ".join(other for other, one in LOSSES.items() if one.classifies == classes)
+        raise ValueError(f"loss={name!r}: these records have {kind}; need one of {fit}")
+    return loss
+
+
+FILE_MARK = ".py:"
+
+
+def build_from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
+    """Runs the file and returns the model that its function builds."""
+    # The file is the user's own code and may raise anything, so every error becomes a message that names the file.
+    path, name = _split_name(model)
+    try:
+        build = runpy.run_path(str(path)).get(name)
+    except Exception as error:  # a stranger's code may raise anything
+        raise ValueError(f"model={model!r}: {path.name} cannot be run ({type(error).__name__}: {error})") from error
+    if not callable(build):
+        raise ValueError(
+            f"model={model!r}: {path.name} has no function {name!r}; need one of the shape and the classes"
+        )
+    try:
+        model_built = build(tuple(shape), classes)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"model={model!r}: {name}({tuple(shape)}, {classes}) failed ({said})") from error
+    if not isinstance(model_built, nn.Module):
+        raise ValueError(f"model={model!r}: {name} gave a {type(model_built).__name__}; need a torch.nn.Module")
+    return model_built
+
+
+def file_digest(model: str) -> str | None:
+    """Returns the SHA-256 of the file that a model comes from, or None if it comes from none."""
+    return hashlib.sha256(_split_name(model)[0].read_bytes()).hexdigest() if FILE_MARK in model else None
+
+
+def with_absolute_path(model: str) -> str:
+    """Returns the name of the model with an absolute path, so that a run finds the file from any folder."""
+    if FILE_MARK not in model:
+        return model
+    path, name = _split_name(model)
+    return f"{path.absolute()}:{name}"
+
+
+def _split_name(model: str) -> tuple[Path, str]:
+    """Returns the path and the function name; raises if the file does not exist."""
+    file, _, name = model.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"model={model!r}: {file} is not there; need FILE.py:FUNCTION")
+    return path, name
+
 
 _ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
 
@@ -71,8 +201,8 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
 
 def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     """Builds the network by name, or by a function in the user's own file."""
-    if own_model.FILE_MARK in recipe.model:
-        return own_model.build_from_file(recipe.model, shape, classes)
+    if FILE_MARK in recipe.model:
+        return build_from_file(recipe.model, shape, classes)
     if recipe.model not in MODELS:
         raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION")
     if recipe.widths is None:

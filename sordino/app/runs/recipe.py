@@ -1,4 +1,4 @@
-"""A recipe: every choice of a private training run as flat fields.
+"""A recipe: every choice of a private training run, in four records: task, preparation, privacy, optimisation.
 
     recipe   = find("mnist", epsilon=3.0)             one of RECIPES, at this ε
     recipe   = recipe.but(steps=100)                  any field; what was measured is then forgotten
@@ -21,7 +21,7 @@ were found is said in `tuned`, because tuning on the private data is a release t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -43,23 +43,14 @@ PER = ("step", "epoch")
 PLAIN = "dpsgd"
 """The method of a recipe that names none."""
 
-MEASURED = ("accuracy", "spread", "seeds", "seconds")
+_CHOICES = {"features": FEATURES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "schedule_per": PER}
+_NOT_EMPTY = ("name", "dataset", "model", "method")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A training run, before it is run.
+class LearningTask:
+    """What is learnt: the records, their features, the model and its loss."""
 
-    Examples:
-        >>> from sordino.app.runs import find
-        >>> recipe = find("mnist")
-        >>> recipe.dataset, recipe.epsilon
-        ('mnist', 3.0)
-
-    """
-
-    name: str
-    """Of the recipe; give one of your own when you change everything."""
     dataset: str
     """Of `sordino data list`; or digits or spiral; or line, plane or cloud, which are numbers and have no classes."""
     features: str
@@ -70,6 +61,26 @@ class Recipe:
     channels or one for each."""
     pixel_deviation: float | tuple[float, ...] = 0.5
     """Without a feature map, centred pixels are divided by this."""
+    model: str
+    """A model of sordino.nn by its name; or FILE.py:FUNCTION, called with a record's shape and the number of classes."""
+    widths: tuple[int, ...] | None = None
+    """Of the hidden layers, in place of the model's own: of mlp, mnist-net and hidden-1000."""
+    loss: str = "cross-entropy"
+    """cross-entropy, of classes; squared or absolute, of numbers; hill or valley, landscapes for the model point."""
+
+    def __post_init__(self) -> None:
+        """Checks every field by its type and range."""
+        _convert_fields(self)
+        for each in _as_tuple(self.pixel_deviation):
+            validate.positive("pixel_deviation", each)
+        for width in self.widths or ():
+            validate.count("widths", width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparationPlan:
+    """What is released of the records before the first step; each multiplier is None where nothing is."""
+
     ranges: float | None = None
     """Of own data: noise multiplier of the private bounds of columns that were given none."""
     normalise: float | None = None
@@ -78,12 +89,30 @@ class Recipe:
     """Noise multiplier of a private PCA of the features, the directions of which are then fixed; None: no PCA."""
     components: int = 60
     """How many principal directions the model sees, if there is a PCA."""
-    model: str
-    """A model of sordino.nn by its name; or FILE.py:FUNCTION, called with a record's shape and the number of classes."""
-    widths: tuple[int, ...] | None = None
-    """Of the hidden layers, in place of the model's own: of mlp, mnist-net and hidden-1000."""
-    loss: str = "cross-entropy"
-    """cross-entropy, of classes; squared or absolute, of numbers; hill or valley, landscapes for the model point."""
+
+    def __post_init__(self) -> None:
+        """Checks every field by its type and range."""
+        _convert_fields(self)
+        for name in ("ranges", "normalise", "pca"):
+            if getattr(self, name) is not None:
+                validate.positive(name, getattr(self, name))
+        validate.count("components", self.components)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """How records are drawn and protected, and at which price."""
+
+    rate: float
+    """Poisson rate: the chance of each record, or unit, to be in a lot."""
+    bound: float
+    """Clip bound on each record's gradient."""
+    epsilon: float | None = None
+    """The whole run's, everything that touches the data counted; the noise is calibrated to it."""
+    noise_multiplier: float | None = None
+    """Instead of epsilon; 0 trains without noise, and without a guarantee."""
+    delta: float
+    """The δ of the claim."""
     method: str = "dpsgd"
     """The private gradient, a name for words: `sordino recipes --methods` lists them. Or say the words:"""
     sampler: str | None = None
@@ -100,18 +129,29 @@ class Recipe:
     """What is drawn, clipped and claimed in place of a record: a column of own data, or speaker of friends."""
     unit_records: int = 16
     """At most so many records of a unit are in a lot, others each time."""
-    rate: float
-    """Poisson rate: the chance of each record, or unit, to be in a lot."""
+
+    def __post_init__(self) -> None:
+        """Checks every field, and that exactly one of epsilon and noise_multiplier is given."""
+        _convert_fields(self)
+        validate.rate("rate", self.rate)
+        validate.fraction("delta", self.delta)
+        validate.positive("bound", self.bound)
+        validate.count("unit_records", self.unit_records)
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            given = "both" if self.epsilon is not None else "neither"
+            raise ValueError(f"epsilon and noise_multiplier: {given} given; need one, the other follows from it")
+        if self.epsilon is not None:
+            validate.positive("epsilon", self.epsilon)
+        if self.noise_multiplier is not None:
+            validate.non_negative("noise_multiplier", self.noise_multiplier)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimisation:
+    """How released gradients become steps; nothing here costs privacy."""
+
     steps: int
     """Lots to draw."""
-    bound: float
-    """Clip bound on each record's gradient."""
-    epsilon: float | None = None
-    """The whole run's, everything that touches the data counted; the noise is calibrated to it."""
-    noise_multiplier: float | None = None
-    """Instead of epsilon; 0 trains without noise, and without a guarantee."""
-    delta: float
-    """The δ of the claim."""
     optimizer: str = "sgd"
     """sgd, adagrad, adam, adamw or adam-corrected."""
     learning_rate: float
@@ -136,8 +176,26 @@ class Recipe:
     """Steps over which the rate rises from nearly 0, before the schedule begins."""
     ema: float = 0.0
     """Decay of an average of the parameters, which is then what is tested; 0 tests the last ones."""
-    tuned: str = ""
-    """How the fields were found."""
+
+    def __post_init__(self) -> None:
+        """Checks every field by its type and range."""
+        _convert_fields(self)
+        validate.count("steps", self.steps)
+        validate.positive("learning_rate", self.learning_rate)
+        for name in ("weight_decay", "penalty", "final_rate"):
+            validate.non_negative(name, getattr(self, name))
+        for name in ("momentum", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must lie in [0, 1)")
+        validate.count("warm_up", self.warm_up, least=0)
+        if self.schedule_steps is not None:
+            validate.count("schedule_steps", self.schedule_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredFigures:
+    """What was measured of a recipe, apart from its settings."""
+
     accuracy: float | None = None
     """Measured: mean test accuracy over `seeds` runs, as a fraction."""
     spread: float | None = None
@@ -147,55 +205,64 @@ class Recipe:
     """Measured: CPU time of one run on one core, features cached."""
 
     def __post_init__(self) -> None:
-        # Types first: a file may hold 1 for 1.0, but no boolean for a number.
-        """Checks every field by its type and range, and refuses combinations that have no meaning."""
-        for name, kind in _TYPES.items():
-            object.__setattr__(self, name, _convert_to_kind(name, getattr(self, name), kind))
-        for name in ("name", "dataset", "model", "method"):
-            if not getattr(self, name).strip():
-                raise ValueError(f"{name}='': must not be empty")
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}: there is {', '.join(known)}")
-        # Then the ranges of the single fields.
-        validate.rate("rate", self.rate)
-        validate.count("steps", self.steps)
-        validate.fraction("delta", self.delta)
-        for name in ("bound", "learning_rate"):
-            validate.positive(name, getattr(self, name))
-        for each in _as_tuple(self.pixel_deviation):
-            validate.positive("pixel_deviation", each)
-        for name in ("weight_decay", "penalty", "final_rate"):
-            validate.non_negative(name, getattr(self, name))
-        for name in ("momentum", "ema"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must lie in [0, 1)")
-        for name in ("ranges", "normalise", "pca"):
-            if getattr(self, name) is not None:
-                validate.positive(name, getattr(self, name))
-        # Then the fields that concern each other.
-        validate.count("components", self.components)
-        validate.count("unit_records", self.unit_records)
-        if self.unit is not None and any(one is not None for one in (self.ranges, self.normalise, self.pca)):
-            raise ValueError(
-                f"unit={self.unit!r}: ranges, normalise and pca are bounded by record, not by unit; leave them out"
-            )
-        validate.count("warm_up", self.warm_up, least=0)
-        if self.schedule_steps is not None:
-            validate.count("schedule_steps", self.schedule_steps)
-        for width in self.widths or ():
-            validate.count("widths", width)
-        self._check_target()
+        """Checks every field by its type."""
+        _convert_fields(self)
 
-    def _check_target(self) -> None:
-        """Raises unless exactly one of epsilon and noise_multiplier is given, and valid."""
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            given = "both" if self.epsilon is not None else "neither"
-            raise ValueError(f"epsilon and noise_multiplier: {given} given; need one, the other follows from it")
-        if self.epsilon is not None:
-            validate.positive("epsilon", self.epsilon)
-        if self.noise_multiplier is not None:
-            validate.non_negative("noise_multiplier", self.noise_multiplier)
+
+@dataclass(frozen=True, init=False, kw_only=True)
+class Recipe:
+    """A training run, before it is run.
+
+    It is written flat, `Recipe(name="mine", dataset="mnist", rate=0.01, …)`, as in a file or on the command line; every
+    field goes to the record that holds it. It is read either way: `recipe.rate` is `recipe.privacy.rate`.
+
+    Examples:
+        >>> from sordino.app.runs import find
+        >>> recipe = find("mnist")
+        >>> recipe.dataset, recipe.epsilon, recipe.optimisation.momentum
+        ('mnist', 3.0, 0.9)
+
+    """
+
+    name: str
+    """Of the recipe; give one of your own when you change everything."""
+    task: LearningTask
+    preparation: PreparationPlan
+    privacy: PrivacyPlan
+    optimisation: Optimisation
+    tuned: str = ""
+    """How the fields were found."""
+    measured: MeasuredFigures
+
+    def __init__(self, *, name: str, tuned: str = "", **given: Any) -> None:
+        """Sorts flat fields into their records; a record that is given is taken, and flat fields replace its own.
+
+        Raises:
+            TypeError: if a field is missing, unknown, or of the wrong type.
+            ValueError: if a field is out of range, or fields do not go together.
+
+        """
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "tuned", tuned)
+        for record, kind in _RECORDS.items():
+            own = {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
+            former = given.pop(record, None)
+            object.__setattr__(self, record, kind(**own) if former is None else replace(former, **own))
+        if given:
+            raise TypeError(f"{', '.join(given)}: not a field of a recipe; there is {', '.join(FIELDS)}")
+        _convert_fields(self, only=("name", "tuned"))
+        # The fields of different records that concern each other.
+        before = (self.preparation.ranges, self.preparation.normalise, self.preparation.pca)
+        if self.privacy.unit is not None and any(one is not None for one in before):
+            raise ValueError(
+                f"unit={self.privacy.unit!r}: ranges, normalise and pca are bounded by record, not by unit; leave them out"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns a field of one of the records."""
+        if name not in _RECORD_OF:
+            raise AttributeError(f"a recipe has no field {name!r}")
+        return getattr(getattr(self, _RECORD_OF[name]), name)
 
     def described(self) -> str:
         """Returns the private gradient in words: the method, and the words given besides it.
@@ -204,7 +271,7 @@ class Recipe:
         >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").described()
         'sorted-top-k × batch-median'
         """
-        return describe_gradient(asdict(self))
+        return describe_gradient(vars(self.privacy))
 
     def but(self, **changes: Any) -> Recipe:
         """Returns another recipe with some fields changed; unless nothing changes, its measured figures are dropped.
@@ -218,12 +285,36 @@ class Recipe:
         changed = replace(self, **changes)
         if changed == self or any(name in changes for name in MEASURED):
             return changed
-        return replace(changed, accuracy=None, spread=None, seeds=None, seconds=None)
+        return replace(changed, measured=MeasuredFigures())
+
+    def flat_fields(self) -> dict[str, Any]:
+        """Returns all fields by name, whichever record holds them."""
+        return {name: getattr(self, name) for name in FIELDS}
 
     def table(self) -> dict[str, Any]:
         """Returns the fields that are set, as TOML and JSON can hold them."""
-        said = {name: value for name, value in asdict(self).items() if value is not None}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
+        given = {name: value for name, value in self.flat_fields().items() if value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+_RECORDS: Mapping[str, Any] = {
+    "task": LearningTask,
+    "preparation": PreparationPlan,
+    "privacy": PrivacyPlan,
+    "optimisation": Optimisation,
+    "measured": MeasuredFigures,
+}
+_RECORD_OF: Mapping[str, str] = {field.name: record for record, kind in _RECORDS.items() for field in fields(kind)}
+FIELDS: Mapping[str, Field[Any]] = {
+    field.name: field
+    for kind in (Recipe, *_RECORDS.values())
+    for field in fields(kind)
+    if kind is not Recipe or field.name not in _RECORDS
+}
+"""Every flat field of a recipe by name: the order of a file and of the command line."""
+SETTING_RECORDS = (LearningTask, PreparationPlan, PrivacyPlan, Optimisation)
+"""The records that hold what a run is asked for."""
+MEASURED = tuple(field.name for field in fields(MeasuredFigures))
 
 
 def describe_gradient(table: Mapping[str, Any]) -> str:
@@ -243,7 +334,7 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
     if not isinstance(table, Mapping):
         raise TypeError(f"a recipe of type {type(table).__name__}: need a table of fields")
     _refuse_unknown(table)
-    missing = [name for name in _NEEDED if name not in table]
+    missing = [name for name, field in FIELDS.items() if field.default is MISSING and name not in table]
     if missing:
         raise ValueError(f"the recipe lacks {', '.join(missing)}: begin from a known one, or give all of its fields")
     return Recipe(**dict(table))
@@ -251,9 +342,24 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
 
 def _refuse_unknown(table: Mapping[str, Any]) -> None:
     """Raises if the table holds a field that recipes do not have."""
-    unknown = [str(name) for name in table if name not in _TYPES]
+    unknown = [str(name) for name in table if name not in FIELDS]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(_TYPES)}")
+        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(FIELDS)}")
+
+
+def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
+    """Converts the fields of a record to their types, in place, and refuses a name that is not there.
+
+    A file may hold 1 for 1.0, but no boolean for a number.
+    """
+    kinds = get_type_hints(type(record))
+    for name in only or kinds:
+        value = _convert_to_kind(name, getattr(record, name), kinds[name])
+        if name in _NOT_EMPTY and not value.strip():
+            raise ValueError(f"{name}='': must not be empty")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise ValueError(f"{name}={value!r}: there is {', '.join(_CHOICES[name])}")
+        object.__setattr__(record, name, value)
 
 
 def _convert_to_kind(name: str, value: object, kind: Any) -> Any:
@@ -279,12 +385,3 @@ def _convert_to_kind(name: str, value: object, kind: Any) -> Any:
 
 def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,)
-
-
-_CHOICES = {"features": FEATURES, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "schedule_per": PER}
-_TYPES: dict[str, Any] = get_type_hints(Recipe)
-_NEEDED = tuple(
-    field.name
-    for field in fields(Recipe)
-    if field.name in ("name", "dataset", "features", "model", "rate", "steps", "bound", "delta", "learning_rate")
-)

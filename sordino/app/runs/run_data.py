@@ -3,22 +3,16 @@
 `digits` and `spiral` are generated: for tests, for a first look, for a machine without a network. So are `line`, y = 10 x +
 noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, points around 0, for landscapes. `adult` is a
 table, `r8` and `20news` are texts, which a frozen encoder turns into vectors.
-
-Privacy: the digest that recognises the training records is keyed with the run's own secret, because a plain digest of
-private data is itself a release.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from sordino.app import data as known
@@ -26,10 +20,11 @@ from sordino.app.data import Data, NotFetched
 from sordino.app.data.adult import load_adult
 from sordino.app.data.risk_tables import COMPAS, GERMAN
 from sordino.app.data.risk_tables import load_risk_table as risks
-from sordino.app.runs import Prepared, Recipe, prepare
-from sordino.app.runs.own_data import GivenData, load_given_data, load_own_file
-from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.text_data import OF_TEXTS, encode_by_speaker, encode_texts
+from sordino.app.runs.features import OF_TEXTS, encode_by_speaker, encode_texts
+from sordino.app.runs.own_file import GivenData, OwnFile
+from sordino.app.runs.own_records import load_given_data, load_own_file
+from sordino.app.runs.prepared import Prepared, RunData, prepare
+from sordino.app.runs.recipe import Recipe
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -42,36 +37,6 @@ _SPIRAL_ARMS = 3
 _SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
 
 
-@dataclass(frozen=True, eq=False)
-class RunData:
-    """The records that a run trains and tests on."""
-
-    prepared: Prepared
-    private: tuple[Tensor, ...]  # the training records as they were before the feature map
-    generated: bool
-    not_covered: tuple[str, ...] = ()
-    """What the claim must name, of own data."""
-    columns: tuple[str, ...] = ()
-    """What the numbers of a record are, of own data."""
-    classes: tuple[str, ...] = ()
-    _digests: dict[str, str] = field(default_factory=dict, repr=False)
-
-    def digest(self, key: str) -> str:
-        """Returns a keyed digest that recognises the training records; the key is hexadecimal, and the digest is
-        computed once.
-        """
-        if key not in self._digests:
-            self._digests[key] = self._compute_digest(bytes.fromhex(key))
-        return self._digests[key]
-
-    def _compute_digest(self, key: bytes) -> str:
-        hasher = hashlib.blake2b(key=key, digest_size=16)
-        for tensor in self.private:
-            hasher.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            hasher.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
-        return hasher.hexdigest()
-
-
 def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
     """Returns the recipe's data, or the user's own, with at most `limit` training records."""
     if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
@@ -80,10 +45,7 @@ def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Gi
     # The user's own data brings what the claim must name.
     if own is not None:
         own_data = load_given_data(own) if isinstance(own, GivenData) else load_own_file(own, recipe, say)
-        units = own_data.prepared.units
-        private = (*own_data.prepared.train.tensors, *(() if units is None else (units,)))
-        limited = _limit_records(own_data.prepared, private, False, limit)
-        return replace(limited, not_covered=own_data.not_covered, columns=own_data.columns, classes=own_data.classes)
+        return _limit_records(own_data, limit)
     if recipe.dataset == "friends":
         return _load_friends_by_speaker(recipe, limit, say)
     # Vectors are used as they are.
@@ -91,7 +53,8 @@ def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Gi
         if recipe.features != "none":
             raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
         train, test, outputs = _load_or_explain(recipe.dataset, _VECTORS[recipe.dataset])
-        return _limit_records(Prepared(train, test, outputs), train.tensors, recipe.dataset in _GENERATED, limit)
+        is_generated = recipe.dataset in _GENERATED
+        return _limit_records(RunData(Prepared(train, test, outputs), train.tensors, is_generated), limit)
     # Texts need an encoder, and an encoder needs texts.
     if recipe.dataset in _TEXTS or recipe.features in OF_TEXTS:
         if recipe.dataset not in _TEXTS or recipe.features not in OF_TEXTS:
@@ -102,11 +65,11 @@ def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | Gi
         train, test, outputs = _load_or_explain(
             recipe.dataset, lambda: encode_texts(recipe.dataset, recipe.features, say)
         )
-        return _limit_records(Prepared(train, test, outputs), train.tensors, False, limit)
+        return _limit_records(RunData(Prepared(train, test, outputs), train.tensors, False), limit)
     # Images go through the recipe's feature map.
     images = _load_images(recipe.dataset, say)
     private = (images.train.images, images.train.labels)
-    return _limit_records(prepare(recipe, images, say), private, images.generated, limit)
+    return _limit_records(RunData(prepare(recipe, images, say), private, images.generated), limit)
 
 
 def _load_images(name: str, say: Say) -> Data:
@@ -125,17 +88,17 @@ def _load_or_explain(name: str, get: Callable[[], T]) -> T:
         ) from error
 
 
-def _limit_records(prepared: Prepared, private: tuple[Tensor, ...], generated: bool, limit: int | None) -> RunData:
-    """Returns the first `limit` training records as the data of a run."""
-    n = len(prepared.train)
+def _limit_records(data: RunData, limit: int | None) -> RunData:
+    """Returns the data with its first `limit` training records alone; None keeps all."""
+    prepared, n = data.prepared, len(data.prepared.train)
     if limit is None:
-        return RunData(prepared, private, generated)
+        return data
     if limit > n:
         raise ValueError(f"records={limit}: the training set has {n}")
     train = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
     units = None if prepared.units is None else prepared.units[:limit]
-    limited_data = replace(prepared, train=train, units=units)
-    return RunData(limited_data, tuple(t[:limit] for t in private), generated)
+    private = tuple(tensor[:limit] for tensor in data.private)
+    return replace(data, prepared=replace(prepared, train=train, units=units), private=private)
 
 
 def _load_friends_by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
@@ -143,12 +106,8 @@ def _load_friends_by_speaker(recipe: Recipe, limit: int | None, say: Say) -> Run
     if recipe.features != "minilm":
         raise ValueError(f"features={recipe.features!r}: the lines of friends are texts; need 'minilm'")
     train, test, outputs, speakers = _load_or_explain("friends", lambda: encode_by_speaker(say))
-    return _limit_records(
-        Prepared(train, test, outputs, None if recipe.unit is None else speakers),
-        (*train.tensors, speakers),
-        False,
-        limit,
-    )
+    prepared = Prepared(train, test, outputs, None if recipe.unit is None else speakers)
+    return _limit_records(RunData(prepared, (*train.tensors, speakers), False), limit)
 
 
 def _load_spirals() -> tuple[TensorDataset, TensorDataset, int]:

@@ -1,6 +1,14 @@
-"""The settings of a run, from a recipe's name, a TOML file and flags.
+"""The settings of a run, from a recipe's name, a TOML file and flags, and which of them may change when it goes on.
 
 Later sources win, and all are checked before data is read.
+
+When a run goes on, a field that has changed is one of three kinds:
+  - it cannot change a sum, a draw or the noise (`HARMLESS`): the run goes on as if nothing had happened;
+  - it changes the sums of the steps to come (`ADJUSTABLE`): the run may go on, but never by a replay;
+  - anything else would make it another run, and is refused.
+
+Privacy: a replay uses noise again, so every field counts that is not known to be harmless; a new field is of the third kind
+until it is named here.
 """
 
 from __future__ import annotations
@@ -12,18 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from sordino import validate
-from sordino.app.runs import Recipe, diagnosis, find, from_table, own_file
-from sordino.app.runs.method_words import words_of
-from sordino.app.runs.own_data import GivenData
-from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.own_recipes import recipe_for_own_data
-from sordino.app.runs.recipe import MEASURED
+from sordino.app.runs import diagnosis
+from sordino.app.runs.known_recipes import find
+from sordino.app.runs.methods import words_of
+from sordino.app.runs.own_file import GivenData, OwnFile, own_file_from_table, recipe_for_own_data
+from sordino.app.runs.recipe import FIELDS, MEASURED, Recipe, from_table
 
 _TABLES = ("recipe", "options", "parameters", "data")
 _TABLES_OF_A_RUN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
 _REPORT = "report"  # of the command that reads the file, not of the run
 _MOST_BYTES = 1 << 20
-_RECIPE = tuple(f.name for f in fields(Recipe))
+_RECIPE = tuple(FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +173,7 @@ class Config:
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
-        own = own_file.own_file_from_table(self.data) if self.data else None
+        own = own_file_from_table(self.data) if self.data else None
         settings = Settings(from_table(self.recipe), Options(**options), _check_numbers(self.parameters), own)
         words_of(settings.recipe)
         return settings
@@ -242,3 +249,53 @@ def _tuned_nearest(default_recipe: Recipe, name: str, changes: Mapping[str, Any]
 
 def _check_numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
     return {str(name): validate.number(f"parameter {name}", value) for name, value in parameters.items()}
+
+
+HARMLESS = frozenset(
+    (
+        *MEASURED,
+        "name",
+        "tuned",
+        "delta",
+        "budget",
+        "show_private",
+        "trace",
+        "keep_key",
+        "report",
+        "evaluate_every",
+        "checkpoint_every",
+    )
+)
+ADJUSTABLE = frozenset(
+    (
+        "learning_rate",
+        "momentum",
+        "weight_decay",
+        "penalty",
+        "schedule",
+        "schedule_steps",
+        "schedule_per",
+        "final_rate",
+        "warm_up",
+    )
+)
+
+Table = Mapping[str, Mapping[str, Any]]
+
+
+def find_changes(saved: Table, current: Table) -> tuple[str, str]:
+    """Returns, in words, the changes that would make it another run and those that only forbid a replay.
+
+    >>> find_changes({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
+    ('', 'learning_rate was 1.0, is 0.5')
+    """
+    forbidden_changes: list[str] = []
+    replay_breaking_changes: list[str] = []
+    # Fields missing on one side count as None, so that a field added or removed is a change as well.
+    for table in sorted({*saved, *current}):
+        old, new = saved.get(table, {}), current.get(table, {})
+        for name in sorted({*old, *new}):
+            if name not in HARMLESS and old.get(name) != new.get(name):
+                words = f"{name} was {old.get(name)}, is {new.get(name)}"
+                (replay_breaking_changes if name in ADJUSTABLE else forbidden_changes).append(words)
+    return ", ".join(forbidden_changes), ", ".join(replay_breaking_changes)

@@ -25,18 +25,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino.app.runs import preparation, run_checkpoint
-from sordino.app.runs.before import preparation_events
-from sordino.app.runs.configuration_changes import find_changes, load_optimizer_state
+from sordino.app.runs import run_checkpoint
 from sordino.app.runs.diagnosis import Diagnosis, parse_names
 from sordino.app.runs.directory import RUNNING, Row, Run
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
 from sordino.app.runs.evaluate import evaluate_run
 from sordino.app.runs.job import TRAINING_LOSS, Job
-from sordino.app.runs.parameter_digest import parameter_digest
+from sordino.app.runs.preparation import carry_out_preparation, preparation_events
 from sordino.app.runs.progress_view import View
 from sordino.app.runs.run_checkpoint import Checkpoint
-from sordino.app.runs.write_ahead import WriteAheadLedger
+from sordino.app.runs.settings import find_changes
+from sordino.app.runs.write_ahead import WriteAheadLedger, parameter_digest
 from sordino.distributed.process_group import new_rng
 from sordino.environment import current_environment, describe_difference
 from sordino.events import NonPrivate
@@ -276,7 +275,7 @@ class Training:
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        load_optimizer_state(self.optimizer, state["optimizer"])
+        _load_optimizer_state(self.optimizer, state["optimizer"])
         replay = None if secret is None else replace(REPLAY_ENTERED, secret=secret)
         self.private._load_state(state["private"], replay)  # from here the parameters are watched
         self.is_prepared = state["prepared"]
@@ -289,7 +288,9 @@ class Training:
     def _prepare(self) -> None:
         """Carries out, once, what is released before the first step."""
         if not self.is_prepared:
-            preparation.carry_out_preparation(self.job, self.model, self.ledger, self.preparation)
+            carry_out_preparation(
+                self.job.settings.recipe, self.job.data.prepared.train, self.model, self.ledger, self.preparation
+            )
         self.is_prepared = True
 
     def _charge_and_skip(self, steps_at_risk: int, why: str) -> None:
@@ -430,3 +431,11 @@ def _key_of(state: Mapping[str, Any], secret: Mapping[str, Any] | None) -> Mappi
     except (WrongKey, ValueError, KeyError):
         return None
     return secret
+
+
+def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Loads the saved moments of an optimizer but keeps its options as config.toml has them now."""
+    options = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, now in zip(optimizer.param_groups, options, strict=True):
+        group.update(now)

@@ -35,8 +35,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+from torch import nn
+
 from sordino.app.runs import atomic_files
 from sordino.file_lock import Locked, lock_file
+
+
+def parameter_digest(model: nn.Module) -> str:
+    """Returns the digest of a model's parameters and buffers."""
+    hasher = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        hasher.update(name.encode())
+        hasher.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()[:32]
+
 
 FORMAT = 2
 _WITHOUT_HEAD = 1
