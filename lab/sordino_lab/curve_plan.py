@@ -146,4 +146,4 @@ def expected_seconds(settings: Settings) -> float:
     passes = 2.0 if recipe.query in ("projected", "noisy-lookahead", "optimistic-lookahead") else 1.0
     lot = recipe.privacy.rate * records * per_record * passes
     ranking = 0.5 * records * per_record if (recipe.sampler or "").startswith("sorted") else 0.0
-    return _SECONDS_TO_BEGIN + recipe.steps * (_SECONDS_PER_STEP + lot + ranking)
+    return _SECONDS_TO_BEGIN + recipe.optimisation.steps * (_SECONDS_PER_STEP + lot + ranking)

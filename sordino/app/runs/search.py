@@ -41,7 +41,6 @@ from scipy.optimize import brentq
 
 from sordino import validate
 from sordino.accounting import PLD, Budget
-from sordino.privacy_loss.stopping import expected_runs
 from sordino.app.runs import atomic_files
 from sordino.app.runs.cost import RunParts
 from sordino.app.runs.directory import CONFIG, FINISHED, Row, Run
@@ -61,6 +60,7 @@ from sordino.ledger.claims import OTHERS, Claim, Guarantee, NoGuarantee
 from sordino.ledger.ledger import Ledger
 from sordino.lots.privacy_units import RECORD
 from sordino.noise_key import NAME, erase_secret, read_secret, write_secret
+from sordino.privacy_loss.stopping import expected_runs
 from sordino.queries.target_epsilon import calibrate_noise
 from sordino.release.noise import Gaussian
 from sordino.rng.streams import Rng
