@@ -106,7 +106,7 @@ FORMER_NAMES = {
     "gradients.first_batch.dropout": "per_sample.first_batch.without_dropout",
     "gradients.first_batch.layouts": "per_sample.first_batch.find_layouts",
     "gradients.first_batch.settle": "per_sample.first_batch.learn_model",
-    "gradients.first_batch.shared_tensors": "per_sample.first_batch.find_shared_tensors",
+    "gradients.first_batch.shared_tensors": "per_sample.first_batch.find_layouts",
     "gradients.first_batch.stopwatch": "per_sample.formulas.formula_timing",
     "gradients.formulas.by_shape": "per_sample.formulas.choice_by_shape",
     "gradients.formulas.compound": "per_sample.formulas.compound_parts",

@@ -38,7 +38,7 @@ from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.model_inventory import Inventory
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import Backend, LossFn, Norms, PerSample, trainable_parameters
-from sordino.per_sample.recording.sample_layout import OtherLength, UnseenCall
+from sordino.per_sample.recording.sample_layout import NOTHING_KNOWN, OtherLength, UnseenCall
 from sordino.per_sample.recording.tape import Checkpointed
 from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.refusal import Refusal
@@ -87,18 +87,17 @@ class Captured:
         session = Session(inventory, loss_fn, plan, self.options, self._workspace)
         model_checks.refuse_batch_statistics(session.model, session.modules)
         # Refuse what cannot be trained, and answer for an empty batch without running the model.
-        if not plan.parameters:
+        if not plan.structure.parameters:
             raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
         if not b:
-            return session.make_empty_result(plan.parameters[0].new_zeros(0))
+            return session.make_empty_result(plan.structure.parameters[0].new_zeros(0))
         # A model that was not compared with autograd yet is learned from this batch.
-        if plan.layouts is None or not plan.trusted:
+        if plan.learned.layouts is None or not plan.learned.trusted:
             _learn_model(session, batch)
         # Layouts and usage may depend on the lengths of the inputs; take those that belong to this batch.
-        lengths = tuple([t.shape[1:] for t in inputs]) if plan.by_length or not self.options.measure else ()
-        plan.layouts = plan.by_length.get(lengths, plan.layouts)
-        if not self.options.measure:
-            plan.use_shapes(lengths)
+        by_shapes = not self.options.measure
+        if by_shapes or plan.has_layouts_by_lengths:
+            plan.select_lengths(tuple([t.shape[1:] for t in inputs]), also_usage=by_shapes)
         # Run the passes. What a batch does differently from those before is learned, and the passes are made again from
         # the same state of the random generators, so that nothing depends on how often that happened.
         initial_rng = session.capture_rng()  # a pass that is made again draws the same
@@ -107,27 +106,27 @@ class Captured:
         except OtherLength:  # as many rows per sample as tokens, and another number of tokens
             lengths = tuple([t.shape[1:] for t in inputs])
             initial_rng.restore()
-            plan.layouts = plan.by_length[lengths] = find_layouts_again(session, batch)
+            plan.learn_layouts_of_lengths(lengths, find_layouts_again(session, batch))
             return self._run_passes(session, batch, b, initial_rng)
         except UnseenCall:  # a layer that earlier batches had no use for: look at the model again, on this one
             initial_rng.restore()
-            before = plan.layouts
+            before = plan.learned.layouts or NOTHING_KNOWN
             _learn_model(session, batch)
-            plan.layouts = {**(before or {}), **(plan.layouts or {})}
+            plan.learn(layouts=(plan.learned.layouts or NOTHING_KNOWN).with_defaults(before))
             return self._run_passes(session, batch, b, initial_rng)
 
     def _run_passes(self, session: Session, batch: Any, b: int, initial_rng: TorchState) -> PerSample:
         """Runs the engine in one pass, or in two where the model checkpoints activations or the options ask for it."""
         plan = session.plan
-        if plan.needs_two_passes:
+        if plan.learned.needs_two_passes:
             _refuse_recomputed_layers()
-        if plan.needs_two_passes or self.options.two_pass:
+        if plan.learned.needs_two_passes or self.options.two_pass:
             return run_two_passes(session, batch, products=self.inner)
         try:
             return session.run_passes(batch, products=self.inner, b=b, initial_rng=initial_rng)
         except Checkpointed:
             _refuse_recomputed_layers()
-            plan.needs_two_passes = True
+            plan.learn(needs_two_passes=True)
             return run_two_passes(session, batch, products=self.inner)
 
     def norms(

@@ -63,10 +63,10 @@ def test_a_model_met_before_follows_loaded_choices() -> None:
     backend.per_sample(model, _loss, (x,)).norms()
     saved = backend.state_dict()["choices"]
     turned = {key: _other(key, choice) if key.startswith("('format'") else choice for key, choice in saved.items()}
-    before = _plan(backend, model, x).channels_last
+    before = _plan(backend, model, x).learned.channels_last
     backend.load_state_dict({"choices": turned})
     backend.per_sample(model, _loss, (x,)).norms()
-    assert _plan(backend, model, x).channels_last is not before
+    assert _plan(backend, model, x).learned.channels_last is not before
 
 
 def test_loading_one_runs_state_leaves_anothers_alone() -> None:
@@ -77,7 +77,7 @@ def test_loading_one_runs_state_leaves_anothers_alone() -> None:
     other.load_state_dict({"choices": {}})
     assert other.state_dict() == {"choices": {}}
     assert _plan(one, model, x) is plan
-    assert plan.trusted
+    assert plan.learned.trusted
     assert one.state_dict() == choices
 
 
@@ -122,7 +122,7 @@ class _Viewed(nn.Module):
 def test_without_a_stopwatch_channels_come_last_where_the_model_allows_it(make: Any, last: bool) -> None:
     model, x, backend = make(), torch.randn(8, 2, 6, 6), Captured(PerformanceOptions(measure=False))
     same(model, (x,), _loss, backend)
-    assert _plan(backend, model, x).channels_last is last
+    assert _plan(backend, model, x).learned.channels_last is last
 
 
 class _NoClock:

@@ -115,6 +115,22 @@ def test_a_users_rule_is_used_and_a_wrong_one_is_refused():
     refused(nn.Sequential(nn.Linear(4, 4), Scale()), (torch.randn(3, 4),), square, "'1.gain'", "hand-written")
 
 
+def test_a_rule_that_does_not_ask_where_the_samples_are_is_refused():
+    class Unasked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.gain
+
+    @rule(Unasked)
+    def unasked(tape, module, x):
+        return tape.record(x * tape.leaf(module.gain, x), (x,), lambda saved, g: {module.gain: saved[0] * g})
+
+    refused(nn.Sequential(nn.Linear(4, 4), Unasked()), (torch.randn(3, 4),), square, "'1'", "tape.batch_dim(x)")
+
+
 def test_a_weight_rewritten_by_a_hook_is_refused():
     with pytest.warns(FutureWarning):
         layer = nn.utils.weight_norm(nn.Linear(4, 3))
@@ -176,10 +192,10 @@ def test_a_model_is_trusted_by_the_verdict_and_not_before():
         with pytest.raises(Refusal, match="not autograd's"):
             backend.per_sample(model, square, (x,))
         plan = backend._plans.find_or_make_plan(Inventory(model), square, [x])
-        assert not plan.trusted
+        assert not plan.learned.trusted
     fine = nn.Linear(3, 2)
     backend.per_sample(fine, square, (x,))
-    assert backend._plans.find_or_make_plan(Inventory(fine), square, [x]).trusted
+    assert backend._plans.find_or_make_plan(Inventory(fine), square, [x]).learned.trusted
 
 
 class _Mixing(nn.Module):

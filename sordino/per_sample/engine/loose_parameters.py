@@ -6,11 +6,11 @@ positions, a penalty in the loss; and layers without a rule, whose own code is f
 While a forward pass runs, a tensor computed from parameters alone is *shared* by all samples, and autograd would add up
 their gradients where it meets a batch. There, and only there, the use is recorded (`shared_tensor_uses.py`). Whether
 the result of an operation is still shared or has samples is not guessed: it is what the comparison of two runs on the
-first batch said of this operation (`Meeting`). In those runs every result may turn out to be either, so all that
-follows from it is written down (`ParameterUseEvent`), and `first_batch/find_shared_tensors.py` compares the two lists.
+first batch said of this operation (`SharedOperation`). In those runs every result may turn out to be either, so all that
+follows from it is written down (`ParameterUseEvent`), and `first_batch/find_layouts.py` compares the two lists.
 
 What cannot be recorded is left to autograd, which leaves the parameter in the graph, where
-`autograd_graph.recorded_only` finds it: nothing is dropped silently.
+`autograd_graph.require_recorded_uses` finds it: nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sordino.per_sample.engine.shared_tensor_uses import FunctionCall, Shared, record_meeting
-from sordino.per_sample.recording.sample_layout import ODD
+from sordino.per_sample.recording.sample_layout import OUTSIDE, Layout
 from sordino.per_sample.recording.tape import Tape
 
 _ASKING = frozenset(
@@ -70,7 +70,7 @@ class LooseParameters(TorchFunctionMode):
         self._shared: dict[int, Shared] = {}  # by identity; they are held, so that it is not given out again
         self._numbers: dict[int, int] = {}  # SHAPES: of shared tensors
         self._numbers_given = 0
-        self._leaf = -1
+        self._leaf = OUTSIDE
         self._entry = self._entries = 0
         self._operations_seen = 0  # operations on shared tensors so far, within the layer
         self._active = False
@@ -122,7 +122,7 @@ class LooseParameters(TorchFunctionMode):
             self._leaf < 0 and self._operations_seen >= self._operations_expected
         ):  # all that the first batch met is behind
             return func(*args, **kwargs)
-        if tape.index != -1 or not torch.is_grad_enabled():  # inside a rule, or nothing to record
+        if tape.index != OUTSIDE or not torch.is_grad_enabled():  # inside a rule, or nothing to record
             return func(*args, **kwargs)
         # An operation on no shared tensor passes; a layer in which rows may change their order is noted.
         tensors = _flatten_tensors((args, kwargs))
@@ -140,14 +140,14 @@ class LooseParameters(TorchFunctionMode):
         # too.
         others = [t for t in tensors if self.find_shared(t) is None]
         self._operations_seen += 1
-        meeting = tape.shared_operation((self._leaf, "met", self._operations_seen - 1), _function_name(func))
+        meeting = tape.shared_operation((self._leaf, self._operations_seen - 1), _function_name(func))
         if not any(layout is not None for layout in meeting.made):
             return self._mark_results_shared(func(*args, **kwargs), found, args)
         # Otherwise this is where a shared tensor meets a batch, and the use is recorded.
         layouts = {id(t): layout for t, layout in zip(others, meeting.given, strict=True)}
         for t in others:
             where = layouts[id(t)]
-            if where is not None and where is not ODD:
+            if isinstance(where, Layout):
                 tape.check_length(t, where)
         return record_meeting(tape, FunctionCall(func, args, kwargs, self.find_shared, layouts), meeting.made)
 
@@ -197,7 +197,7 @@ def _count_expected_operations(tape: Tape) -> float:
     """Returns how many operations on shared tensors the first batch had outside layers; infinity in a shapes pass."""
     if tape.shapes_only:
         return float("inf")
-    return sum(isinstance(key, tuple) and key[:2] == (-1, "met") for key in tape.layouts)
+    return tape.layouts.count_operations_outside_layers()
 
 
 def _flatten_tensors(tree: Any) -> list[Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,7 +26,7 @@ from sordino.per_sample.layers.pooling import is_plain_max_pool, run_max_pool
 from sordino.per_sample.layers.sequential import may_be_chain, run_chain
 from sordino.per_sample.model_inventory import Inventory, Mark
 from sordino.per_sample.protocol import LossFn, trainable_parameters
-from sordino.per_sample.recording.sample_layout import Layouts
+from sordino.per_sample.recording.sample_layout import OUTSIDE, Layouts
 from sordino.per_sample.recording.tape import Rule, Tape
 from sordino.refusal import Refusal
 
@@ -38,18 +38,9 @@ Lengths = tuple[torch.Size, ...]
 """The shapes of a batch's tensors, without their samples."""
 
 
-@dataclass
-class Usage:
-    """How often a pass uses each parameter, and whether large layers can be measured during the backward pass."""
-
-    used_once: frozenset[int] = frozenset()  # columns known to be used once per pass
-    used_again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
-    measures_early: bool = True  # layers are measured during the backward pass
-
-
-@dataclass
-class ModulePlan:
-    """One model's modules and parameters, and what its first batch taught."""
+@dataclass(frozen=True)
+class ModelStructure:
+    """One model's modules and parameters, as they were when its plan was made."""
 
     mark: Mark
     submodules: list[nn.Module]  # the model's modules but the model, held so that the mark stays true
@@ -61,40 +52,112 @@ class ModulePlan:
     pools: tuple[int, ...]  # positions of layers that pool windows
     has_loose_parameters: bool  # some parameters belong to no layer
     has_convolutions: bool
-    follows_code: bool = False  # the code of layers without a rule is followed operation by operation
-    mapped_positions: frozenset[int] = frozenset()  # positions of those that are run as a whole, one sample at a time
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the batches of one way of using a model have taught so far."""
+
     layouts: Layouts | None = None
-    by_length: dict[Lengths, Layouts] = field(default_factory=dict)  # where samples are folded into rows
-    trusted: bool = False  # compared with autograd on samples whose gradients were finite
+    """Where the layers have their samples; None before the first batch."""
+    trusted: bool = False
+    """Whether norms and sums were compared with autograd's, on samples whose gradients were finite."""
     channels_last: bool = False
-    needs_two_passes: bool = False  # the model checkpoints activations
-    usage: Usage = field(default_factory=Usage)
-    usages: dict[Lengths, Usage] = field(
-        default_factory=dict
-    )  # by the shapes of a batch, where rounding must follow them
+    needs_two_passes: bool = False
+    """Whether the model checkpoints activations."""
+    follows_everything: bool = False
+    """Whether operations outside layers are followed, because they use parameters."""
+    follows_code: bool = False
+    """Whether the code of layers without a rule is followed operation by operation."""
+    mapped_positions: frozenset[int] = frozenset()
+    """The positions of layers without a rule that are run as a whole, one sample at a time."""
     sample_bytes: int = 0
-    held_bytes: int = 0  # of it, what is there at the end of a backward pass
+    """What a sample took on the first batch."""
+    held_bytes: int = 0
+    """What of it is there at the end of a backward pass."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How often a pass uses each parameter, and whether large layers can be measured during the backward pass."""
+
+    used_once: frozenset[int] = frozenset()  # columns known to be used once per pass
+    used_again: frozenset[int] = frozenset()  # columns that were used more than once in some pass
+    measures_early: bool = True  # layers are measured during the backward pass
+
+
+@dataclass(frozen=True, eq=False)
+class ModulePlan:
+    """One model's structure, which never changes, and what its batches taught, which changes by the methods here."""
+
+    structure: ModelStructure
+    learned: Learned
+    usage: Usage = Usage()
     pool: Pool = field(default_factory=Pool)
+    _layouts_by_lengths: dict[Lengths, Layouts] = field(default_factory=dict)  # where samples are folded into rows
+    _usage_by_lengths: dict[Lengths, Usage] = field(default_factory=dict)  # where rounding must follow the shapes
+    _lengths: Lengths | None = None  # of this batch, if its usage is one of those
     _ones: Tensor | None = None
 
-    def use_shapes(self, lengths: Lengths) -> None:
-        """Makes what is known of the model's usage a function of a batch's shapes, whatever batches came before it.
+    def learn(self, **facts: Any) -> None:
+        """Writes down what a batch has taught, by the names of the fields of `Learned`."""
+        object.__setattr__(self, "learned", replace(self.learned, **facts))
 
-        A layer that is measured during the backward pass rounds otherwise than one that is measured after it. Processes
-        that see batches in another order must not differ in that. So every kind of batch begins with the belief that
-        each parameter is used once; a pass that finds it wrong is made again, and the next of its kind knows.
+    def learn_layouts_of_lengths(self, lengths: Lengths, layouts: Layouts) -> None:
+        """Writes down the layouts of batches of these lengths, and uses them from here on."""
+        self._layouts_by_lengths[lengths] = layouts
+        self.learn(layouts=layouts)
+
+    @property
+    def has_layouts_by_lengths(self) -> bool:
+        """Whether the layouts depend on the lengths of a batch's tensors."""
+        return bool(self._layouts_by_lengths)
+
+    def select_lengths(self, lengths: Lengths, *, also_usage: bool) -> None:
+        """Uses what is known of batches of these lengths, from here on; of other lengths the layouts stay as they are.
+
+        `also_usage` makes what is known of the model's usage a function of a batch's shapes, whatever batches came
+        before it. A layer that is measured during the backward pass rounds otherwise than one that is measured after
+        it. Processes that see batches in another order must not differ in that. So every kind of batch begins with the
+        belief that each parameter is used once; a pass that finds it wrong is made again, and the next of its kind
+        knows.
         """
-        usage = self.usages.get(lengths)
-        if usage is None:
-            usage = self.usages[lengths] = Usage(used_once=frozenset(range(len(self.parameters))))
-        self.usage = usage
+        layouts = self._layouts_by_lengths.get(lengths)
+        if layouts is not None and layouts is not self.learned.layouts:
+            self.learn(layouts=layouts)
+        if also_usage:
+            usage = self._usage_by_lengths.get(lengths)
+            if usage is None:
+                usage = Usage(used_once=frozenset(range(len(self.structure.parameters))))
+            object.__setattr__(self, "_lengths", lengths)
+            self._set_usage(usage)
+
+    def note_used_once(self, columns: frozenset[int]) -> None:
+        """Writes down which parameters a pass uses once."""
+        if columns != self.usage.used_once:
+            self._set_usage(replace(self.usage, used_once=columns))
+
+    def note_used_again(self, column: int) -> None:
+        """Writes down that a parameter which was taken to be used once is used again."""
+        usage = self.usage
+        self._set_usage(replace(usage, used_once=usage.used_once - {column}, used_again=usage.used_again | {column}))
+
+    def stop_measuring_early(self) -> None:
+        """Leaves all measuring to the end of the backward pass, for a model some of whose large layers are not run."""
+        self._set_usage(replace(self.usage, measures_early=False))
+
+    def _set_usage(self, usage: Usage) -> None:
+        object.__setattr__(self, "usage", usage)
+        if self._lengths is not None:
+            self._usage_by_lengths[self._lengths] = usage
 
     def upstream_ones(self, losses: Tensor) -> Tensor:
         """Returns the gradient of the sum at each of the losses: the last batch's, if it fits and nobody wrote to it."""
         ones = self._ones
         fits = ones is not None and ones.shape == losses.shape and ones.dtype is losses.dtype
         if ones is None or not fits or ones.device != losses.device or ones._version:
-            ones = self._ones = torch.ones_like(losses, requires_grad=False)
+            ones = torch.ones_like(losses, requires_grad=False)
+            object.__setattr__(self, "_ones", ones)
         return ones
 
 
@@ -115,7 +178,7 @@ class Plans:
         way = find_loss_identity(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
         plans = self._plans.get(model)
         plan = None if plans is None else plans.get(way)
-        if plan is None or plan.mark != inventory.mark:
+        if plan is None or plan.structure.mark != inventory.mark:
             plans = self._plans.setdefault(model, {})
             plan = make_plan(inventory)
             plans.pop(way, None)
@@ -126,11 +189,11 @@ class Plans:
 
     def sample_bytes(self, model: nn.Module) -> int:
         """Returns the most bytes a sample took in any way the model was used, 0 if it was not."""
-        return max((plan.sample_bytes for plan in self._plans.get(model, {}).values()), default=0)
+        return max((plan.learned.sample_bytes for plan in self._plans.get(model, {}).values()), default=0)
 
     def held_bytes(self, model: nn.Module) -> int:
         """Returns the most bytes that norms and sum hold of a sample, 0 if that is not known."""
-        return max((plan.held_bytes for plan in self._plans.get(model, {}).values()), default=0)
+        return max((plan.learned.held_bytes for plan in self._plans.get(model, {}).values()), default=0)
 
     def forget_all(self) -> None:
         """Forgets all plans, so that every model is looked at again on its next batch."""
@@ -190,7 +253,7 @@ def make_plan(inventory: Inventory) -> ModulePlan:
             else:
                 loose = True
     columns = {id(p): column for column, p in enumerate(parameters.values())}
-    return ModulePlan(
+    structure = ModelStructure(
         inventory.mark,
         inventory.modules[1:],
         tuple(parameters),
@@ -202,6 +265,7 @@ def make_plan(inventory: Inventory) -> ModulePlan:
         loose,
         convolutions,
     )
+    return ModulePlan(structure, Learned(follows_everything=loose))
 
 
 class Installed:
@@ -216,13 +280,13 @@ class Installed:
 
     def __enter__(self) -> None:
         """Replaces the layers' `forward` and begins to follow operations where the plan needs it."""
-        plan, tape = self._plan, self._tape
+        learned, tape = self._plan.learned, self._tape
         # What follows operations is made where some are followed, and in a pass for shapes, which asks what it saw.
-        follows = plan.has_loose_parameters or plan.follows_code or tape.shapes_only
+        follows = learned.follows_everything or learned.follows_code or tape.shapes_only
         tape.follower = loose = LooseParameters(tape) if follows else None
         try:
             self._install(loose)
-            if loose is not None and plan.has_loose_parameters:
+            if loose is not None and learned.follows_everything:
                 self._everywhere = loose.follow_everything()
                 self._everywhere.__enter__()
         except BaseException:
@@ -231,19 +295,20 @@ class Installed:
 
     def _install(self, loose: LooseParameters | None) -> None:
         """Replaces `forward` of every module that has a rule, is followed, or pools, and remembers what was there."""
-        plan, tape, places = self._plan, self._tape, dict[int, tuple[int, Rule]]()
+        structure, learned, tape = self._plan.structure, self._plan.learned, self._tape
+        places: dict[int, tuple[int, Rule]] = {}
         tape.rules = places
-        for position, name, rule in plan.rules:
+        for position, name, rule in structure.rules:
             module = self._modules[position]
             places[id(module)] = position, rule
             own = module.__dict__
             self._before.append((module, own.get("forward")))
             original = module.forward
-            if rule is not run_fallback or position in plan.mapped_positions:
+            if rule is not run_fallback or position in learned.mapped_positions:
                 own["forward"] = partial(_run_by_rule, tape, position, name, module, rule, original)
-            elif loose is not None and plan.follows_code:
+            elif loose is not None and learned.follows_code:
                 own["forward"] = partial(_run_followed, tape, loose, position, name, original)
-        for position in plan.pools:
+        for position in structure.pools:
             module = self._modules[position]
             if "forward" not in module.__dict__:
                 self._before.append((module, None))
@@ -277,7 +342,7 @@ def _run_followed(
     tape: Tape, loose: LooseParameters, position: int, name: str, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
     """Stands in for the `forward` of a layer without a rule, whose operations are followed."""
-    if tape.idle or tape.index != -1 or not torch.is_grad_enabled():
+    if tape.idle or tape.index != OUTSIDE or not torch.is_grad_enabled():
         return original(*args, **kwargs)
     outer, tape.name = tape.name, name
     try:

@@ -51,7 +51,7 @@ class PartsByColumn:
 
     def add_use(self, use: Use, g: Tensor, *, early: bool) -> None:
         """Takes one use and its output gradient, and measures it now if `early` and its parameters are used once."""
-        plan, columns = self.plan, self.plan.columns
+        plan, columns = self.plan, self.plan.structure.columns
         # Turn the gradient into parts, count what they hold, and let go of the layer's input.
         use_parts = use.resolve_parts(g)
         if self.held is not None:
@@ -71,8 +71,7 @@ class PartsByColumn:
             elif self.squares[column] is None:
                 self._again.setdefault(column, []).append(part)
             else:
-                plan.usage.used_again |= {column}
-                plan.usage.used_once -= {column}
+                plan.note_used_again(column)
                 raise UsedDifferently
 
     def join_uses(self) -> None:
@@ -83,7 +82,7 @@ class PartsByColumn:
             self.parts[column] = join_parts([first, *others])
         usage = self.plan.usage
         used = usage.used_once or frozenset(k for k, part in enumerate(self.parts) if part is not None)
-        usage.used_once = used - self._again.keys() - usage.used_again
+        self.plan.note_used_once(used - self._again.keys() - usage.used_again)
 
 
 def run_backward_pass(
@@ -95,8 +94,8 @@ def run_backward_pass(
     inner: Inner | None,
 ) -> PartsByColumn:
     """Runs the backward pass and returns its parts; `upstream` is the gradient at the losses."""
-    columns = len(plan.parameters)
-    held = None if plan.held_bytes else HeldByBackward(losses.numel())
+    columns = len(plan.structure.parameters)
+    held = None if plan.learned.held_bytes else HeldByBackward(losses.numel())
     parts_by_column = PartsByColumn(
         plan, KeepBudget.for_uses(options, uses), [None] * columns, [None] * columns, inner, held
     )
@@ -133,7 +132,7 @@ def run_backward_pass(
             handle.remove()
     # A hook that did not fire means that a large layer was not run; the batch is run again without hooks.
     if waiting:
-        usage.measures_early = False
+        plan.stop_measuring_early()
         raise UsedDifferently
     # Take the remaining uses, in order, and join those of the same parameter.
     with PlainArithmetic(losses.device):
@@ -141,5 +140,5 @@ def run_backward_pass(
             parts_by_column.add_use(use, g, early=False)
         parts_by_column.join_uses()
     if held is not None:
-        plan.held_bytes = held.bytes_per_sample()
+        plan.learn(held_bytes=held.bytes_per_sample())
     return parts_by_column

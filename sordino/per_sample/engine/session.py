@@ -8,7 +8,7 @@ known to the process as a whole: two runs in one process share nothing.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,12 @@ from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.model_inventory import Inventory
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import LossFn
-from sordino.per_sample.recording.sample_layout import Layouts
-from sordino.per_sample.recording.tape import Mode, Tape
+from sordino.per_sample.recording.sample_layout import NOTHING_KNOWN, Layouts
+from sordino.per_sample.recording.tape import KeepingTape, Tape
 from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.rng.global_generators import TorchState
+
+AnyTape = TypeVar("AnyTape", bound=Tape)
 
 
 class Session:
@@ -67,22 +69,23 @@ class Session:
 
     def make_tape(
         self,
+        kind: type[AnyTape],
         b: int,
-        mode: Mode,
         layouts: Layouts | None = None,
         *,
         outputs: bool = False,
-    ) -> Tape:
-        """Returns a tape for one pass over b samples, by the plan's layouts if none are given."""
+    ) -> AnyTape:
+        """Returns a tape of a kind for one pass over b samples, by the plan's layouts if none are given."""
         plan = self.plan
-        known = plan.layouts or {} if layouts is None else layouts
-        return Tape(b, mode, plan.trainable, self.workspace, known, plan.channels_last, outputs)
+        learned = plan.learned
+        known = learned.layouts or NOTHING_KNOWN if layouts is None else layouts
+        return kind(b, plan.structure.trainable, self.workspace, known, learned.channels_last, outputs)
 
     def make_empty_result(self, losses: Tensor, inner: Inner | None = None) -> Result:
         """Returns the result of a batch on which no parameter was used."""
-        plan = self.plan
-        parts, budget = [None] * len(plan.parameters), KeepBudget(self.options)
-        return Result(losses, parts, plan.names, plan.parameters, budget, plan.pool, inner)
+        structure = self.plan.structure
+        parts, budget = [None] * len(structure.parameters), KeepBudget(self.options)
+        return Result(losses, parts, structure.names, structure.parameters, budget, self.plan.pool, inner)
 
     def run_passes(
         self,
@@ -98,11 +101,11 @@ class Session:
         `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too, and `initial_rng` is the state of the
         generators at the beginning, if it is known.
         """
-        plan, options = self.plan, self.options
+        plan, structure = self.plan, self.plan.structure
         b = batch_size(batch) if b is None else b
         initial_rng = initial_rng or self.capture_rng()
         # The forward pass: layers run by their rules and record every use of a parameter.
-        tape = self.make_tape(b, Mode.KEEP, outputs=products)
+        tape = self.make_tape(KeepingTape, b, outputs=products)
         recorded = torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # `torch.enable_grad`, at a third of the price
         try:
@@ -110,27 +113,27 @@ class Session:
                 losses = self.compute_losses(batch, b)
         finally:
             torch._C._set_grad_enabled(recorded)
-        inner = Inner([None] * len(plan.parameters)) if products else None
+        inner = Inner([None] * len(structure.parameters)) if products else None
         if not losses.requires_grad:
             return self.make_empty_result(losses.detach(), inner)
         # Refuse uses that were not recorded, and leave out those on which the losses do not depend.
-        nodes = require_recorded_uses(losses, plan.columns, plan.names)
+        nodes = require_recorded_uses(losses, structure.columns, structure.names)
         uses = [use for use in tape.uses if use.edge.node in nodes]
         tape.uses.clear()  # rules hold the tape: without this, inputs would live until the next garbage collection
         if not uses:
             return self.make_empty_result(losses.detach(), inner)
         # The first batch tells how much memory a sample takes.
-        if not plan.sample_bytes:
-            plan.sample_bytes = max(1, sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses) // b)
+        if not plan.learned.sample_bytes:
+            total = sum(use.bytes + sum(t.nbytes for t in use.saved) for use in uses)
+            plan.learn(sample_bytes=max(1, total // b))
         # The backward pass. A batch that uses the model otherwise than the plan says has corrected the plan; it is run
         # again with the same random numbers.
         upstream = plan.upstream_ones(losses) if scale is None else scale.to(losses)
         try:
-            backward = run_backward_pass(plan, uses, losses, upstream, options, inner)
+            backward = run_backward_pass(plan, uses, losses, upstream, self.options, inner)
         except UsedDifferently:  # the plan knows it now
             initial_rng.restore()
             return self.run_passes(batch, scale, products=products, b=b, initial_rng=initial_rng)
         squares = backward.squares if backward.measured else None
-        return Result(
-            losses.detach(), backward.parts, plan.names, plan.parameters, backward.budget, plan.pool, inner, squares
-        )
+        names, parameters = structure.names, structure.parameters
+        return Result(losses.detach(), backward.parts, names, parameters, backward.budget, plan.pool, inner, squares)

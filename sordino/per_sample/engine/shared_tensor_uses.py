@@ -23,7 +23,7 @@ from sordino.per_sample.formulas.compound_parts import join_parts
 from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.per_sample.formulas.pulled_back import PulledBack, pull_back_rows
 from sordino.per_sample.recording.recorded_use import to_parts
-from sordino.per_sample.recording.sample_layout import ODD, Layout
+from sordino.per_sample.recording.sample_layout import FoundLayout, Layout, UnknownLayout
 from sordino.per_sample.recording.tape import Tape
 
 _SIGNS = ("add", "sub", "mul", "truediv")
@@ -72,7 +72,7 @@ class FunctionCall:
     args: Any
     kwargs: Any
     find: Callable[[Any], Shared | None]
-    layouts: Mapping[int, Layout | None]  # by identity, of the tensors that are not shared
+    layouts: Mapping[int, FoundLayout]  # by identity, of the tensors that are not shared
 
     def run(self) -> Any:
         """Calls the function as it was called."""
@@ -83,11 +83,15 @@ class FunctionCall:
         return self.func(*tree_map(change, self.args), **tree_map(change, self.kwargs))
 
 
-def record_meeting(tape: Tape, call: FunctionCall, output_layouts: Sequence[Layout | None]) -> Any:
-    """Returns the function's value with the use recorded, or unrecorded where recording is impossible."""
+def record_meeting(tape: Tape, call: FunctionCall, made: Sequence[FoundLayout]) -> Any:
+    """Returns the function's value with the use recorded, or unrecorded where recording is impossible.
+
+    `made` says where the results have their samples.
+    """
     # Results whose samples cannot be found stay in the graph, where they are refused.
-    if ODD in output_layouts or ODD in call.layouts.values():
-        return call.run()  # stays in the graph, and is refused
+    output_layouts = [layout for layout in made if layout is not UnknownLayout.ODD]
+    if len(output_layouts) < len(made) or UnknownLayout.ODD in call.layouts.values():
+        return call.run()
     # Operations whose shared tensor can be replaced by one copy per sample.
     func, where = call.func, output_layouts[0]
     if func in _TILING and where is not None:
@@ -200,7 +204,7 @@ def _run_under_vmap(tape: Tape, given: FunctionCall, made: Sequence[Layout | Non
         if source is not None:
             copies = source.tensor.detach().requires_grad_().expand(size, *source.tensor.shape).clone()
             mapped_tensors.append(_record_copies(tape, copies, source, lambda g: g))
-        elif layout is not None:  # the dimension stays, with one sample's rows
+        elif isinstance(layout, Layout):  # the dimension stays, with one sample's rows
             mapped_tensors.append(leaf.unflatten(layout.dim, (size, layout.rows)).movedim(layout.dim, 0))
         else:
             continue

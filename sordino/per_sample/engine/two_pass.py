@@ -23,7 +23,7 @@ from sordino.per_sample.formulas.compound_parts import SeveralParts, join_parts
 from sordino.per_sample.formulas.gradient_part import NEVER, Part, full_precision, measure_part, raise_cancelled_norms
 from sordino.per_sample.protocol import Norms
 from sordino.per_sample.recording.recorded_use import Use
-from sordino.per_sample.recording.tape import Mode
+from sordino.per_sample.recording.tape import HandOverTape
 from sordino.refusal import Refusal
 from sordino.release.vectors import Grads, accumulation_dtype
 from sordino.rng.global_generators import GlobalState, preserve_generators
@@ -44,19 +44,20 @@ class TwoPassResult:
     def __init__(self, session: Session, batch: Any, scale: Tensor | None, products: bool) -> None:
         """Runs the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
         self._session, self._batch, self._scale = session, batch, scale
-        parameters, b = session.plan.parameters, batch_size(batch)
+        parameters, b = session.plan.structure.parameters, batch_size(batch)
         self._initial_rng = GlobalState.capture()
         self.inner: Tensor | None = None  # ⟨g_i, θ⟩
         if products:
             self.inner = torch.zeros(b, len(parameters), dtype=torch.float64, device=parameters[0].device)
         self.losses, squared = self._measure(b)
-        self._norms = Norms(squared, session.plan.names)
+        self._norms = Norms(squared, session.plan.structure.names)
 
     def _measure(self, b: int) -> tuple[Tensor, Tensor]:
         """Returns the losses, and the squared norms (B, P)."""
         plan = self._session.plan
+        parameters = plan.structure.parameters
         options = replace(self._session.options, keep_bytes=NEVER)  # the second pass sums what it computes, no rows
-        columns = [p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) for p in plan.parameters]
+        columns = [p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) for p in parameters]
         waiting: dict[int, list[Part]] = {}
         uses: dict[int, int] = {}
 
@@ -64,7 +65,7 @@ class TwoPassResult:
             """Measures a part at once if its parameter is used once, and lets it wait for the others otherwise."""
             uses[column] = uses.get(column, 0) + 1
             if self.inner is not None:
-                self.inner[:, column] += part.dot(plan.parameters[column].detach())
+                self.inner[:, column] += part.dot(parameters[column].detach())
             if column in plan.usage.used_once:
                 columns[column] = measure_part(part, options)
             else:  # the norm of a sum has cross terms: wait for all uses
@@ -74,7 +75,8 @@ class TwoPassResult:
         # and everything is measured again.
         losses = self._run_pass(measure)
         once = frozenset(column for column, n in uses.items() if n == 1)
-        wrong, plan.usage.used_once = plan.usage.used_once - once, once
+        wrong = plan.usage.used_once - once
+        plan.note_used_once(once)
         if any(uses.get(column, 0) > 1 for column in wrong):  # measured as if used once: measure again
             uses.clear()
             waiting.clear()
@@ -109,8 +111,9 @@ class TwoPassResult:
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Returns Σ_i w_i g_i from a second pass; `into` adds to an earlier result."""
         plan, total = self._session.plan, into
+        names = plan.structure.names
         if total is None:
-            total = allocate_sum(plan.names, plan.parameters, plan.pool)
+            total = allocate_sum(names, plan.structure.parameters, plan.pool)
             torch._foreach_zero_(list(total.values()))
         target = total
         # Samples without a finite norm are masked, since 0 · nan is nan.
@@ -121,7 +124,7 @@ class TwoPassResult:
             """Adds one part to the sum, without samples whose norm is not finite and whose weight is 0."""
             w = weights[:, column if weights.shape[1] > 1 else 0]
             kept = part if all_finite else part.mask_samples((w == 0) & ~finite)
-            kept.add_to(target[plan.names[column]], w)
+            kept.add_to(target[names[column]], w)
 
         self._repeat_pass(take)
         return total
@@ -134,8 +137,8 @@ class TwoPassResult:
 
     def _run_pass(self, take: Take) -> Tensor:
         """Runs the model on a tape that hands each part to `take` during the backward pass; returns the losses."""
-        session, plan = self._session, self._session.plan
-        tape = session.make_tape(batch_size(self._batch), Mode.HAND_OVER)
+        session, structure = self._session, self._session.plan.structure
+        tape = session.make_tape(HandOverTape, batch_size(self._batch))
 
         def sink(use: Use, g: Tensor) -> None:
             """Resolves one use and hands over its parts, during which layers run by their own code."""
@@ -143,7 +146,7 @@ class TwoPassResult:
             try:
                 with torch.no_grad(), full_precision(g.device):
                     for p, part in use.resolve_parts(g).items():
-                        take(plan.columns[id(p)], part)
+                        take(structure.columns[id(p)], part)
             finally:
                 tape.idle = False
 
@@ -153,7 +156,7 @@ class TwoPassResult:
             losses = session.compute_losses(self._batch, tape.size)
             tape.closed = True
             if losses.requires_grad:
-                require_recorded_uses(losses, plan.columns, plan.names)
+                require_recorded_uses(losses, structure.columns, structure.names)
                 upstream = torch.ones_like(losses) if self._scale is None else self._scale.to(losses)
                 try:  # unused: no recorded layer at all
                     torch.autograd.grad(losses, [tape.path], upstream, allow_unused=True)

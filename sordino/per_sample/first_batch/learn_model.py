@@ -41,15 +41,15 @@ def learn_from_first_batch(session: Session, batch: Any) -> None:
     kept = session.keep_vectors()
     with preserve_generators(), kept, torch.backends.cudnn.flags(enabled=False):
         with without_dropout(session.modules, everything=False):
-            plan.layouts = find_sample_layouts(session, more)
+            plan.learn(layouts=find_sample_layouts(session, more))
         # Choose the memory format of convolutions: as the options say, by timing, or by the model's shapes.
         try:
             if options.channels_last is not None:
-                plan.channels_last = options.channels_last
-            elif plan.has_convolutions and options.measure and not options.two_pass:
-                plan.channels_last = memory_format.channels_last_is_faster(session, batch, more)
-            elif plan.has_convolutions and not options.two_pass:
-                plan.channels_last = memory_format.accepts_channels_last(session, more)
+                plan.learn(channels_last=options.channels_last)
+            elif plan.structure.has_convolutions and options.measure and not options.two_pass:
+                plan.learn(channels_last=memory_format.channels_last_is_faster(session, batch, more))
+            elif plan.structure.has_convolutions and not options.two_pass:
+                plan.learn(channels_last=memory_format.accepts_channels_last(session, more))
             elif options.measure and not options.two_pass and options.verify:
                 with suppress(Checkpointed):  # layers choose on a real batch, before the check runs on three samples
                     session.run_passes(take_rows(batch, slice(0, memory_format.TRIAL))).norms()
@@ -57,9 +57,9 @@ def learn_from_first_batch(session: Session, batch: Any) -> None:
             if options.verify:
                 verify_model(session, more)
             else:
-                plan.trusted = True
+                plan.learn(trusted=True)
         except BaseException:
-            plan.layouts = None  # nothing is trusted yet
+            plan.learn(layouts=None)  # nothing is trusted yet
             raise
     session.workspace.release_rows()  # what the measurements wrote
     release_free_memory()

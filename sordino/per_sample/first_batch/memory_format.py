@@ -29,8 +29,8 @@ def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
     # A choice that was made before, in this run or the one it resumes, is kept.
     plan, model, stopwatch = session.plan, session.model, session.workspace.stopwatch
     inputs = tuple((tuple(t.shape[1:]), t.dtype, t.device) for t in list_tensors(batch))
-    shapes = tuple(p.shape for p in plan.parameters)
-    key = ("format", plan.names, shapes, model.training, inputs, torch.get_num_threads())
+    shapes = tuple(p.shape for p in plan.structure.parameters)
+    key = ("format", plan.structure.names, shapes, model.training, inputs, torch.get_num_threads())
     before = stopwatch.known_choice(key)
     if before is not None:
         return before == _LAST
@@ -42,7 +42,7 @@ def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
     best = {False: float("inf"), True: float("inf")}
     for repeat in range(1 + _REPEATS):
         for last in (False, True):
-            plan.channels_last = last
+            plan.learn(channels_last=last)
             start = time.perf_counter() if torch.cuda.is_available() else time.thread_time()
             try:
                 grads = session.run_passes(trial_batch)
@@ -75,7 +75,7 @@ def accepts_channels_last(session: Session, more: Any) -> bool:
     """
     if any(p.device.type != "cpu" for p in session.model.parameters()):
         return False
-    session.plan.channels_last = True
+    session.plan.learn(channels_last=True)
     try:
         session.run_passes(more)
     except (Checkpointed, RuntimeError, Refusal):

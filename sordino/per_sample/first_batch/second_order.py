@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from sordino.per_sample.recording.tape import Tape
+from sordino.per_sample.recording.tape import ShapesTape
 from sordino.refusal import Refusal
 
 
 class SecondOrder(TorchFunctionMode):
     """Watches for gradients that are taken with a graph, in a pass for shapes."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: ShapesTape) -> None:
         """Watches the pass of one tape."""
         super().__init__()
         self._tape = tape

@@ -54,23 +54,24 @@ def verify_model(session: Session, more: Any) -> None:
 
     """
     worst: tuple[float, str] = (0.0, "")
-    session.plan.trusted, compared = False, False
+    compared = False
+    session.plan.learn(trusted=False)
     # Compare with dropout off, then in evaluation mode; with random draws also in the default memory format, because a
     # tensor is filled with random numbers in the order of its memory.
-    for last in (session.plan.channels_last, False):
-        session.plan.channels_last = last  # a tensor is filled with random numbers in the order of its memory
+    for last in (session.plan.learned.channels_last, False):
+        session.plan.learn(channels_last=last)  # a tensor is filled with random numbers in the order of its memory
         for everything in (False, True):
             with without_dropout(session.modules, everything=everything), leave_norms_as_computed():
                 worst, drawn, compared = _find_worst_disagreement(session, more)
             if worst[0] <= _tolerance(session.model):
-                session.plan.trusted = compared
+                session.plan.learn(trusted=compared)
                 return
         if not (last and drawn):
             break
     # What still disagrees is compared in float64, where rounding disappears and a wrong formula does not.
     apart = _compare_in_double(session, more)
     if apart is not None and apart <= _AGREE:
-        session.plan.trusted = compared
+        session.plan.learn(trusted=compared)
         return
     if apart is None and worst[0] <= _CONDITIONED:
         raise Refusal(
@@ -122,7 +123,7 @@ def _compare_in_double(session: Session, more: Any) -> float | None:
         wide = map_tensors(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
         other = session.for_model(twin)
         with without_dropout(other.modules, everything=True), leave_norms_as_computed():
-            other.plan.layouts = find_sample_layouts(other, wide)
+            other.plan.learn(layouts=find_sample_layouts(other, wide))
             return _find_worst_disagreement(other, wide)[0][0]
     except Exception:  # the model's or the loss's own, of any kind: they were not made for float64
         return None
@@ -173,7 +174,7 @@ def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple
         difference = row_squared_norms((sums[name] - ours[name])[None]).sqrt()[0]
         worst[column] = torch.maximum(worst[column], difference / floor[:, column].sum())
     where = int(worst.argmax())
-    return (float(worst[where]), plan.names[where]), drawn, compared
+    return (float(worst[where]), plan.structure.names[where]), drawn, compared
 
 
 def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
@@ -183,7 +184,7 @@ def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) ->
     try:
         grads: PerSample = session.run_passes(more, scale)
     except Checkpointed:
-        session.plan.needs_two_passes = True
+        session.plan.learn(needs_two_passes=True)
         seed_all(seed)
         grads = run_two_passes(session, more, scale)
     return grads, not began.equals(GlobalState.capture())

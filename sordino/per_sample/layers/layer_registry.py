@@ -4,10 +4,12 @@ A rule runs a layer's forward pass and says how per-sample gradients follow from
 
     @rule(MyScale)
     def my_scale(tape, module, x):
+        tape.batch_dim(x, only=0)
         y = x * tape.leaf(module.gain, x)
         return tape.record(y, (x,), lambda saved, g: {module.gain: (saved[0] * g).flatten(1, -2).sum(1)})
 
-`tape.leaf` is the parameter as the engine wants it in the graph, `tape.record` takes the output, the tensors to keep
+`tape.batch_dim` says which dimension counts samples, and refuses any that the rule cannot do with. `tape.leaf` is the
+parameter as the engine wants it in the graph, `tape.record` takes the output, the tensors to keep
 and a function from those and the gradient at the output to one entry per parameter: a tensor (B, *shape), or a `Part`
 whose squared norm, dot and weighted sum need no such tensor. A rule stands for a class and for the subclasses that
 leave its `forward` alone.

@@ -26,6 +26,7 @@ from sordino.distributed.layer_by_layer import is_layer_by_layer
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.layers.linear import run_linear
+from sordino.per_sample.recording.sample_layout import OUTSIDE
 from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
 
@@ -106,7 +107,8 @@ def _is_usual_pass(tape: Tape, x: Any) -> bool:
     """Returns whether the input and the tape are such that the layers may run as one."""
     return (
         type(x) is Tensor
-        and tape.keeps_inputs_only
+        and tape.holds_inputs
+        and not tape.outputs
         and not x.requires_grad
         and not is_layer_by_layer()  # weights are read again on the way back, outside autograd
         and not torch._C._is_any_autocast_enabled()
@@ -124,7 +126,7 @@ def _have_same_type(x: Tensor, links: list[_Link]) -> bool:
 
 def _run_layers_one_by_one(tape: Tape, x: Any) -> Tensor:
     """Runs the layers one by one, each by its own rule."""
-    outer, tape.index = tape.index, -1  # what comes between the layers is in no rule
+    outer, tape.index = tape.index, OUTSIDE  # what comes between the layers is in no rule
     try:
         y: Tensor = tape.original(x)
     finally:

@@ -5,17 +5,16 @@ autograd computes no parameter gradients. What is kept is a graph edge, never th
 after the layer replaces the tensor, and an edge still names the value the layer returned. Inputs are kept with their
 version, and a changed version raises: a mutated input would give a wrong norm.
 
-A tape works in one of three ways: `KEEP` holds inputs until the backward pass is over; `HAND_OVER` saves them through
-autograd (so activation checkpointing may forget them) and hands each use over during the backward pass; `SHAPES` only
-logs shapes.
+There are three kinds of tape. A `KeepingTape` holds inputs until the backward pass is over. A `HandOverTape` saves them
+through autograd, so that activation checkpointing may forget them, and hands each use over during the backward pass. A
+`ShapesTape` only logs shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +25,16 @@ from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.recording.recorded_use import Parts, Use
 from sordino.per_sample.recording.sample_layout import (
+    NOTHING_KNOWN,
+    OUTSIDE,
+    ArgumentKey,
     Layout,
     Layouts,
+    OperationKey,
     SharedOperation,
+    UnknownLayout,
     make_other_length_refusal,
+    make_unasked_refusal,
     make_unseen_refusal,
 )
 from sordino.refusal import Refusal
@@ -41,22 +46,15 @@ _EXACT = (torch.float32, torch.float64)
 """Dtypes whose outputs are exact enough for inner products; in half precision ⟨g_i, θ⟩ is taken in float32."""
 
 
-class Mode(Enum):
-    """Says what a tape does with a use."""
-
-    KEEP = auto()
-    HAND_OVER = auto()
-    SHAPES = auto()
-
-
 class Checkpointed(Exception):
     """Raised where saved tensors are rerouted (activation checkpointing): the engine must go in two passes."""
 
 
 _FIRST = Layout(0)
 _ROW_EACH = (_FIRST,)
-_UNSEEN = Layout(-1, 0)
-"""Stands for the layout of a layer that no batch has called yet."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Known = TypeVar("_Known")
 
 
 class _WithPath(torch.autograd.Function):
@@ -95,30 +93,32 @@ class _HandOver(torch.autograd.Function):
 
 @dataclass
 class Tape:
-    """Records what one forward pass used."""
+    """Records what one forward pass used; rules see its settings and the layer that is running."""
 
+    # What holds for the whole pass.
     size: int  # B
-    mode: Mode
     trainable: frozenset[int]  # ids of the parameters wanted
     workspace: Workspace  # for the formulas
-    layouts: Layouts = field(default_factory=dict)  # by module, by call
+    layouts: Layouts = NOTHING_KNOWN
     channels_last: bool = False
-    outputs: bool = False  # KEEP: hold the outputs too, for inner products with the parameters
-    uses: list[Use] = field(default_factory=list)
-    shapes: list[tuple[Hashable, torch.Size]] = field(default_factory=list)  # SHAPES: (module, shape of its input)
-    places: set[Any] = field(default_factory=set)  # SHAPES: the graph's nodes at which layers were recorded
-    sink: Callable[[Use, Tensor], None] | None = None  # HAND_OVER: called during the backward pass
-    closed: bool = False
-    in_shared_layer: bool = False  # inside a layer whose input no sample owns
-    idle: bool = False  # layers run by their own code, as inside a part's computation
-    _path: Tensor | None = None
-    name: str = ""
-    index: int = -1
-    original: Rule = field(default=lambda: None)
-    follower: Any = None  # the `LooseParameters` of this pass
+    outputs: bool = False  # the outputs are held too, for inner products with the parameters
     rules: Mapping[int, tuple[int, Rule]] = field(default_factory=dict)  # by a module's identity: its place, its rule
+    follower: Any = None  # the `LooseParameters` of this pass
+    # The layer that is running.
+    index: int = OUTSIDE
+    name: str = ""
+    original: Rule = field(default=lambda: None)  # its own `forward`
+    _layout: Layout | Literal[UnknownLayout.UNSEEN] = _FIRST  # of its input
+    # What happened so far.
+    uses: list[Use] = field(default_factory=list)
+    idle: bool = False  # layers run by their own code, as inside a part's computation
     _calls: dict[Hashable, int] = field(default_factory=dict)
-    _layout: Layout = _FIRST
+    _path: Tensor | None = None
+
+    shapes_only: ClassVar[bool] = False
+    """Whether this is a pass for shapes only."""
+    holds_inputs: ClassVar[bool] = False
+    """Whether the tape itself holds inputs until the backward pass."""
 
     def run_layer(
         self, index: int, name: str, module: nn.Module, rule: Rule, original: Rule, args: Any, kwargs: Any
@@ -128,13 +128,14 @@ class Tape:
             return original(*args, **kwargs)
         # Find out where the layer's input has its samples; an input that no sample owns is not recorded.
         outer = self.index, self.name, self._layout, self.original
-        if index in self.layouts:  # a fallback leaf asks for each of its tensors instead
-            layout = self._next_layout(index, name)
+        inputs = self.layouts.inputs
+        if index in inputs:  # a fallback leaf asks for each of its tensors instead
+            layout = self._next_call(inputs, index, name)
             if layout is None:
-                return self._run_shared(original, args, kwargs)
+                return original(*args, **kwargs)
             self._layout = layout
         else:
-            self._layout = _UNSEEN
+            self._layout = UnknownLayout.UNSEEN
         # The rule sees this layer's name and layout on the tape; those of the layer around it are put back after it.
         self.index, self.name, self.original = index, name, original
         try:
@@ -147,14 +148,6 @@ class Tape:
         self.uses.clear()
         self.follower = self._path = None
 
-    def _run_shared(self, original: Rule, args: Any, kwargs: Any) -> Any:
-        """Runs a layer whose input no sample owns by its own code."""
-        outer, self.in_shared_layer = self.in_shared_layer, True
-        try:
-            return original(*args, **kwargs)
-        finally:
-            self.in_shared_layer = outer
-
     @property
     def path(self) -> Tensor:
         """A leaf to which gradients can flow where a layer's input has none; made when first asked for."""
@@ -162,28 +155,14 @@ class Tape:
             self._path = torch.zeros((), requires_grad=True)
         return self._path
 
-    @property
-    def shapes_only(self) -> bool:
-        """Whether this is a pass for shapes only."""
-        return self.mode is Mode.SHAPES
-
-    @property
-    def keeps_inputs_only(self) -> bool:
-        """Whether the tape holds inputs, and nothing else, until the backward pass."""
-        return self.mode is Mode.KEEP and not self.outputs
-
     def has_one_row_per_sample(self, module: nn.Module, rule: Rule) -> bool:
         """Returns whether a layer is run by that rule on inputs with one row per sample, in the first dimension."""
-        position, found = self.rules.get(id(module), (-1, None))
-        return found is rule and tuple(self.layouts.get(position, ())) == _ROW_EACH
+        position, found = self.rules.get(id(module), (OUTSIDE, None))
+        return found is rule and tuple(self.layouts.inputs.get(position, ())) == _ROW_EACH
 
-    def lookup_layout(self, key: Hashable) -> Layout | None:
-        """Returns what is known of a tensor by its key; None means that it has no samples."""
-        return self._next_layout(key, self.name)
-
-    def shared_operation(self, key: Hashable, name: str) -> SharedOperation:
+    def shared_operation(self, key: OperationKey, name: str) -> SharedOperation:
         """Returns what is known of an operation on shared tensors; raises where the first batch had another."""
-        found: SharedOperation = self._next_layout(key, self.name)  # type: ignore[assignment]
+        found = self._next_call(self.layouts.operations, key, self.name)
         if found.name != name:
             raise make_unseen_refusal(self.name)
         return found
@@ -193,18 +172,18 @@ class Tape:
         if layout.dim >= x.dim() or x.shape[layout.dim] != self.size * layout.rows:
             raise make_other_length_refusal(self.name, x.dim())
 
-    def _next_layout(self, key: Hashable, name: str) -> Layout | None:
-        """Returns the layout of this call of a layer, and counts the call where calls differ."""
-        layouts = self.layouts.get(key, ())
-        if len(layouts) == 1:
-            return layouts[0]  # type: ignore[return-value]
-        if not layouts:
+    def _next_call(self, known: Mapping[_Key, Sequence[_Known]], key: _Key, name: str) -> _Known:
+        """Returns what is known of this call of a layer, and counts the call where calls differ."""
+        calls = known.get(key, ())
+        if len(calls) == 1:
+            return calls[0]
+        if not calls:
             raise make_unseen_refusal(name)
         call = self._calls.get(key, 0)
         self._calls[key] = call + 1
-        if call >= len(layouts):
+        if call >= len(calls):
             raise make_unseen_refusal(name)
-        return layouts[call]  # type: ignore[return-value]
+        return calls[call]
 
     def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
         """Returns the dimension of x that counts samples; rules call it once per use, and never guess it from sizes.
@@ -212,11 +191,8 @@ class Tape:
         `only` is the dimension that the rule can do with, if there is only one. `several` says whether a sample may
         have several rows there.
         """
-        if self.mode is Mode.SHAPES:
-            self.shapes.append((self.index, x.shape))
-            return 0
         layout = self._layout
-        if layout is _UNSEEN:
+        if layout is UnknownLayout.UNSEEN:
             raise make_unseen_refusal(self.name)
         self.check_length(x, layout)
         if (only is not None and layout.dim != only) or (layout.rows != 1 and (layout.dim or not several)):
@@ -226,13 +202,9 @@ class Tape:
             )
         return layout.dim
 
-    def find_argument_layout(self, which: tuple[Hashable, ...], x: Tensor) -> Layout | None:
+    def find_argument_layout(self, which: tuple[str, int], x: Tensor) -> Layout | None:
         """Returns the layout of one of several tensors a layer takes or returns; None if all samples share it."""
-        key = (self.index, *which)
-        if self.mode is Mode.SHAPES:
-            self.shapes.append((key, x.shape))
-            return Layout(0)
-        layout = self._next_layout(key, self.name)
+        layout = self._next_call(self.layouts.arguments, (self.index, *which), self.name)
         if layout is not None:
             self.check_length(x, layout)
         return layout
@@ -264,47 +236,119 @@ class Tape:
         sample, if they are not those of the input. `product`: how ⟨g_i, θ⟩ follows from y. `more`: the bytes of outputs
         before y, in a use that stands for several layers.
         """
-        if self.mode is Mode.SHAPES:
-            if y.grad_fn is not None:
-                self.places.add(y.grad_fn)
-            return y
-        each = self._layout.rows if rows is None else rows
-        if self.mode is Mode.KEEP:
-            # Saved tensors that are rerouted mean activation checkpointing, which would run the layer again; the engine
-            # has to go in two passes then.
-            rerouted = torch._C._autograd._top_saved_tensors_default_hooks(True)
-            if rerouted is not None and not are_our_hooks(rerouted):
-                raise Checkpointed
-            # Make sure that a gradient reaches y, and note inputs with their versions, so that a change is noticed.
-            if not y.requires_grad:
-                y = _WithPath.apply(y, self.path)  # type: ignore[no-untyped-call]
-            held = tuple([t.detach() for t in saved])
-            versions = tuple([t._version for t in held])
-            inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
-            # Keep the place of y in the graph. The output itself is held only if its product with the gradient is
-            # wanted and cheaper than one with the parameters.
-            node = y.grad_fn  # nodes of torch's own are theirs to keep; others take more
-            own = node is None or isinstance(node, torch._C._FunctionBase)
-            edge = get_gradient_edge(y) if node is None or own else GradientEdge(node, y.output_nr)
-            use = Use(self.name, edge, held, versions, parts, each, y.nbytes + more, inside)
-            if (
-                self.outputs
-                and product is not None
-                and y.dtype in _EXACT
-                and product.is_cheaper(y.numel() // self.size)
-            ):
-                use.output, use.version, use.product = y.detach(), y._version, product
-            self.uses.append(use)
-            return y
-        # HAND_OVER: the use is handed over during the backward pass, with the tensors that autograd saved.
-        use = Use(self.name, get_gradient_edge(self.path), (), (), parts, each)
-        if not self.closed:  # a checkpoint's second forward only provides saved tensors
+        raise NotImplementedError
+
+
+class KeepingTape(Tape):
+    """Holds inputs, and outputs if asked, until the backward pass is over."""
+
+    holds_inputs = True
+
+    def record(
+        self,
+        y: Tensor,
+        saved: tuple[Tensor, ...],
+        parts: Parts,
+        *,
+        rows: int | None = None,
+        product: ParameterProduct | None = None,
+        more: int = 0,
+    ) -> Tensor:
+        """Keeps a use with its inputs and the place of y in the graph."""
+        if rows is None:
+            layout = self._layout
+            if layout is UnknownLayout.UNSEEN:
+                raise make_unasked_refusal(self.name)
+            rows = layout.rows
+        # Saved tensors that are rerouted mean activation checkpointing, which would run the layer again; the engine has
+        # to go in two passes then.
+        rerouted = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if rerouted is not None and not are_our_hooks(rerouted):
+            raise Checkpointed
+        # Make sure that a gradient reaches y, and note inputs with their versions, so that a change is noticed.
+        if not y.requires_grad:
+            y = _WithPath.apply(y, self.path)  # type: ignore[no-untyped-call]
+        held = tuple([t.detach() for t in saved])
+        versions = tuple([t._version for t in held])
+        inside = any([t.requires_grad for t in saved])  # noqa: C419 — a generator costs more
+        # Keep the place of y in the graph. The output itself is held only if its product with the gradient is wanted and
+        # cheaper than one with the parameters.
+        node = y.grad_fn  # nodes of torch's own are theirs to keep; others take more
+        own = node is None or isinstance(node, torch._C._FunctionBase)
+        edge = get_gradient_edge(y) if node is None or own else GradientEdge(node, y.output_nr)
+        use = Use(self.name, edge, held, versions, parts, rows, y.nbytes + more, inside)
+        if self.outputs and product is not None and y.dtype in _EXACT and product.is_cheaper(y.numel() // self.size):
+            use.output, use.version, use.product = y.detach(), y._version, product
+        self.uses.append(use)
+        return y
+
+
+@dataclass
+class HandOverTape(Tape):
+    """Hands each use to a sink during the backward pass, with the tensors that autograd saved for it."""
+
+    sink: Callable[[Use, Tensor], None] | None = None
+    closed: bool = False  # the forward pass is over: a checkpoint's second forward only provides saved tensors
+
+    def record(
+        self,
+        y: Tensor,
+        saved: tuple[Tensor, ...],
+        parts: Parts,
+        *,
+        rows: int | None = None,
+        product: ParameterProduct | None = None,
+        more: int = 0,
+    ) -> Tensor:
+        """Puts a node behind y that hands the use over when the backward pass reaches it."""
+        if rows is None:
+            layout = self._layout
+            if layout is UnknownLayout.UNSEEN:
+                raise make_unasked_refusal(self.name)
+            rows = layout.rows
+        use = Use(self.name, get_gradient_edge(self.path), (), (), parts, rows)
+        if not self.closed:
             self.uses.append(use)
 
         def sink(tensors: tuple[Tensor, ...], g: Tensor) -> None:
             """Hands a use with its saved tensors to the tape's sink."""
             if self.sink is not None:
-                self.sink(Use(use.name, use.edge, tensors, tuple(t._version for t in tensors), parts, each), g)
+                self.sink(Use(use.name, use.edge, tensors, tuple(t._version for t in tensors), parts, use.rows), g)
 
         out: Tensor = _HandOver.apply(y, self.path, sink, *[t.detach() for t in saved])  # type: ignore[no-untyped-call]
         return out
+
+
+@dataclass
+class ShapesTape(Tape):
+    """Logs the shapes of what layers take and return, and records nothing."""
+
+    shapes: list[tuple[int | ArgumentKey, torch.Size]] = field(default_factory=list)  # in the order of the calls
+    places: set[Any] = field(default_factory=set)  # the graph's nodes at which layers would be recorded
+
+    shapes_only = True
+
+    def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
+        """Logs the shape of a layer's input."""
+        self.shapes.append((self.index, x.shape))
+        return 0
+
+    def find_argument_layout(self, which: tuple[str, int], x: Tensor) -> Layout | None:
+        """Logs the shape of one of several tensors of a layer."""
+        self.shapes.append(((self.index, *which), x.shape))
+        return _FIRST
+
+    def record(
+        self,
+        y: Tensor,
+        saved: tuple[Tensor, ...],
+        parts: Parts,
+        *,
+        rows: int | None = None,
+        product: ParameterProduct | None = None,
+        more: int = 0,
+    ) -> Tensor:
+        """Notes the place of y in the graph."""
+        if y.grad_fn is not None:
+            self.places.add(y.grad_fn)
+        return y
