@@ -52,6 +52,7 @@ from sordino.lots.privacy_units import UnitLoader
 from sordino.per_sample.captured_backend import Captured
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import Backend
+from sordino.reduced_precision import read_matmul_precision
 from sordino.refusal import Refusal
 from sordino.release.exact_sums import MOST_RECORDS
 from sordino.rng.streams import Rng
@@ -351,13 +352,13 @@ def _rounding_environment() -> dict[str, Any]:
         for name, value in environment.current_environment().items()
         if name != "processor"
     }
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
     switches = {
         "default dtype": torch.get_default_dtype(),
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
-        "autocast dtype": (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),
+        "float32 matmul precision": read_matmul_precision(),
+        "autocast": [torch.is_autocast_enabled(kind) for kind in kinds],
+        "autocast dtype": [torch.get_autocast_dtype(kind) for kind in kinds],
         "mkldnn": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
-        "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32),
     }
     return {**known, **{f"torch: {name}": value for name, value in switches.items()}}

@@ -1,4 +1,4 @@
-"""The environment of a run: the code, libraries, processor and threads that decide its last bit.
+"""The environment of a run: the code, libraries, processor, device, threads and switches that decide its last bit.
 
 Privacy: a crashed run is replayed with the same noise only where every bit will come out the same. Anywhere else the
 steps that may have been released are charged and left out.
@@ -20,6 +20,8 @@ import torch
 import sordino
 from sordino.kernels import build
 from sordino.kernels.processor import instruction_set, processor_name
+from sordino.reduced_precision import describe_precision_switches
+from sordino.rng.device_generators import device_generators
 
 Environment: TypeAlias = dict[str, str | int]
 
@@ -37,7 +39,46 @@ def current_environment(extra: Mapping[str, str] | None = None) -> Environment:
         "processor": processor_name(),
         "instructions": instruction_set(),
         "threads": torch.get_num_threads(),
+        "precision": describe_precision_switches(),
+        "deterministic": describe_determinism(),
+        **_describe_accelerator(),
     }
+
+
+def describe_determinism() -> str:
+    """Returns in words PyTorch's switches for sums in a fixed order."""
+    algorithms = "off"
+    if torch.are_deterministic_algorithms_enabled():
+        algorithms = "warnings" if torch.is_deterministic_algorithms_warn_only_enabled() else "on"
+    workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    timed = "timed" if torch.backends.cudnn.benchmark else "not timed"
+    return f"algorithms {algorithms}, cuDNN {timed}" + (f", CUBLAS_WORKSPACE_CONFIG={workspace}" if workspace else "")
+
+
+def find_nondeterminism(device: torch.device) -> str:
+    """Returns why computations on a device may not come out the same twice; empty if they do, as on the CPU.
+
+    Devices add up gradients of embeddings, convolutions and the like by atomic additions, in an order that differs each
+    time, unless deterministic algorithms are asked for.
+    """
+    if device.type == "cpu":
+        return ""
+    if not torch.are_deterministic_algorithms_enabled() or torch.is_deterministic_algorithms_warn_only_enabled():
+        return f"sums on {device} have no fixed order: torch.use_deterministic_algorithms(True) was not called"
+    if torch.backends.cudnn.benchmark:
+        return f"a stopwatch chooses the algorithms on {device}: torch.backends.cudnn.benchmark is on"
+    return ""
+
+
+def _describe_accelerator() -> Environment:
+    """Returns the accelerator's name and libraries if this process uses one; nothing otherwise."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or not device_generators():
+        return {}
+    module = torch.get_device_module(accelerator)
+    name = module.get_device_name() if hasattr(module, "get_device_name") else accelerator.type
+    cudnn = torch.backends.cudnn.version() if accelerator.type == "cuda" else None
+    return {"device": str(name), "device libraries": f"CUDA {torch.version.cuda}, cuDNN {cudnn}"}
 
 
 @cache

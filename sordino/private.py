@@ -587,7 +587,12 @@ class Private:
         # Everything that may be refused comes before the first change.
         refuse_unknown_format(state)
         streams, memory = open_saved_state(
-            state, replay, self._noise_key, measures=self._backend_measures(), by_shapes=self._by_shapes
+            state,
+            replay,
+            self._noise_key,
+            device=next((p.device for p in self._model.parameters()), torch.device("cpu")),
+            measures=self._backend_measures(),
+            by_shapes=self._by_shapes,
         )
         self._ledger.load_state_dict(state["ledger"])
         self._ledger_section = state["page"]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sordino import environment
 from sordino.noise_key import NoiseKey, read_secret
 from sordino.refusal import Refusal
@@ -78,6 +80,7 @@ def open_saved_state(
     replay: Replay | None,
     own_key: Callable[[], NoiseKey],
     *,
+    device: torch.device,
     measures: bool,
     by_shapes: bool,
 ) -> tuple[tuple[Rng, Rng, Rng] | None, Any]:
@@ -87,6 +90,7 @@ def open_saved_state(
         state: what `Private.state_dict` returned.
         replay: the permission to use its noise again; None for a run that goes on with a new key.
         own_key: returns the key of the run that loads the state, for a replay that brings none.
+        device: where the model of that run is.
         measures: whether the backend of that run still measures which formulas are fastest.
         by_shapes: whether that run chooses formulas and batch sizes by shapes alone.
 
@@ -97,7 +101,8 @@ def open_saved_state(
     Raises:
         WrongKey: if the secret of the replay is not that of the state.
         Refusal: if the replay could come to other bits, because the run chose by a stopwatch after the state, or because
-            code, libraries, processor or threads are others.
+            code, libraries, processor, device, threads or switches of precision are others, or because sums on a device
+            have no fixed order.
 
     """
     has_key_inside = state["format"] == _FORMAT_WITH_KEY
@@ -120,6 +125,13 @@ def open_saved_state(
     # A replay is allowed only where every bit comes out the same.
     if not is_repeatable and not replay.entered:
         raise Refusal(_NOT_REPEATABLE)
+    disorder = environment.find_nondeterminism(device)
+    if disorder and not replay.entered:
+        raise Refusal(
+            f"{disorder}.\n"
+            "A replay may come to another sum, and then one noise hides two sums.\n"
+            "Save and replay under torch.use_deterministic_algorithms(True), or load the state without replay=."
+        )
     difference = environment.describe_difference(state.get("environment") or {}, environment.current_environment())
     if difference and not has_key_inside and not replay.entered:
         raise Refusal(

@@ -9,7 +9,7 @@ import sordino as sd
 from sordino.ledger.claims import Guarantee
 from sordino.per_sample import Captured
 from sordino.per_sample.formulas.gradient_part import PlainArithmetic, full_precision
-from sordino.per_sample.formulas.reduced_precision import FullPrecisionProducts
+from sordino.reduced_precision import FullPrecisionProducts
 from tests.device.simulated import move, start
 from tests.device.zoo import ZOO
 

@@ -37,7 +37,7 @@ from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import find_changes
 from sordino.app.runs.write_ahead import WriteAheadLedger, parameter_digest
 from sordino.distributed.process_group import new_rng
-from sordino.environment import current_environment, describe_difference
+from sordino.environment import current_environment, describe_difference, find_nondeterminism
 from sordino.events import NonPrivate
 from sordino.ledger.claims import Claim, Guarantee
 from sordino.ledger.ledger import Ledger
@@ -246,6 +246,7 @@ class Training:
                     describe_difference(
                         self.write_ahead_ledger.environment, current_environment(self.run_ranks.environment)
                     ),
+                    find_nondeterminism(next(self.model.parameters()).device),
                     adjusted,
                     branched,
                 ),

@@ -25,9 +25,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sordino.per_sample.formulas.reduced_precision import FullPrecisionProducts
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.row_arithmetic import vanished_squares
+from sordino.reduced_precision import FullPrecisionProducts
 from sordino.release.vectors import accumulation_dtype
 
 CANCELLED = 64.0

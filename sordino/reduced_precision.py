@@ -23,6 +23,8 @@ _REDUCTIONS: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = (
     ),
 )
 _EXACT = "ieee"
+_NAMED = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul"), ("mkldnn", "conv"))
+"""Switches that decide how products are rounded, by library and operation."""
 
 
 def _read(library: str, operation: str) -> str:
@@ -55,7 +57,7 @@ class FullPrecisionProducts:
         if self._matmul != _EXACT:
             # `set_float32_matmul_precision` is an older switch of the same thing. The two must agree, or PyTorch raises;
             # the older writes the newer ones, of the CPU's library too.
-            self._older, self._mkldnn = _read_older_switch(), _read("mkldnn", "matmul")
+            self._older, self._mkldnn = read_matmul_precision(), _read("mkldnn", "matmul")
             if self._older is not None:
                 torch._C._set_float32_matmul_precision("highest")
             _write("cuda", "matmul", _EXACT)
@@ -75,9 +77,16 @@ class FullPrecisionProducts:
             _write("cuda", "matmul", self._matmul)
 
 
-def _read_older_switch() -> str | None:
+def read_matmul_precision() -> str | None:
     """Returns what `torch.set_float32_matmul_precision` says, or None where it was overruled by the newer switches."""
     try:
         return str(torch._C._get_float32_matmul_precision())
     except RuntimeError:
         return None
+
+
+def describe_precision_switches() -> str:
+    """Returns in words the switches that decide how products are rounded, for the record of a run's environment."""
+    switches = {f"{library} {operation}": _read(library, operation) for library, operation in _NAMED}
+    switches["half-precision sums"] = str([read() for read, _ in _REDUCTIONS])
+    return ", ".join(f"{name} {value}" for name, value in switches.items())
