@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import statistics
 
 import pytest
 import safetensors.torch
@@ -9,7 +10,7 @@ import torch
 
 import sordino as sd
 from sordino.app.cli.main import main
-from sordino.app.report.compare_runs import compare_runs
+from sordino.app.report.compare_runs import _curves_of, compare_runs, write
 from sordino.app.report.difference import Amounts
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 
@@ -23,6 +24,37 @@ def runs(tmp_path_factory):
     sd.fit("spiral", epsilon=3.0, method="automatic", out=folder / "automatic", **setting)
     sd.fit("spiral", non_private=True, init_seed=7, out=folder / "elsewhere", **setting)
     return folder
+
+
+def test_several_seeds_are_one_run_with_a_band_and_its_method_in_the_legend(runs, tmp_path, capsys):
+    folder = tmp_path / "three"
+    flags = ["--steps", "8", "--records", "300", "--evaluate-every", "4", "--method", "automatic", "--epsilon", "3"]
+    assert main(["train", "spiral", "--seeds", "3", "--out", str(folder), "--no-report", "--json", *flags]) == 0
+    found = compare_runs([runs / "one", folder])
+    assert found.labels == ("one", "three")
+    assert [len(seeds) for seeds in found.seeds] == [1, 3]
+    # By an oracle that reads the files plainly.
+    last = [json.loads((folder / f"seed-{k}" / "metrics.jsonl").read_text().splitlines()[-1]) for k in range(3)]
+    accuracies = [row["test_accuracy"] for row in last]
+    row = found.rows()[1]
+    assert row["seeds"] == 3
+    assert row["test_accuracy"] == pytest.approx(statistics.fmean(accuracies))
+    assert row["accuracy_deviation"] == pytest.approx(statistics.stdev(accuracies))
+    lines = _curves_of(found)[0][0]
+    assert lines[1].label == "three: automatic, 3 seeds"
+    assert lines[1].high[-1] - lines[1].low[-1] == pytest.approx(200 * statistics.stdev(accuracies))
+    assert not lines[0].low
+    write(found, tmp_path / "page.html")
+    assert "3 seeds" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_without_a_guarantee_has_hollow_marks(runs):
+    lines = _curves_of(compare_runs([runs / "one", runs / "elsewhere"]))[0][0]
+    assert [line.hollow for line in lines] == [False, True]
+    assert [label for _, label, _, _ in _curves_of(compare_runs([runs / "one", runs / "again"]))] == [
+        "test accuracy, %",
+        "test loss",
+    ]
 
 
 def flat(path):

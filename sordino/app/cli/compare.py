@@ -15,7 +15,8 @@ class Command:
     """Compare runs: claim, accuracy, loss, time, where each begins to differ from the first. Runs with --trace say more."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Two or more run directories; the first is the reference."""
+    """Two or more run directories, or folders of `sordino train --seeds`, which are drawn as means with their spread; the
+    first is the reference."""
     out: Path | None = None
     """Write a page there (NAME.html), and a picture beside it (NAME.png)."""
     accuracy: float = 0.01
@@ -57,6 +58,13 @@ class Command:
         return 0
 
 
+def _with_deviation(value: object, deviation: object, form: str) -> str:
+    """Returns a number in a form, with its standard deviation over seeds if it has one."""
+    if not isinstance(value, float):
+        return "–"
+    return form.format(value) + (f" ± {form.format(deviation)}" if isinstance(deviation, float) else "")
+
+
 def _print_table(rows: list[dict[str, object]]) -> None:
     """Prints the table of runs, as wide as the terminal, or as wide as needed in a pipe."""
     from rich.console import Console
@@ -71,8 +79,8 @@ def _print_table(rows: list[dict[str, object]]) -> None:
             str(row["name"]),
             str(row["method"]),
             f"ε = {row['epsilon']} at δ = {row['delta']:g}" if row["epsilon"] else f"no guarantee: {row['reason']}",
-            f"{accuracy:.2%}" if isinstance(accuracy, float) else "–",
-            f"{loss:.4g}" if isinstance(loss, float) else "–",
+            _with_deviation(accuracy, row["accuracy_deviation"], "{:.2%}"),
+            _with_deviation(loss, row["loss_deviation"], "{:.4g}"),
             f"{row['steps']:,}",
             f"{seconds:.1f}" if isinstance(seconds, float) else "–",
         )

@@ -6,6 +6,7 @@ claim of each covers that run alone. The table says so.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from sordino.app.report.templates import template_environment
 from sordino.app.runs import atomic_files
 from sordino.app.runs.directory import Row
 from sordino.app.runs.recipe import PLAIN, describe_gradient
+from sordino.app.runs.several_seeds import SUMMARY, Spread
 from sordino.ledger import claims
 from sordino.ledger.claims import round_up
 
@@ -38,10 +40,12 @@ class Comparison:
     labels: tuple[str, ...]
     differences: tuple[Difference, ...]
     amounts: Amounts
+    seeds: tuple[tuple[Evidence, ...], ...] = ()
+    """For each run all seeds of it, where a folder of `sordino train --seeds` was given; else the run alone."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns one table row for each run."""
-        return [_row_of(label, run) for label, run in zip(self.labels, self.runs, strict=True)]
+        return [_row_of(label, seeds) for label, seeds in zip(self.labels, self.seeds, strict=True)]
 
     def table(self) -> dict[str, Any]:
         """Returns the comparison as JSON holds it."""
@@ -58,14 +62,26 @@ class Comparison:
 
 
 def compare_runs(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Comparison:
-    """Reads the runs and finds where they begin to differ."""
+    """Reads the runs and finds where they begin to differ.
+
+    A folder that `sordino train --seeds` made stands for one run: curves are means over its seeds, and where it differs
+    from the others is said of its first seed.
+    """
     if len(folders) < 2:
         raise ValueError(f"{len(folders)} run given: need two or more to compare")
-    runs = tuple(read(folder) for folder in folders)
+    seeds = tuple(_read_seeds(Path(folder)) for folder in folders)
+    runs = tuple(several[0] for several in seeds)
     used = Amounts() if amounts is None else amounts
-    return Comparison(
-        runs, _unique_labels(runs), tuple(find_difference(runs[0], other, used) for other in runs[1:]), used
-    )
+    differences = tuple(find_difference(runs[0], other, used) for other in runs[1:])
+    return Comparison(runs, _unique_labels(folders), differences, used, seeds)
+
+
+def _read_seeds(folder: Path) -> tuple[Evidence, ...]:
+    """Returns the run of a folder, or all runs of a folder of several seeds, in their order."""
+    several = [path for path in folder.glob("seed-*") if path.is_dir()]
+    if not several or not (folder / SUMMARY).is_file():
+        return (read(folder),)
+    return tuple(read(path) for path in sorted(several, key=lambda path: int(path.name.removeprefix("seed-"))))
 
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
@@ -97,9 +113,9 @@ def _curves_of(comparison: Comparison) -> list[Curves]:
 
     def lines_of(value_of: Callable[[Row], float | None]) -> list[Line]:
         return [
-            Line(label, [row.step for row in run.rows], [float(value_of(row) or 0.0) for row in run.rows], number)
-            for number, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True))
-            if run.rows and all(value_of(row) is not None for row in run.rows)
+            _mean_line(f"{label}: {_describe_method(seeds[0])}", seeds, value_of, number)
+            for number, (label, seeds) in enumerate(zip(comparison.labels, comparison.seeds, strict=True))
+            if all(run.rows and all(value_of(row) is not None for row in run.rows) for run in seeds)
         ]
 
     def first_step(steps: Iterable[int | None]) -> int | None:
@@ -112,6 +128,23 @@ def _curves_of(comparison: Comparison) -> list[Curves]:
     )
     first_difference = first_step(one.loss_step for one in comparison.differences)
     return [*accuracy_curves, (lines_of(lambda row: row.test_loss), "test loss", "Test loss", first_difference)]
+
+
+def _mean_line(label: str, seeds: Sequence[Evidence], value_of: Callable[[Row], float | None], number: int) -> Line:
+    """Returns the mean of a number over seeds against steps, with one standard deviation as a band."""
+    evaluations = min(len(run.rows) for run in seeds)
+    values = [[float(value_of(run.rows[k]) or 0.0) for run in seeds] for k in range(evaluations)]
+    means = [statistics.fmean(one) for one in values]
+    spread = [statistics.stdev(one) for one in values] if len(seeds) > 1 else []
+    return Line(
+        label if len(seeds) == 1 else f"{label}, {len(seeds)} seeds",
+        [row.step for row in seeds[0].rows[:evaluations]],
+        means,
+        number,
+        low=[mean - deviation for mean, deviation in zip(means, spread, strict=False)],
+        high=[mean + deviation for mean, deviation in zip(means, spread, strict=False)],
+        hollow=any(run.guarantee is None for run in seeds),
+    )
 
 
 def _draw_figures(comparison: Comparison) -> list[tuple[str, str]]:
@@ -134,7 +167,11 @@ def _draw_figures(comparison: Comparison) -> list[tuple[str, str]]:
     ]
     (lines, label, name, _), *_ = _curves_of(comparison)
     # Against ε only runs with a guarantee are drawn, because the others have no ε.
-    spent = [[row.epsilon for row in run.rows] if run.guarantee else [None] for run in comparison.runs]
+    # Every seed spends the same ε at the same step.
+    spent = [
+        [row.epsilon for row in seeds[0].rows[: min(len(run.rows) for run in seeds)]] if seeds[0].guarantee else [None]
+        for seeds in comparison.seeds
+    ]
     private = [
         replace(line, x=[float(value) for value in spent[line.look] if value is not None])
         for line in lines
@@ -212,17 +249,23 @@ def _word_first_step(what: str, amount: str, step: int | None) -> str:
     return f"{what} differ by more than {amount} {where}"
 
 
-def _row_of(label: str, run: Evidence) -> dict[str, Any]:
-    """Returns the table row of a run; without a guarantee it has a reason and no ε."""
+def _row_of(label: str, seeds: Sequence[Evidence]) -> dict[str, Any]:
+    """Returns the table row of a run; without a guarantee it has a reason and no ε. Of several seeds it has means."""
+    run = seeds[0]
     guarantee, last = run.guarantee, run.last
+    accuracy = Spread.of_values([None if one.last is None else one.last.test_accuracy for one in seeds])
+    loss = Spread.of_values([None if one.last is None else one.last.test_loss for one in seeds])
     return {
         "name": label,
         "method": _describe_method(run),
         "epsilon": round_up(guarantee.epsilon) if guarantee else None,
         "delta": guarantee.delta if guarantee else None,
         "reason": None if guarantee else getattr(run.claim, "reason", ""),
-        "test_accuracy": None if last is None else last.test_accuracy,
-        "test_loss": None if last is None else last.test_loss,
+        "test_accuracy": None if accuracy is None else accuracy.mean,
+        "accuracy_deviation": None if accuracy is None else accuracy.deviation,
+        "test_loss": None if loss is None else loss.mean,
+        "loss_deviation": None if loss is None else loss.deviation,
+        "seeds": len(seeds),
         "steps": run.steps,
         "seconds": None if last is None else last.seconds,
         "status": run.status,
@@ -237,10 +280,11 @@ def _describe_method(run: Evidence) -> str:
     return "non-private" if said == PLAIN else f"non-private, {said}"
 
 
-def _unique_labels(runs: Sequence[Evidence]) -> tuple[str, ...]:
+def _unique_labels(folders: Sequence[str | Path]) -> tuple[str, ...]:
     """Returns the folder names, made unique where two are equal."""
-    names = [run.name for run in runs]
+    paths = [Path(folder).resolve() for folder in folders]
+    names = [path.name for path in paths]
     return tuple(
-        name if names.count(name) == 1 else f"{run.folder.resolve().parent.name}/{name} ({number})"
-        for number, (name, run) in enumerate(zip(names, runs, strict=True), 1)
+        name if names.count(name) == 1 else f"{path.parent.name}/{name} ({number})"
+        for number, (name, path) in enumerate(zip(names, paths, strict=True), 1)
     )

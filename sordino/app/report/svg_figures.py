@@ -60,6 +60,11 @@ class Line:
     y: Sequence[float]
     look: int = 0
     """Which of the colours and dashes."""
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    """The spread over seeds, as long as y or empty."""
+    hollow: bool = False
+    """Whether the marks are hollow, because there is no guarantee."""
 
 
 @contextmanager
@@ -186,7 +191,12 @@ def _plot_lines(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence
     """Draws lines in the colours and dashes of their numbers."""
     for line in lines:
         look = {"color": colours[line.look % len(colours)], "linestyle": DASHES[line.look % len(DASHES)]}
-        axes.plot(line.x, line.y, marker="o" if len(line.x) <= 40 else None, markersize=3.5, label=line.label, **look)
+        marks = {"marker": "o" if len(line.x) <= 40 or line.hollow else None, "markersize": 3.5}
+        if line.hollow:
+            marks |= {"markerfacecolor": CARD, "markevery": max(1, len(line.x) // 40)}
+        axes.plot(line.x, line.y, label=line.label, **marks, **look)
+        if line.low and line.high:
+            axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.16, linewidth=0)
     axes.set_ylabel(ylabel)
 
 
