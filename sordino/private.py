@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino import environment
+from sordino import environment, validate
 from sordino.accounting import PLD, Accountant
 from sordino.clipping.clipping_rule import State
 from sordino.distributed.row_shard import gather_nested
@@ -586,6 +586,8 @@ class Private:
         """Loads a state where it is known what was drawn since: nothing, or what a write-ahead ledger says."""
         # Everything that may be refused comes before the first change.
         refuse_unknown_format(state)
+        if replay is not None:
+            validate.instance("replay", replay, Replay, "sd.Replay(because=...)")
         streams, memory = open_saved_state(
             state,
             replay,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sordino import environment
+from sordino import environment, validate
 from sordino.noise_key import NoiseKey, read_secret
 from sordino.refusal import Refusal
 from sordino.rng.streams import Rng
@@ -68,7 +68,8 @@ class Replay:
 
 
 def refuse_unknown_format(state: Mapping[str, Any]) -> None:
-    """Raises ValueError for a state that no version from 0.2 on has saved."""
+    """Raises an error for a state that no version from 0.2 on has saved."""
+    validate.instance("state", state, Mapping, "a state, as Private.state_dict() returns it")
     if state.get("format") not in (SAVED_FORMAT, _FORMAT_WITH_KEY):
         raise ValueError(
             f"state of format {state.get('format')!r}: need {SAVED_FORMAT}, as saved by Private.state_dict()"

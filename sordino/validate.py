@@ -1,4 +1,4 @@
-"""Validates numbers that a user hands in.
+"""Validates the arguments that a user hands in: numbers, and things that can do what is asked of them.
 
 Every message says what was given, what is needed and what to do.
 
@@ -8,8 +8,10 @@ Nothing here ever sees a private value: the messages quote public parameters onl
 from __future__ import annotations
 
 import math
+import reprlib
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 
 def number(name: str, value: object) -> float:
@@ -81,3 +83,70 @@ def count(name: str, value: object, *, least: int = 1) -> int:
     if result < least:
         raise ValueError(f"{name}={result}: must be >= {least}")
     return result
+
+
+def clipping_rule(name: str, value: Any) -> Any:
+    """Returns a clipping rule; refuses everything that cannot give weights to records."""
+    hint = f"; write sd.Flat({value!r}) for flat clipping" if type(value) in (int, float) else ""
+    return has_methods(name, value, ("init", "rule", "advance"), f"a clipping rule such as sd.Flat(1.0){hint}")
+
+
+def noise(name: str, value: Any) -> Any:
+    """Returns a kind of noise; refuses everything that cannot be added to a sum."""
+    hint = f"; write sd.Gaussian({value!r})" if type(value) in (int, float) else ""
+    return has_methods(
+        name, value, ("multiplier", "bound_for", "add_", "event"), f"noise such as sd.Gaussian(1.0){hint}"
+    )
+
+
+def query(name: str, value: Any) -> Any:
+    """Returns a query; refuses everything that cannot be asked of a lot."""
+    need = "a query such as sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))"
+    return has_methods(name, value, ("init", "__call__"), need)
+
+
+def sampler(name: str, value: Any) -> Any:
+    """Returns a sampler; refuses everything that cannot draw lots."""
+    return has_methods(name, value, ("size_is_public", "expected", "draws"), "a sampler such as sd.Poisson(0.01)")
+
+
+def has_methods(name: str, value: Any, methods: Sequence[str], need: str) -> Any:
+    """Returns a value that has all these methods and attributes; a class in place of an instance is refused too."""
+    if isinstance(value, type) or not all(hasattr(type(value), m) or hasattr(value, m) for m in methods):
+        given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {given}")
+    return value
+
+
+def instance(name: str, value: Any, kind: type | tuple[type, ...], need: str) -> Any:
+    """Returns a value of this kind; `need` says in words what is needed."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
+    return value
+
+
+def function(name: str, value: Any, need: str) -> Any:
+    """Returns something that can be called; `need` says in words what it must do."""
+    if not callable(value):
+        raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
+    return value
+
+
+def sequence(name: str, value: Any, need: str) -> list[Any]:
+    """Returns the elements of a list, tuple, array or other iterable; refuses text, which is iterable too."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
+    try:
+        return list(value)
+    except TypeError:  # an array or tensor without dimensions
+        raise TypeError(f"{name}={shorten(value)}: must be {need}; this has no elements to go through") from None
+
+
+def shorten(value: Any) -> str:
+    """Returns a value as text, in at most some sixty characters and on one line."""
+    try:
+        text = reprlib.repr(value)
+    except Exception:  # a repr of the user's own that fails must not hide what is wrong
+        text = f"<{type(value).__name__}>"
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -55,8 +55,11 @@ class Layerwise(Stateless):
     share: Share
 
     def __init__(self, bounds: Sequence[float] | Mapping[str, float], share: Share | None = None) -> None:
-        if isinstance(bounds, int | float | str) or not len(bounds):
-            raise ValueError(f"bounds={bounds!r}: need a bound per tensor, or a mapping from name beginnings to bounds")
+        need = "a bound per tensor, or a mapping from name beginnings to bounds"
+        if not isinstance(bounds, Mapping):
+            bounds = validate.sequence("bounds", bounds, need)
+        if not len(bounds):
+            raise ValueError(f"bounds={bounds!r}: need {need}")
         # Bounds by name keep their order, which is that of the groups.
         checked: Bounds
         if isinstance(bounds, Mapping):

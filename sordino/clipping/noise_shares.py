@@ -111,7 +111,8 @@ class Multipliers:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(validate.positive("multipliers", value) for value in self.values))
+        values = validate.sequence("values", self.values, "a noise multiplier for each group")
+        object.__setattr__(self, "values", tuple(validate.positive("multipliers", value) for value in values))
 
     @property
     def effective(self) -> float:

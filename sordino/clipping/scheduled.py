@@ -51,7 +51,11 @@ class Scheduled:
     def __post_init__(self) -> None:
         if not callable(self.schedule):
             raise TypeError(f"schedule={self.schedule!r}: must be a function of the step, such as schedules.Cosine")
-        self.bound_at(0)
+        try:
+            self.bound_at(0)
+        except (AttributeError, TypeError) as error:
+            given = validate.shorten(self.schedule)
+            raise TypeError(f"schedule={given}: schedule(0) must return a number ({error})") from None
 
     def bound_at(self, step: int) -> float:
         """Returns the bound at a step, counted from 0."""

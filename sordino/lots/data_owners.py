@@ -38,7 +38,9 @@ class Sites(Dataset[Any]):
     """
 
     def __init__(self, lengths: Sequence[int], held: Mapping[int, Any]) -> None:
-        self.lengths = tuple(validate.count("lengths", each) for each in lengths)
+        each_length = validate.sequence("lengths", lengths, "the number of records of each site")
+        self.lengths = tuple(validate.count("lengths", each) for each in each_length)
+        validate.instance("held", held, Mapping, "a mapping from the numbers of the sites held here to their datasets")
         self.held = dict(sorted(held.items()))
         self.ends = np.cumsum(self.lengths)
         for number, dataset in self.held.items():

@@ -85,6 +85,8 @@ class DrawRequest:
         given: AnyUnit | None = None,
     ) -> DrawRequest:
         """Returns the request, or raises Refusal, TypeError or ValueError if it cannot be met."""
+        if collate is not None:
+            validate.function("collate", collate, "a function from a list of records to a batch")
         # Data owners hold some records each, so nothing may be asked about all records at once.
         n = count_records(dataset)
         if isinstance(dataset, Sites) and (given is not None or isinstance(sampler, Informed)):

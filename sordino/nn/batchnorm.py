@@ -31,6 +31,7 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
     24
     """
     validate.count("groups", groups)
+    validate.instance("model", model, nn.Module, "a torch module")
     model = copy.deepcopy(model)
     if isinstance(model, _BATCH_NORMS):
         return _replace_norm("", model, groups)

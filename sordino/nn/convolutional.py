@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from sordino import validate
+from sordino.nn.mlp import check_shape
 
-def require_shape(given: Sequence[int], needed: Sequence[int | None], name: str) -> None:
+
+def require_shape(given: Sequence[int], needed: Sequence[int | None], name: str, classes: int = 1) -> None:
     """Refuses records of another shape than a network is made for; None stands for any number."""
+    given = check_shape(given)
+    validate.count("classes", classes)
     fits = len(given) == len(needed) and all(n in (None, g) for g, n in zip(given, needed, strict=True))
     if not fits:
         wanted = " × ".join("any" if n is None else str(n) for n in needed)
@@ -31,7 +36,7 @@ def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Modul
         26010
 
     """
-    require_shape(shape, (None, 28, 28), "mnist-cnn")
+    require_shape(shape, (None, 28, 28), "mnist-cnn", classes)
     return nn.Sequential(
         nn.Conv2d(shape[0], 16, 8, 2, padding=3),
         nn.ReLU(),
@@ -62,7 +67,7 @@ def cifar_net(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Modul
         131466
 
     """
-    require_shape(shape, (None, None, None), "cifar-net")
+    require_shape(shape, (None, None, None), "cifar-net", classes)
     widths = (32, 64, 64)
     layers: list[nn.Module] = []
     for inputs, outputs in zip((shape[0], *widths), widths, strict=False):

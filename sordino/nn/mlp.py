@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from sordino import validate
+
 _WIDTHS = (64, 64)
 
 
@@ -30,13 +32,21 @@ def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> 
     return make_layers(shape, classes, widths, nn.Tanh)
 
 
+def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of one record; refuses what is not a sequence of positive whole numbers."""
+    sizes = validate.sequence("shape", shape, "the shape of one record, such as (20,) or (1, 28, 28)")
+    return tuple(validate.count("shape", size) for size in sizes)
+
+
 def make_layers(
     shape: Sequence[int], classes: int, widths: Sequence[int], activation: Callable[[], nn.Module]
 ) -> nn.Sequential:
     """Returns linear layers of these widths with an activation after each, and a linear layer to the classes."""
     layers: list[nn.Module] = [nn.Flatten()]
-    inputs = math.prod(shape)
-    for width in widths:
+    inputs = math.prod(check_shape(shape))
+    classes = validate.count("classes", classes)
+    for width in validate.sequence("widths", widths, "the widths of the hidden layers"):
+        validate.count("widths", width)
         layers += [nn.Linear(inputs, width), activation()]
         inputs = width
     return nn.Sequential(*layers, nn.Linear(inputs, classes))

@@ -78,7 +78,7 @@ def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module
         11181642
 
     """
-    require_shape(shape, (None, None, None), "resnet18")
+    require_shape(shape, (None, None, None), "resnet18", classes)
     return ResNet18(shape[0], classes)
 
 
@@ -102,7 +102,7 @@ def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> n
         11181642
 
     """
-    require_shape(shape, (None, None, None), "resnet18-dropout")
+    require_shape(shape, (None, None, None), "resnet18-dropout", classes)
     return ResNet18(shape[0], classes, _DROPOUT)
 
 
@@ -140,7 +140,7 @@ def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
         2748890
 
     """
-    require_shape(shape, (None, None, None), "wrn16-4")
+    require_shape(shape, (None, None, None), "wrn16-4", classes)
     layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False)]
     inputs = 16
     for outputs, stride in ((64, 1), (128, 2), (256, 2)):

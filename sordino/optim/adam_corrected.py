@@ -51,6 +51,9 @@ class AdamCorrected(Optimizer):
         floor: float = 5e-8,
         weight_decay: float = 0.0,
     ) -> None:
+        betas = tuple(validate.sequence("betas", betas, "two numbers"))
+        if len(betas) != 2:
+            raise ValueError(f"betas={betas!r}: must be two numbers")
         for name, beta in zip(("betas[0]", "betas[1]"), betas, strict=True):
             if not 0 <= validate.number(name, beta) < 1:
                 raise ValueError(f"{name}={beta!r}: must lie in [0, 1)")
@@ -61,7 +64,11 @@ class AdamCorrected(Optimizer):
             "floor": validate.positive("floor", floor),
             "weight_decay": validate.non_negative("weight_decay", weight_decay),
         }
-        super().__init__(params, defaults)
+        need = "parameters, as model.parameters() gives them, or groups of them"
+        given = validate.sequence("params", params, need)
+        if not given or not all(isinstance(one, Tensor | dict) for one in given):
+            raise TypeError(f"params={validate.shorten(params)}: must be {need}")
+        super().__init__(given, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

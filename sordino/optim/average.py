@@ -43,6 +43,7 @@ class Average:
     """
 
     def __init__(self, model: nn.Module, decay: float, *, warm: bool = True) -> None:
+        validate.instance("model", model, nn.Module, "a torch module")
         self._model, self._warm = model, warm
         self.decay = validate.number("decay", decay)
         if not 0 <= self.decay < 1:

@@ -36,6 +36,7 @@ def noise_scale(query: ClippingQuery, expected_batch: float) -> float:
     >>> noise_scale(NoisySum(Flat(1.0), Gaussian(1.1)), expected_batch=250)
     0.0044
     """
+    validate.has_methods("query", query, ("weigher", "noise"), "a query that clips, such as sd.NoisySum")
     if not isinstance(query.noise, Gaussian):
         raise TypeError(f"noise={query.noise!r}: need one Gaussian noise; give AdamCorrected its standard deviation")
     # The rule is asked without a lot, so this number is public.

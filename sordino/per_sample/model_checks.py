@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
+from sordino import validate
 from sordino.distributed.fully_sharded import wrap_if_sharded
 from sordino.distributed.row_shard import is_shard
 from sordino.per_sample.model_inventory import list_modules
@@ -53,9 +54,8 @@ def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
         )
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
-    for name, value in (("loss_fn", loss_fn), ("query", query)):
-        if not callable(value):
-            raise TypeError(f"{name}={value!r}: must be callable; a query is NoisySum(Flat(1.0), Gaussian(1.1))")
+    validate.function("loss_fn", loss_fn, "a function of the model and a batch that returns one loss per record")
+    validate.query("query", query)
 
 
 def refuse_bad_structure(model: nn.Module) -> None:

@@ -64,6 +64,8 @@ def dry_run(
         Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=5)
 
     """
+    validate.query("query", query)
+    validate.sampler("sampler", sampler)
     n = validate.count("dataset_size", dataset_size)
     expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
     # Make every draw of the run on records that are all alike, and charge it in a ledger of its own.

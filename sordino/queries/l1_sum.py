@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sordino import validate
 from sordino.clipping.clipping_rule import Rule, State, Weigher, sum_clipped
 from sordino.clipping.rowwise_check import RowwiseWatch
 from sordino.events import compose
@@ -91,6 +92,8 @@ class L1Sum:
     noise: Noise
 
     def __post_init__(self) -> None:
+        validate.clipping_rule("weigher", self.weigher)
+        validate.noise("noise", self.noise)
         sensitivity = self._rule_in_l1(self.init()).sensitivity
         if isinstance(sensitivity, Sensitivity):
             self.noise.bound_for(sensitivity)

@@ -153,6 +153,7 @@ class Microbatches:
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Gaussian):
             raise TypeError(f"noise={self.noise!r}: must be Gaussian; the L1 reach of a group's vector is not known")
+        validate.clipping_rule("weigher", self.weigher)
         self._rule_without_records(self.weigher.init())
 
     def init(self) -> State:

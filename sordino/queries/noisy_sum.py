@@ -19,6 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sordino import validate
 from sordino.clipping.clipping_rule import State, Weigher, sum_clipped
 from sordino.clipping.layerwise import Layerwise
 from sordino.clipping.noise_shares import Multipliers
@@ -132,6 +133,8 @@ class NoisySum:
     noise: Noise
 
     def __post_init__(self) -> None:
+        validate.clipping_rule("weigher", self.weigher)
+        validate.noise("noise", self.noise)
         # Refuse now what could only fail later: a noise whose norm the clipping rule does not bound.
         sensitivity = self.weigher.rule(self.weigher.init(), lambda: NO_NORMS).sensitivity
         if isinstance(sensitivity, Sensitivity):

@@ -55,6 +55,8 @@ class WithLoss:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
+        validate.query("query", self.query)
+        validate.noise("noise", self.noise)
         self.noise.bound_for(self._sensitivity)
 
     @property

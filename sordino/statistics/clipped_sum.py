@@ -55,7 +55,7 @@ class ClippedSum:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
-        self.noise.bound_for(self.sensitivity)
+        validate.noise("noise", self.noise).bound_for(self.sensitivity)
 
     @property
     def sensitivity(self) -> Sensitivity:

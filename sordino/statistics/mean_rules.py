@@ -121,6 +121,7 @@ def binary_error(p: float, n: int, epsilon: float) -> float:
         '2.52e-04'
 
     """
+    p, n, epsilon = validate.probability("p", p), validate.count("n", n), validate.positive("epsilon", epsilon)
     return p * (1 - p) / n + 2 / (n * epsilon) ** 2
 
 

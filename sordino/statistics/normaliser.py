@@ -101,7 +101,9 @@ class Normaliser:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
-        object.__setattr__(self, "typical", tuple(validate.positive("typical", size) for size in self.typical))
+        validate.noise("noise", self.noise)
+        sizes = validate.sequence("typical", self.typical, "the typical sizes of the channels")
+        object.__setattr__(self, "typical", tuple(validate.positive("typical", size) for size in sizes))
 
     @property
     def sums(self) -> Sequence[ClippedSum]:

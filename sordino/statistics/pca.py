@@ -115,7 +115,7 @@ class PCA:
 
     def __post_init__(self) -> None:
         validate.count("components", self.components)
-        self.noise.bound_for(Sensitivity(l2=1.0))
+        validate.noise("noise", self.noise).bound_for(Sensitivity(l2=1.0))
 
     @property
     def sums(self) -> Sequence[Gram]:

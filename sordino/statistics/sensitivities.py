@@ -71,7 +71,7 @@ def local_sensitivity(query: str, data: Sequence[float], low: float, high: float
     3.5
     """
     example, (low, high) = _find_example_query(query), _check_range(low, high)
-    given = [validate.number("data", value) for value in data]
+    given = [validate.number("data", value) for value in validate.sequence("data", data, "numbers")]
     if len(given) < LEAST or not all(low <= value <= high for value in given):
         raise ValueError(f"{len(given)} records: need at least {LEAST}, all within [{low:g}, {high:g}]")
     without = [[*given[:k], *given[k + 1 :]] for k in range(len(given))]
@@ -81,7 +81,7 @@ def local_sensitivity(query: str, data: Sequence[float], low: float, high: float
 
 
 def _find_example_query(query: str) -> ExampleQuery:
-    if query not in EXAMPLE_QUERIES:
+    if not isinstance(query, str) or query not in EXAMPLE_QUERIES:
         raise ValueError(f"query={query!r}: there is {', '.join(EXAMPLE_QUERIES)}")
     return EXAMPLE_QUERIES[query]
 

@@ -119,6 +119,8 @@ def ask(
 
     """
     # Check everything before a record is read.
+    _check_statistic(statistic, sampler)
+    validate.instance("ledger", ledger, Ledger, "the ledger of these records, sd.Ledger()")
     dataset: Any = as_dataset(data) if isinstance(data, Tensor) else data
     n, sampler = count_records(dataset), Full() if sampler is None else sampler
     load = Loader(dataset, None)
@@ -195,10 +197,19 @@ def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, datase
         Poisson(rate=0.1, event=Gaussian(multiplier=5.0))
 
     """
+    _check_statistic(statistic, sampler)
     ledger, chosen = Ledger(), Full() if sampler is None else sampler
     n = validate.count("dataset_size", dataset_size)
     _charge_draw(ledger, next(chosen.draws(n, Rng(bytes(32)), 0)), statistic, "")
     return ledger.event()
+
+
+def _check_statistic(statistic: Any, sampler: Any) -> None:
+    """Raises TypeError unless these are a statistic and a sampler or None."""
+    need = "a statistic such as sd.statistics.Mean(1.0, sd.Gaussian(5.0))"
+    validate.has_methods("statistic", statistic, ("sums", "value"), need)
+    if sampler is not None:
+        validate.sampler("sampler", sampler)
 
 
 def _charge_draw(ledger: Ledger, draw: Draw, statistic: Statistic[object], section: str) -> None:
