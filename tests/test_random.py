@@ -47,7 +47,7 @@ def test_single_and_double_tails_end_at_nine_and_a_half_deviations():
     assert sine[0] == 0
 
     class Zeros:
-        def into(self, buffer):
+        def fill(self, buffer):
             buffer[:] = bytes(len(buffer))
 
     assert next(normals.double_normal_blocks(Zeros(), 2, 1.0))[0] == pytest.approx(
