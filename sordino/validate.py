@@ -73,15 +73,18 @@ def probability(name: str, value: object) -> float:
     return result
 
 
-def count(name: str, value: object, *, least: int = 1) -> int:
-    """Returns a whole number >= least. Floats are refused even when whole: 2.5 epochs of 100 is a question, not a
-    count.
+def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+    """Returns a whole number from `least` to `most`.
+
+    Floats are refused even when whole: 2.5 epochs of 100 is a question, not a count.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}={value!r}: must be a whole number (int), not {type(value).__name__}")
     result = int(value)
     if result < least:
         raise ValueError(f"{name}={result}: must be >= {least}")
+    if most is not None and result > most:
+        raise ValueError(f"{name}: a number of {len(str(result))} digits: must be at most {most}")
     return result
 
 
@@ -102,7 +105,7 @@ def noise(name: str, value: Any) -> Any:
 def query(name: str, value: Any) -> Any:
     """Returns a query; refuses everything that cannot be asked of a lot."""
     need = "a query such as sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))"
-    return has_methods(name, value, ("init", "__call__"), need)
+    return has_methods(name, function(name, value, need), ("init",), need)
 
 
 def sampler(name: str, value: Any) -> Any:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Wrong arguments to every public name end in one clear line, not in an error from deep inside.
 
 Each row of `VALID` is a call that works. The tests replace its arguments, one after the other, by values of other types
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -135,7 +137,7 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Sealed": (sd.Sealed, {"value": torch.zeros(1)}),
     "Shuffle": (sd.Shuffle, {"batch_size": 4}),
     "Sites": (sd.Sites, {"lengths": [20], "held": {0: dataset()}}),
-    "Sorted": (sd.Sorted, {"batch_size": 4, "fill": sd.sampling.top_k if hasattr(sd.sampling, "top_k") else len, "refresh": 1, "pool": None}),
+    "Sorted": (sd.Sorted, {"batch_size": 4, "fill": len, "refresh": 1, "pool": None}),
     "Threshold": (sd.Threshold, {"threshold": 1.0, "low": 0.1, "high": 0.5, "refresh": 1}),
     "Unit": (sd.Unit, {"of": "user", "records": 4, "name": "user"}),
     "Views": (sd.Views, {"count": 3}),
@@ -257,3 +259,18 @@ def complaint(function: Callable[..., Any], arguments: dict[str, Any]) -> str | 
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_the_right_call_works(name: str) -> None:
+    function, arguments = VALID[name]
+    function(**arguments)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_wrong_arguments_end_in_one_line_of_this_library(name: str) -> None:
+    complaints = {}
+    for at, what, function, arguments in wrong_calls():
+        if at == name and (found := complaint(function, arguments)):
+            complaints[what] = found
+    assert not complaints

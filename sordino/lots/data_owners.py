@@ -41,10 +41,12 @@ class Sites(Dataset[Any]):
         each_length = validate.sequence("lengths", lengths, "the number of records of each site")
         self.lengths = tuple(validate.count("lengths", each) for each in each_length)
         validate.instance("held", held, Mapping, "a mapping from the numbers of the sites held here to their datasets")
+        for number in held:
+            validate.count("held", number, least=0)
         self.held = dict(sorted(held.items()))
         self.ends = np.cumsum(self.lengths)
         for number, dataset in self.held.items():
-            if not 0 <= number < len(self.lengths):
+            if number >= len(self.lengths):
                 raise ValueError(f"site {number}: there are {len(self.lengths)} of them, counted from 0")
             if len(dataset) != self.lengths[number]:
                 raise ValueError(f"site {number} has {len(dataset)} records, and lengths says {self.lengths[number]}")

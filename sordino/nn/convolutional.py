@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from sordino import validate
-from sordino.nn.mlp import check_shape
+from sordino.nn.mlp import check_shape, count_classes
 
 
 def require_shape(given: Sequence[int], needed: Sequence[int | None], name: str, classes: int = 1) -> None:
     """Refuses records of another shape than a network is made for; None stands for any number."""
     given = check_shape(given)
-    validate.count("classes", classes)
+    count_classes(classes)
     fits = len(given) == len(needed) and all(n in (None, g) for g, n in zip(given, needed, strict=True))
     if not fits:
         wanted = " × ".join("any" if n is None else str(n) for n in needed)

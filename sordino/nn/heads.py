@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from sordino import validate
-from sordino.nn.mlp import check_shape, make_layers
+from sordino.nn.mlp import check_shape, count_classes, make_layers
 from sordino.statistics.pca import Projection
 
 _HIDDEN = 1000
@@ -32,7 +31,7 @@ def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
         7850
 
     """
-    head = nn.Linear(math.prod(check_shape(shape)), validate.count("classes", classes))
+    head = nn.Linear(math.prod(check_shape(shape)), count_classes(classes))
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return nn.Sequential(nn.Flatten(), head)

@@ -10,6 +10,8 @@ from torch import nn
 from sordino import validate
 
 _WIDTHS = (64, 64)
+_MOST = 2**31 - 1
+"""The largest size of a dimension. Memory ends long before."""
 
 
 def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> nn.Module:
@@ -35,7 +37,12 @@ def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the shape of one record; refuses what is not a sequence of positive whole numbers."""
     sizes = validate.sequence("shape", shape, "the shape of one record, such as (20,) or (1, 28, 28)")
-    return tuple(validate.count("shape", size) for size in sizes)
+    return tuple(validate.count("shape", size, most=_MOST) for size in sizes)
+
+
+def count_classes(classes: int) -> int:
+    """Returns the number of outputs; refuses what is not a positive whole number."""
+    return validate.count("classes", classes, most=_MOST)
 
 
 def make_layers(
@@ -44,9 +51,9 @@ def make_layers(
     """Returns linear layers of these widths with an activation after each, and a linear layer to the classes."""
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(check_shape(shape))
-    classes = validate.count("classes", classes)
+    classes = count_classes(classes)
     for width in validate.sequence("widths", widths, "the widths of the hidden layers"):
-        validate.count("widths", width)
+        validate.count("widths", width, most=_MOST)
         layers += [nn.Linear(inputs, width), activation()]
         inputs = width
     return nn.Sequential(*layers, nn.Linear(inputs, classes))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sordino import validate
 from sordino.accounting import PLD
 from sordino.accounting import calibrate as met
 from sordino.queries.dry_run import dry_run
@@ -53,4 +54,5 @@ def calibrate(
         0.90
 
     """
+    validate.function("query", query, "a function from a noise multiplier to a query")
     return met(lambda sigma: dry_run(query(sigma), sampler, dataset_size, steps), PLD(), epsilon, delta)

@@ -146,6 +146,7 @@ class Sorted:
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", validate.count("batch_size", self.batch_size))
         object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
+        validate.function("fill", self.fill, "a way to fill lots; sd.Sorted.top_k(100) has one")
         if self.pool is not None and validate.count("pool", self.pool) < self.refresh:
             raise ValueError(f"pool={self.pool}: must hold the {self.refresh} lots until it is ranked anew (refresh)")
 

@@ -120,12 +120,10 @@ def ask(
     """
     # Check everything before a record is read.
     _check_statistic(statistic, sampler)
-    validate.instance("ledger", ledger, Ledger, "the ledger of these records, sd.Ledger()")
+    validate.instance("ledger", ledger, Ledger, "a sordino.Ledger, the one that everything done to this data goes into")
     dataset: Any = as_dataset(data) if isinstance(data, Tensor) else data
     n, sampler = count_records(dataset), Full() if sampler is None else sampler
     load = Loader(dataset, None)
-    if not isinstance(ledger, Ledger):
-        raise TypeError(f"ledger={ledger!r}: must be a sordino.Ledger, the one everything done to this data goes into")
     expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
     given = None if expected_batch is None else validate.positive("expected_batch", expected_batch)
 
@@ -136,6 +134,8 @@ def ask(
             ledger.disclose(claims.DATASET_SIZE)
         return expected
 
+    if rng is not None:
+        validate.instance("rng", rng, Rng, "a sordino.rng.streams.Rng")
     # A seed can be guessed, so the claim does not cover it. Ranks must ask the same of the same records.
     if seed is not None:
         ledger.disclose(claims.SEED)
