@@ -7,6 +7,7 @@ which relation an event is accounted under.
 from __future__ import annotations
 
 from sordino.events import Event, Relation, Repeat, canonical, relations
+from sordino.events.base import require_event
 from sordino.events.phase_collector import PhaseCollector, Unsupported
 from sordino.privacy_loss.saddle import Phases
 
@@ -27,6 +28,7 @@ def relation_of(event: Event, asked: Relation | None = None) -> Relation:
         'add-or-remove-one'
 
     """
+    event = require_event(event)
     if asked is not None:
         return Relation(asked)
     found = relations(event)

@@ -18,6 +18,7 @@ from sordino import validate
 from sordino.accounting.accountant import Accountant
 from sordino.accounting.accountants.pld import PLD
 from sordino.events import Event, is_private
+from sordino.events.base import require_event
 from sordino.privacy_loss.gaussian import gaussian_mu
 from sordino.privacy_loss.pairs import Array
 
@@ -161,7 +162,8 @@ def tradeoff(event: Event, accountant: Accountant | None = None, points: int = _
     0.74
     """
     used = PLD(tolerance=3e-4) if accountant is None else accountant
-    points = validate.count("points", points, least=2)
+    points = validate.count("points", points, least=2, most=10**6)
+    event = require_event(event)
     if not is_private(event):
         return Tradeoff(np.array([0.0]), np.array([1.0]))
     most = used.epsilon(event, _LEAST_DELTA)

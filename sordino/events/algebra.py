@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sordino.events.base import Event
+from sordino import validate
+from sordino.events.base import Event, require_event
 from sordino.events.non_private import NonPrivate
 from sordino.events.relation import Relation
 from sordino.events.sequential_composition import Together
@@ -41,7 +42,7 @@ def compose(events: Iterable[Event]) -> Event:
         Repeat(event=Gaussian(multiplier=1.0), count=2)
 
     """
-    parts = tuple(events)
+    parts = tuple(require_event(event) for event in validate.sequence("events", events, "events of sordino.events"))
     return parts[0] if len(parts) == 1 and parts[0].is_shortest() else canonical(Together(*parts))
 
 
@@ -51,7 +52,7 @@ def is_private(event: Event) -> bool:
     >>> is_private(Together(NonPrivate("the largest loss was printed")))
     False
     """
-    return not any(isinstance(inner, NonPrivate) for inner in event.walk())
+    return not any(isinstance(inner, NonPrivate) for inner in require_event(event).walk())
 
 
 def children(event: Event) -> tuple[Event, ...]:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sordino.events.base import Event, event_types
+from sordino import validate
+from sordino.events.base import Event, event_types, require_event
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def to_json(event: Event) -> dict[str, Any]:
         {'type': 'Gaussian', 'multiplier': 1.0}
 
     """
-    return event.to_json()
+    return require_event(event).to_json()
 
 
 def from_json(data: str | Mapping[str, Any]) -> Event:
@@ -42,7 +43,12 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
         Gaussian(multiplier=1.0)
 
     """
-    parsed = json.loads(data) if isinstance(data, str) else data
+    try:
+        parsed = json.loads(data) if isinstance(data, str) else data
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"data={validate.shorten(data)}: must be JSON, as to_json describes an event; {error}"
+        ) from None
     types = event_types()
     if not isinstance(parsed, Mapping) or parsed.get("type") not in types:
         known = ", ".join(sorted(types))

@@ -103,7 +103,7 @@ class DrawRequest:
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
         steps = validate.count("steps", steps)
-        workers = validate.count("workers", workers, least=0)
+        workers = validate.count("workers", workers, least=0, most=10_000)
         expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
         if expected_batch is not None:
             expected = validate.positive("expected_batch", expected_batch)

@@ -25,6 +25,7 @@ from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.phases import collect_phases_without_delta, relation_of
 from sordino.events import Event, Relation, canonical, counted, is_private
+from sordino.events.base import require_event
 from sordino.events.phase_collector import PhaseCollector
 from sordino.privacy_loss.closed import pure_epsilon
 from sordino.privacy_loss.gaussian import gaussian_epsilon
@@ -87,8 +88,14 @@ class Basic:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
+<<<<<<< HEAD
         """Returns Σ εᵢ at Σ δᵢ = δ."""
         delta = _require_delta(delta)
+=======
+        """Σ εᵢ at Σ δᵢ = δ."""
+        delta = _checked_delta(delta)
+        event = require_event(event)
+>>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not is_private(event):
             return math.inf
         phases = _collect_releases(event, relation_of(event, self.relation))
@@ -125,8 +132,14 @@ class Advanced:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
+<<<<<<< HEAD
         """Returns the smaller of advanced and basic composition."""
         delta = _require_delta(delta)
+=======
+        """The smaller of advanced and basic composition."""
+        delta = _checked_delta(delta)
+        event = require_event(event)
+>>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not is_private(event):
             return math.inf
         basic = Basic(self.relation).epsilon(event, delta)
@@ -169,6 +182,7 @@ class Strong:
     def epsilon(self, event: Event, delta: float) -> float:
         """Returns the Dwork–Rothblum–Vadhan composition at the best split of δ."""
         delta = validate.fraction("delta", delta)
+        event = require_event(event)
         if not is_private(event):
             return math.inf
         phases = _collect_releases(event, relation_of(event, self.relation))

@@ -29,6 +29,7 @@ from sordino.accounting.accountants.tuned import (
 )
 from sordino.accounting.phases import collect_phases, relation_of
 from sordino.events import Event, Relation, Repeat, Together, canonical, counted, is_private
+from sordino.events.base import require_event
 from sordino.privacy_loss.certified import (
     SENSELESS,
     bound_delta,
@@ -89,6 +90,7 @@ class PLD:
     ) -> tuple[float, float]:
         """Returns certified (lower, upper) bounds on δ at this ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
+        event = require_event(event)
         if not is_private(event):
             return (1.0, 1.0)
         if has_search(event):
@@ -135,6 +137,7 @@ class PLD:
         delta = validate.number("delta", delta)
         if not 0 <= delta < 1:
             raise ValueError(f"delta={delta}: must lie in [0, 1); typical values are far below 1 / dataset size")
+        event = require_event(event)
         if not is_private(event):
             return (math.inf, math.inf)
         if has_search(event) and delta > 0:

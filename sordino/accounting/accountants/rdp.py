@@ -18,6 +18,7 @@ import numpy as np
 from sordino import validate
 from sordino.accounting.phases import relation_of
 from sordino.events import Event, Relation, Repeat, Together, canonical, is_private
+from sordino.events.base import require_event
 from sordino.privacy_loss.pairs import Array
 from sordino.privacy_loss.stopping import curve_delta, curve_epsilon
 
@@ -53,8 +54,14 @@ class RDP:
     is_bound = True
 
     def __post_init__(self) -> None:
+<<<<<<< HEAD
         """Refuses orders at which a Rényi divergence does not convert to ε."""
         orders = tuple(validate.number("orders", order) for order in self.orders)
+=======
+        orders = tuple(
+            validate.number("orders", order) for order in validate.sequence("orders", self.orders, "orders above 1")
+        )
+>>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not orders:
             raise ValueError("orders=(): must hold at least one order above 1")
         wrong = [order for order in orders if not 1 < order < math.inf]
@@ -72,6 +79,7 @@ class RDP:
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
         """Returns an upper bound on ε at this δ."""
         delta = validate.fraction("delta", delta)
+        event = require_event(event)
         if not is_private(event):
             return math.inf
         return curve_epsilon(np.array(self.orders), self.curve(event, relation=relation), delta)
@@ -79,12 +87,18 @@ class RDP:
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
         """Returns an upper bound on δ at this ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
+        event = require_event(event)
         if not is_private(event):
             return 1.0
         return curve_delta(np.array(self.orders), self.curve(event, relation=relation), epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
+<<<<<<< HEAD
         """Returns δ(ε) as a function of arrays."""
+=======
+        """δ(ε) as a function of arrays."""
+        event = require_event(event)
+>>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not is_private(event):
             return lambda epsilon: np.ones_like(np.asarray(epsilon, dtype=float))
         orders, curve = np.array(self.orders), self.curve(event)
@@ -121,6 +135,7 @@ class Moments:
     def epsilon(self, event: Event, delta: float) -> float:
         """Returns the minimum over λ of (α(λ) + log(1/δ))/λ."""
         delta = validate.fraction("delta", delta)
+        event = require_event(event)
         if not is_private(event):
             return math.inf
         powers, moments = self._log_moments(event)
@@ -129,6 +144,7 @@ class Moments:
     def delta(self, event: Event, epsilon: float) -> float:
         """Returns the minimum over λ of exp(α(λ) − λε)."""
         epsilon = validate.non_negative("epsilon", epsilon)
+        event = require_event(event)
         if not is_private(event):
             return 1.0
         powers, moments = self._log_moments(event)
