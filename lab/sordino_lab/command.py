@@ -187,6 +187,13 @@ class Command:
         return 0
 
 
+def describe_recipes() -> dict[str, str]:
+    """Returns in words what the lab measured of each recipe of the sources, for `sordino recipes`."""
+    from sordino_lab.scoreboard import describe_recipes as describe
+
+    return describe()
+
+
 def _shorten(result: dict[str, Any]) -> dict[str, Any]:
     """Returns numbers and findings of a result, for JSON."""
     outcome = read_outcome(result)

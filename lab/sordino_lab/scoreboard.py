@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ from typing import Any
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Compared, ExperimentSize, read_outcome
+from sordino_lab.workbench import Workbench
 
 PUBLISHED = Path(__file__).parent / "published.json"
 MET, MISSED, NOT_RUN = "met", "missed", "not run at the source's size"
@@ -128,6 +130,25 @@ def write_table(scores: Sequence[Score]) -> str:
         if one.status == MISSED
     ]
     return f"{write_summary(scores)}\n\n{head}" + ("\n\nMissed:\n\n" + "\n".join(missed) if missed else "")
+
+
+def describe_recipes() -> dict[str, str]:
+    """Returns for each recipe how many published numbers its figures have, how many were run and met, and the figures."""
+    scores = score_results(store.read_results(store.SHIPPED))
+    bench = Workbench(ExperimentSize.FULL, Path())
+    by_recipe: dict[str, list[Score]] = {}
+    for one in experiments().values():
+        # A figure counts for the recipe that most of its curves are trained by.
+        recipes = Counter(plan.recipe for plan in one.plans(bench)) if one.plans is not None else Counter()
+        some = [score for score in scores if score.number.id == one.id]
+        if recipes and some:
+            by_recipe.setdefault(recipes.most_common(1)[0][0], []).extend(some)
+    described = {}
+    for recipe, some in by_recipe.items():
+        met, missed = (sum(one.status == status for one in some) for status in (MET, MISSED))
+        ids = ", ".join(dict.fromkeys(one.number.id for one in some))
+        described[recipe] = f"{len(some)} published numbers, {met + missed} run as published, {met} met: {ids}"
+    return described
 
 
 def write_number(one: Compared | None) -> str:

@@ -19,6 +19,8 @@ from sordino_lab.scoreboard import (
     write_table,
 )
 
+from sordino.app.cli.main import main
+
 
 @pytest.mark.parametrize(
     ("one", "met"),
@@ -70,6 +72,20 @@ def test_every_miss_has_a_reason_and_every_reason_a_miss():
     assert set(REASONS) >= missed
     assert write_summary(scores) in write_table(scores)
     assert ExperimentSize.FULL.value == "full"
+
+
+def test_recipes_say_what_the_lab_measured(capsys):
+    assert main(["recipes"]) == 0
+    said = capsys.readouterr().out
+    scores = score_results(store.read_results(store.SHIPPED))
+    tables = [
+        one for one in scores if one.number.id in ("sorted-mnist-fixed", "sorted-mnist-median", "mnist-clip-search")
+    ]
+    met = sum(one.status == MET for one in tables)
+    (line,) = [line for line in said.splitlines() if "sorted-mnist-fixed" in line]
+    assert line.startswith("thesis-mnist")
+    assert f"{len(tables)} published numbers" in line
+    assert f"{met} met" in line
 
 
 def test_shipped_results_are_in_line_with_the_code():

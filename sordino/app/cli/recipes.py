@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
 
 from sordino.app.runs import RECIPES, Recipe
 
@@ -32,6 +34,10 @@ class Command:
         _print_aligned(rows)
         print("\nε at δ = 1e-05, everything that touches the data counted; CPU time, features cached. Train one with")
         print("`sordino train NAME --epsilon E`.")
+        measured = _measured_elsewhere()
+        if measured:
+            print("\nRecipes of papers, beside the numbers that the papers print:")
+            _print_aligned(sorted(measured.items()))
         return 0
 
     def _print_methods(self) -> int:
@@ -59,6 +65,19 @@ class Command:
             "\nThe first of each is DP-SGD's; any can be put together, as in --sampler sorted-top-k --weigher batch-median."
         )
         return 0
+
+
+def _measured_elsewhere() -> dict[str, str]:
+    """Returns what packages that add commands have measured of recipes, by recipe; the lab is one.
+
+    Such a package says it by a function `describe_recipes` beside its command.
+    """
+    measured: dict[str, str] = {}
+    for point in entry_points(group="sordino.commands"):
+        describe = getattr(import_module(point.value), "describe_recipes", None)
+        if describe is not None:
+            measured.update(describe())
+    return measured
 
 
 def _row_of(recipe: Recipe) -> tuple[str, ...]:
