@@ -27,18 +27,11 @@ def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
     >>> sequential([(1.0, 1e-6), (0.5, 0.0)])
     (1.5, 1e-06)
     """
-<<<<<<< HEAD
-    pairs = [_require_guarantee(epsilon, delta) for epsilon, delta in guarantees]
+    pairs = _require_guarantees(guarantees)
     return math.fsum(e for e, _ in pairs), math.fsum(d for _, d in pairs)
 
 
-def _require_guarantee(epsilon: float, delta: float) -> Guarantee:
-=======
-    pairs = _check_pairs(guarantees)
-    return math.fsum(e for e, _ in pairs), math.fsum(d for _, d in pairs)
-
-
-def _check_pairs(guarantees: Iterable[Guarantee]) -> list[Guarantee]:
+def _require_guarantees(guarantees: Iterable[Guarantee]) -> list[Guarantee]:
     """Returns the pairs (ε, δ) as a list; refuses what is no list of pairs of numbers."""
     pairs = [
         tuple(validate.sequence("guarantees", pair, "pairs (epsilon, delta)"))
@@ -46,11 +39,10 @@ def _check_pairs(guarantees: Iterable[Guarantee]) -> list[Guarantee]:
     ]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"guarantees={validate.shorten(pairs)}: must be pairs (epsilon, delta)")
-    return [_checked(epsilon, delta) for epsilon, delta in pairs]
+    return [_require_guarantee(epsilon, delta) for epsilon, delta in pairs]
 
 
-def _checked(epsilon: float, delta: float) -> Guarantee:
->>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
+def _require_guarantee(epsilon: float, delta: float) -> Guarantee:
     """Returns the guarantee; refuses an ε below zero and a δ outside of [0, 1]."""
     return validate.non_negative("epsilon", epsilon), validate.probability("delta", delta)
 
@@ -61,11 +53,7 @@ def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
     >>> parallel([(1.0, 1e-6), (0.5, 0.0)])
     (1.0, 1e-06)
     """
-<<<<<<< HEAD
-    pairs = [_require_guarantee(epsilon, delta) for epsilon, delta in guarantees]
-=======
-    pairs = _check_pairs(guarantees)
->>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
+    pairs = _require_guarantees(guarantees)
     return max((e for e, _ in pairs), default=0.0), max((d for _, d in pairs), default=0.0)
 
 

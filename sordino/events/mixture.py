@@ -36,16 +36,11 @@ class Mixture(Event):
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-<<<<<<< HEAD
         """Validates the parts; refuses weights that do not belong to them or exceed one together."""
-        set_field(self, "weights", tuple(validate.non_negative("weights", weight) for weight in self.weights))
-        set_field(self, "events", tuple(require_event(event) for event in self.events))
-=======
         weights = validate.sequence("weights", self.weights, "a weight for each event")
         events = validate.sequence("events", self.events, "the events that are mixed")
         set_field(self, "weights", tuple(validate.non_negative("weights", weight) for weight in weights))
         set_field(self, "events", tuple(require_event(event) for event in events))
->>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not self.events or len(self.weights) != len(self.events):
             raise ValueError(
                 f"weights: {len(self.weights)} for {len(self.events)} events; need one for each, at least one"

@@ -88,14 +88,9 @@ class Basic:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
-<<<<<<< HEAD
         """Returns Σ εᵢ at Σ δᵢ = δ."""
         delta = _require_delta(delta)
-=======
-        """Σ εᵢ at Σ δᵢ = δ."""
-        delta = _checked_delta(delta)
         event = require_event(event)
->>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not is_private(event):
             return math.inf
         phases = _collect_releases(event, relation_of(event, self.relation))
@@ -132,14 +127,9 @@ class Advanced:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
-<<<<<<< HEAD
         """Returns the smaller of advanced and basic composition."""
         delta = _require_delta(delta)
-=======
-        """The smaller of advanced and basic composition."""
-        delta = _checked_delta(delta)
         event = require_event(event)
->>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not is_private(event):
             return math.inf
         basic = Basic(self.relation).epsilon(event, delta)

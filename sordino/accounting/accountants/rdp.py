@@ -54,14 +54,9 @@ class RDP:
     is_bound = True
 
     def __post_init__(self) -> None:
-<<<<<<< HEAD
         """Refuses orders at which a Rényi divergence does not convert to ε."""
-        orders = tuple(validate.number("orders", order) for order in self.orders)
-=======
-        orders = tuple(
-            validate.number("orders", order) for order in validate.sequence("orders", self.orders, "orders above 1")
-        )
->>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
+        given = validate.sequence("orders", self.orders, "orders above 1")
+        orders = tuple(validate.number("orders", order) for order in given)
         if not orders:
             raise ValueError("orders=(): must hold at least one order above 1")
         wrong = [order for order in orders if not 1 < order < math.inf]
@@ -93,12 +88,8 @@ class RDP:
         return curve_delta(np.array(self.orders), self.curve(event, relation=relation), epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-<<<<<<< HEAD
         """Returns δ(ε) as a function of arrays."""
-=======
-        """δ(ε) as a function of arrays."""
         event = require_event(event)
->>>>>>> f41e823 (Check that what is accounted is an event, and refuse absurd numbers of workers)
         if not is_private(event):
             return lambda epsilon: np.ones_like(np.asarray(epsilon, dtype=float))
         orders, curve = np.array(self.orders), self.curve(event)
