@@ -145,13 +145,13 @@ class Tradeoff:
     @property
     def mu(self) -> float:
         """The smallest μ whose Gaussian curve lies below this one at every ε computed: a Gaussian-DP parameter."""
-        found = 0.0
+        largest_mu = 0.0
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
             if delta >= 1:
                 return math.inf
             if delta > _LEAST_DELTA:
-                found = max(found, gaussian_mu(float(epsilon), float(delta)))
-        return found
+                largest_mu = max(largest_mu, gaussian_mu(float(epsilon), float(delta)))
+        return largest_mu
 
 
 def tradeoff(event: Event, accountant: Accountant | None = None, points: int = _POINTS) -> Tradeoff:
@@ -161,17 +161,17 @@ def tradeoff(event: Event, accountant: Accountant | None = None, points: int = _
     >>> round(float(tradeoff(Gaussian(1.0))(0.05)), 2)
     0.74
     """
-    used = PLD(tolerance=3e-4) if accountant is None else accountant
+    chosen = PLD(tolerance=3e-4) if accountant is None else accountant
     points = validate.count("points", points, least=2, most=10**6)
     event = require_event(event)
     if not is_private(event):
         return Tradeoff(np.array([0.0]), np.array([1.0]))
-    most = used.epsilon(event, _LEAST_DELTA)
-    if math.isinf(most):
-        most = used.epsilon(event, 1e-5)
-    if math.isinf(most):
+    largest_epsilon = chosen.epsilon(event, _LEAST_DELTA)
+    if math.isinf(largest_epsilon):
+        largest_epsilon = chosen.epsilon(event, 1e-5)
+    if math.isinf(largest_epsilon):
         # nothing is known about the event at any ε, so nothing is promised about an attack
         return Tradeoff(np.array([0.0]), np.array([1.0]))
-    epsilons = np.concatenate(([0.0], np.linspace(0.0, 1.0, points)[1:] ** 1.5 * max(most, 1e-6)))
-    deltas = np.array([used.delta(event, float(epsilon)) for epsilon in epsilons])
+    epsilons = np.concatenate(([0.0], np.linspace(0.0, 1.0, points)[1:] ** 1.5 * max(largest_epsilon, 1e-6)))
+    deltas = np.array([chosen.delta(event, float(epsilon)) for epsilon in epsilons])
     return Tradeoff(epsilons, np.minimum.accumulate(deltas))

@@ -77,8 +77,9 @@ def sum_part_epsilons(phases: Phases, delta: float, tolerance: float, low: float
         return math.inf
     share = delta / len(phases)
     total = math.inf
-    for rough in (COARSE, tolerance):
-        total = math.fsum(_bound_phase_epsilon(sampled, count, share, rough) for sampled, count in phases)
+    # A coarse sum first, and a finer one only if it may turn out smaller than the bound that is known.
+    for accuracy in (COARSE, tolerance):
+        total = math.fsum(_bound_phase_epsilon(sampled, count, share, accuracy) for sampled, count in phases)
         require_at_most(low, total, "a composition, and the sum of its parts")
         if high < (1 - 2 * COARSE) * total:
             break
@@ -104,34 +105,34 @@ def bound_epsilon(
     """Returns lower and upper bounds on ε in one direction; the lower one is worth more than `known`, if that is given."""
     if _is_surely_zero(phases, delta):
         return 0.0, 0.0
+    # A saddle point says where the answer is about; it decides how tight the bounds are, not whether they hold.
     cut = CUT * delta / sum(count for _, count in phases)
-    whole = Estimate(phases, add, cut)
-    saddle = whole.at_delta(delta)
-    heavy = has_heavy_jumps(phases, add, cut, delta, whole, saddle.theta)
+    estimate = Estimate(phases, add, cut)
+    saddle = estimate.at_delta(delta)
+    heavy = has_heavy_jumps(phases, add, cut, delta, estimate, saddle.theta)
     search = _EpsilonSearch(phases, add, cut, delta, tolerance)
     longest = longest if saddle.epsilon < SENSELESS else min(longest, _SHORT)
-    search.run(whole, saddle, min(_HEAVY_LENGTH, longest) if heavy else longest)
+    search.run(estimate, saddle, min(_HEAVY_LENGTH, longest) if heavy else longest)
+    # Where rare large losses made that difficult, compose again with the jumps apart.
     if heavy and (search.ever_astray or search.longest >= _HEAVY_LENGTH // 2):
         apart = locate_with_jumps(phases, add, cut, delta)
         if apart is not None:
             search.run(*apart, longest)
+    # The upper bound must not be below what one part alone costs.
     if add and known is None:
         return 0.0, search.high  # parts were looked at when the record was removed, which mostly costs more
     floor = max(lower_part_epsilons(phases, add, delta, saddle.theta, cut))
     require_at_most(floor, search.high, "one part of a composition, and the whole of it")
     if known is None:
         return floor, search.high
+    # Lower bounds at other settings, the best of the search first, until they are close enough to the upper bound.
     low, ceiling = max(floor, known), markov_epsilon(phases, add, delta)
     if 0 < search.high < math.inf:
-        for found, setting in sorted(search.settings, key=lambda pair: pair[0]):
+        for bound, setting in sorted(search.settings, key=lambda pair: pair[0]):
             if search.high - low <= _GAP * search.high:
                 break
-            low = max(
-                low,
-                compose_lower_bound(phases, add, setting.for_lower_bound(min(found, 2 * search.high)), longest).epsilon(
-                    delta
-                ),
-            )
+            other_setting = setting.for_lower_bound(min(bound, 2 * search.high))
+            low = max(low, compose_lower_bound(phases, add, other_setting, longest).epsilon(delta))
     if low > known:
         require_at_most(low, ceiling, "a composition, and what Markov's inequality allows it")
     return low, min(search.high, ceiling)
@@ -151,43 +152,49 @@ class _EpsilonSearch:
         """Composes at a saddle point, and again nearer to the answer as long as the guess was bad."""
         guess = saddle.epsilon
         for attempt in range(_TRIES):
+            # Every setting gives an upper bound that holds; the smallest is kept.
             setting = choose_setting(self.phases, self.add, saddle, estimate.std, self.cut, self.tolerance)
             bound = compose_upper_bound(self.phases, self.add, setting, longest)
             self.longest = max(self.longest, bound.length)
-            found = bound.epsilon(self.delta)
-            self.high = min(self.high, found)
-            known = found > max(0.0, bound.floor)  # or δ at the smallest ε resolved is small enough
-            self.settings.append((found, setting))
-            self.astray = found > 0 and (not known or abs(guess - found) > _ASTRAY * max(found, 0.1 * estimate.std))
-            if not self.astray or math.isinf(found):
+            epsilon = bound.epsilon(self.delta)
+            self.high = min(self.high, epsilon)
+            self.settings.append((epsilon, setting))
+            # The guess was bad if the answer is far from it, or below what this tilt resolves.
+            resolved = epsilon > max(0.0, bound.floor)
+            far_off = abs(guess - epsilon) > _ASTRAY * max(epsilon, 0.1 * estimate.std)
+            self.astray = epsilon > 0 and (not resolved or far_off)
+            if not self.astray or math.isinf(epsilon):
                 break
             self.ever_astray = True
-            guess = found if known else (0.25 * min(guess, found) if attempt < _TRIES - 2 else 0.0)
+            guess = epsilon if resolved else (0.25 * min(guess, epsilon) if attempt < _TRIES - 2 else 0.0)
             saddle = saddle_near(estimate, guess, self.delta)
 
 
 def bound_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
     """Returns lower and upper bounds on δ in one direction."""
     steps = sum(count for _, count in phases)
-    log_delta, cut = -23.0, 1e-17 / steps
+    # How large δ is about; it decides how much of the tails may be cut off, which changes the estimate again.
+    last_log_delta, cut = -23.0, 1e-17 / steps
     for _ in range(6):
         estimate = Estimate(phases, add, cut)
         saddle = estimate.at_epsilon(epsilon)
-        found = min(0.0, max(_LEAST_LOG_DELTA, saddle.log_delta))
-        cut = max(math.exp(found) * CUT / steps, 1e-300)
-        if abs(found - log_delta) < 0.5:
+        log_delta = min(0.0, max(_LEAST_LOG_DELTA, saddle.log_delta))
+        cut = max(math.exp(log_delta) * CUT / steps, 1e-300)
+        if abs(log_delta - last_log_delta) < 0.5:
             break
-        log_delta = found
+        last_log_delta = log_delta
+    # One setting for all losses, and one with rare large losses apart where they matter.
     settings = [choose_setting(phases, add, saddle, estimate.std, cut, tolerance)]
-    if has_heavy_jumps(phases, add, cut, math.exp(found), estimate, saddle.theta):
-        limit = jump_limit(phases, add, cut, math.exp(found))
+    if has_heavy_jumps(phases, add, cut, math.exp(log_delta), estimate, saddle.theta):
+        limit = jump_limit(phases, add, cut, math.exp(log_delta))
         bulk = Estimate(phases, add, cut, limit)
         if bulk.jumps:
-            apart = saddle_near(bulk, epsilon, math.exp(found))
+            apart = saddle_near(bulk, epsilon, math.exp(log_delta))
             settings.append(choose_setting(phases, add, apart, bulk.std, cut, tolerance))
     if estimate.mean > epsilon:
         # below the mean loss a slight tilt is enough, and a strong one would not resolve ε
         settings = [replace(one, theta=min(one.theta, 0.5 * BELOW / (estimate.mean - epsilon))) for one in settings]
+    # Every setting gives bounds that hold; the best count.
     low, high = 0.0, 1.0
     furthest = max(float(loss.max()) for loss, _, _ in estimate.parts)
     longest = _HEAVY_LENGTH if max(epsilon, abs(estimate.mean), furthest) < SENSELESS else _SHORT
@@ -195,6 +202,7 @@ def bound_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, wan
         high = min(high, compose_upper_bound(phases, add, replace(setting, centre=epsilon), longest).delta(epsilon))
         if want_lower:
             low = max(low, compose_lower_bound(phases, add, setting.for_lower_bound(epsilon), longest).delta(epsilon))
+    # They have to agree with what single parts and Markov's inequality say.
     floor = lower_composed_delta(phases, add, epsilon, saddle.theta, cut)
     _require_agreement(max(low, floor), high)
     if not want_lower:

@@ -61,6 +61,6 @@ def pure_epsilon(phases: Phases) -> float:
     """Returns ε at δ = 0, the sum of the largest losses; infinite unless every release is purely private."""
     total = 0.0
     for sampled, count in phases:
-        most = sampled.pair.largest_loss()
-        total += count * (math.log1p(sampled.rate * math.expm1(most)) if most < 700 else most)
+        largest_loss = sampled.pair.largest_loss()
+        total += count * (math.log1p(sampled.rate * math.expm1(largest_loss)) if largest_loss < 700 else largest_loss)
     return total

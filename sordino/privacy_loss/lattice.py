@@ -234,6 +234,7 @@ def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLos
     """Returns the losses of a release on its pair's own grid; kept, because every search asks for them several times."""
     pair = sampled.pair.for_direction(add)
     edges = pair.native_edges()
+    # Masses of the cells between edges; what little lies outside joins the outermost cells.
     a, b = (np.append(masses[0] + masses[1], masses[2:-1]) for masses in pair.masses(edges))
     mixed = (1 - sampled.rate) * a + sampled.rate * b
     middle = (edges[1:] + edges[:-1]) / 2
@@ -242,6 +243,7 @@ def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLos
     ends = sampled_loss(sampled.rate, edges)
     loss = np.clip(sampled_loss(sampled.rate, np.clip(ratio, edges[:-1], edges[1:])), ends[:-1], ends[1:])
     p = a if add else mixed
+    # Leave out the tails that hold less than `cut`.
     keep = (np.cumsum(p) > cut) & (np.cumsum(p[::-1])[::-1] > cut)
     if not keep.any():
         keep[int(np.argmax(p))] = True
@@ -249,6 +251,7 @@ def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLos
     loss, p = loss[first:last], p[first:last]
     if add:
         loss = -loss
+    # Mean and spread; both only serve to choose a lattice.
     mean = float(p @ loss) / float(p.sum())
     # a loss that hardly varies (little noise, record added) is resolved relative to its size
     reach = max(abs(float(ends[first])), abs(float(ends[last])))  # and no finer than indices can tell apart

@@ -69,16 +69,19 @@ def choose_setting(
     """Returns the lattice for a saddle point; its step is measured and corrected unless that is not worth it."""
     steps = sum(count for _, count in phases)
     theta = saddle.theta
+    # The step at which rounding losses up raises ε by about the tolerance, by the formula above.
     scale = max(saddle.epsilon, 1e-2 * spread)
     fine = 1.5 * math.sqrt(1 / (6 * tolerance))
     apart = saddle.limit < math.inf
     step = math.sqrt(12 * tolerance * scale / (steps * ((saddle.slope if apart else theta) + 1)))
     ordinary = steps >= _MANY and _ORDINARY[0] < spread / (math.sqrt(steps) * step) < _ORDINARY[1]
+    # The formula is an approximation: measure what the step really costs against a step three times finer, and correct it.
     if measured and len(phases) <= _MEASURED_PHASES and not apart and not ordinary:
         meshes = Mesh(step, fine, cut), Mesh(step / 3, 3 * fine, cut)
         coarse, exact = (Cumulant(round_up_phases(phases, add, mesh)[0], mesh.step)(theta) for mesh in meshes)
         excess = max(coarse - exact, 1e-15 * steps) * 9 / 8
         step *= min(max(math.sqrt(tolerance * scale * theta / excess), 0.2), 10.0)
+    # Losses that are multiples of one number sit on lattice points, which costs nothing.
     unit = _common_spacing(phases)
     if unit > step:
         step = unit / math.ceil(unit / step)
@@ -165,6 +168,7 @@ def compose_upper_bound(phases: Phases, add: bool, setting: Setting, longest: in
     """Returns the composed upper bound at a setting; the step is widened until the transform is affordable."""
     mesh = setting.mesh
     while True:
+        # Round every release up on the lattice, and find the window that holds the tilted sum.
         parts, infinite = round_up_phases(phases, add, mesh)
         if not all(len(part.index) for part in parts):
             return UpperBound((), 1.0, 0)
@@ -178,6 +182,7 @@ def compose_upper_bound(phases: Phases, add: bool, setting: Setting, longest: in
         if max(frame[1], jump_frame[1]) <= longest:
             break
         mesh = replace(mesh, step=2 * mesh.step)
+    # Compose without jumps, and the outcomes with at least one jump at a tilt of their own; the two add up to δ.
     curves = [Curve(compose_masses(bulk, theta, mesh.step, frame), setting.centre, setting.outside)]
     if _has_jumps(jumps):
         composed = compose_jumps(bulk, jumps, jump_theta, mesh.step, jump_frame)
@@ -215,12 +220,14 @@ def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: in
     mesh = setting.mesh
     while True:
         step = mesh.step
+        # Bin the outputs of every release: a function of the output, so what is proved about bins holds for the release.
         p_parts, q_parts = [], []
         for sampled, count in phases:
             bins = sampled.bin_outputs(mesh, add)
             p_parts.append(Weighted.from_masses(bins.index, bins.p, count))
             known = bins.log_q > -math.inf
             q_parts.append(Weighted(bins.index[known], bins.log_q[known], count))
+        # Plan one composition for P and one for Q, and one more of each where there are jumps.
         plans: list[Plan] = []
         for parts, extra in ((p_parts, 0.0), (q_parts, 1.0)):
             bulk, jumps = _split_bulk_and_jumps(parts, setting, step, extra)
@@ -233,12 +240,12 @@ def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: in
         if max(plan[3][1] for plan in plans) <= longest:
             break
         mesh = replace(mesh, step=2 * step)
-    # bin numbers lag behind losses by up to a step a release
+    # Bin numbers lag behind losses by up to a step a release, so the place to look at is moved by as much.
     lag = Cumulant(p_parts, step).tilted_moments(0.0)[0] - math.fsum(
         n * s.native_losses(add, mesh.cut).mean for s, n in phases
     )
     centre = setting.centre + lag
-    # Q is tilted by one more, but has to be known as far down as P is
+    # Q is tilted by one more, but has to be known as far down as P is.
     below = BELOW / min(plan[2] for plan in plans)
     sums = []
     for bulk, apart, tilt, frame in plans:
@@ -246,6 +253,7 @@ def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: in
             compose_masses(bulk, tilt, step, frame) if apart is None else compose_jumps(bulk, apart, tilt, step, frame)
         )
         sums.append(Suffix(composed, centre, setting.outside, below))
+    # P from below and Q from above, on common indices: the first half of the plans is about P.
     half = len(sums) // 2
     start = max(one.first for one in sums)
     stop = max(one.first + len(one.mass) for one in sums)

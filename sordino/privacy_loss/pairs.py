@@ -314,6 +314,7 @@ def discrete_gaussian_groups(sigma: float, shift: int) -> tuple[DiscretePair, Di
     Sums over each group are exact. For the upper bound the masses of a group are spread over its ends so that P and Q are
     both kept; for the lower bound a group is one output. What lies beyond 13 σ (1e-38) counts as a total loss.
     """
+    # Exact sums of both densities over groups of whole numbers, in blocks that fit into memory.
     reach = math.ceil(_GROUPED_TAIL * sigma)
     size = math.ceil(2 * reach / _GROUPS)
     first = -reach + size * np.arange(2 * reach // size + 2)
@@ -326,6 +327,7 @@ def discrete_gaussian_groups(sigma: float, shift: int) -> tuple[DiscretePair, Di
         p[start : start + block] = np.exp(-((x - shift) ** 2) / (2 * sigma**2)).sum(axis=1)
     total = float(q.sum())
     p, q = p / total, q / total
+    # For the upper bound, each group is spread over its two ends.
     low = (2.0 * first * shift - shift**2) / (2 * sigma**2)
     width = (size - 1) * shift / sigma**2
     # Q-mass u at the upper end from (A − u) r₀ + u r₁ = B
@@ -334,6 +336,7 @@ def discrete_gaussian_groups(sigma: float, shift: int) -> tuple[DiscretePair, Di
     spread_q = np.concatenate((q - up, up))
     spread_p = spread_q * np.exp(values)
     upper = DiscretePair(values[order], spread_p[order], spread_q[order], _BEYOND, _BEYOND)
+    # For the lower bound, each group is one output.
     ratio = np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(q, 1e-300))
     return upper, DiscretePair(ratio, p, q)
 

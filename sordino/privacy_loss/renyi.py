@@ -52,6 +52,7 @@ def _divergence(sampled: Sampled, order: float) -> float:
 @lru_cache(maxsize=4096)
 def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tuple[float, ...]:
     """Returns log E_Q[(1−q+qr)^α]/(α−1): a binomial sum at whole α, quadrature between, large α rounded up."""
+    # Large orders are rounded up to whole ones, because a divergence grows with its order.
     asked = np.array([math.ceil(a) if a > _WHOLE_ABOVE else a for a in orders])
     result = np.zeros(len(asked))
     whole = asked == np.floor(asked)

@@ -179,6 +179,7 @@ def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[A
         up_q = np.clip((inner_b - inner_a * rising[:-1]) / grow, 0.0, inner_a)
         positive = np.where(edges[:-1] > 0, inner_a * np.exp(np.minimum(edges[:-1], _OVERFLOW)), 0.0)
         up_p = np.clip((inner_b - np.minimum(positive, inner_b)) / width, 0.0, inner_b)
+    # Cells below zero are split by their Q-mass, cells above zero by their P-mass; the other mass follows from the ratio.
     above = edges[:-1] > 0
     p, q = np.zeros(len(edges)), np.zeros(len(edges))
     low_q = np.where(above, 0.0, up_q)
@@ -191,6 +192,7 @@ def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[A
     p[:-1] += np.where(above, inner_b - up_p, 0.0)
     q[1:] += high_p * falling[1:]
     q[:-1] += np.where(above, (inner_b - up_p) * falling[:-1], 0.0)
+    # What lies below the lattice goes to its lowest point, what lies above to its highest, as far as both masses allow.
     lowest = min(b[0] / max(rising[0], 1e-300), a[0])
     q[0] += lowest
     p[0] += b[0]
@@ -202,6 +204,7 @@ def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[A
 
 def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
     """Returns independent releases on one draw as one pair, as their λ add up: spread above, binned below."""
+    # A lattice that resolves the narrowest factor and on which the product is not too long.
     natives = [(Sampled(pair).native_losses(False, 1e-40), pair, count) for pair, count in parts]
     step = min(native.std for native, _, _ in natives) / _PRODUCT_CELLS
     width = sum((native.high - native.low) * count for native, _, count in natives)

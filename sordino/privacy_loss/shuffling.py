@@ -77,6 +77,6 @@ def shuffle_lower_bound(multiplier: float, batches: int, epochs: int, delta: flo
     for add in (False, True):
         phases, estimate, cut = _composed_attack(multiplier, batches, epochs, add, delta)
         setting = choose_setting(phases, add, estimate.at_delta(delta), estimate.std, cut, 1e-4)
-        found = compose_lower_bound(phases, add, setting).epsilon(delta)
-        best = max(best, found if math.isfinite(found) else 0.0)
+        proved = compose_lower_bound(phases, add, setting).epsilon(delta)
+        best = max(best, proved if math.isfinite(proved) else 0.0)
     return best

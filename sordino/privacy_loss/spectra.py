@@ -105,12 +105,13 @@ def compose_masses(parts: Sequence[Weighted], theta: float, step: float, frame: 
     active = np.arange(length // 2 + 1)
     total = np.ones(len(active), dtype=np.complex128)
     size, rounding = np.ones(len(active)), np.zeros(len(active))  # G, Σne/g
+    # Phases with the most releases first: they silence most frequencies, which need not be computed for the others.
     for k in sorted(range(len(parts)), key=lambda k: -parts[k].count):
         log_mass, count = logs[k]
         whole, error = transform(parts[k], theta, step, log_mass, length)
         spectrum = whole[active]
         largest = np.abs(spectrum) + error
-        # before the power: most frequencies of many releases end here
+        # Before the power is taken: most frequencies of many releases end here.
         loud = largest > math.exp(math.log(SILENT) / count)
         if not loud.all():
             active, total, size, rounding = active[loud], total[loud], size[loud], rounding[loud]
@@ -141,6 +142,7 @@ def compose_jumps(
     plain, jump = np.ones(len(active), dtype=np.complex128), np.zeros(len(active), dtype=np.complex128)
     size = np.ones(len(active))
     rounding, jump_rounding, reach = np.zeros((3, len(active)))  # Σne/g, Σne_j/g, Σn|j|/g
+    # Multiply the phases one by one, with the bound on every frequency and on its error beside them.
     for place, k in enumerate(order):
         log_all, count = all_logs[k]
         b, b_error = transform(parts[k], theta, step, log_all, length)
@@ -152,6 +154,7 @@ def compose_jumps(
         rounding += count * error / largest
         jump_rounding += count * j_error / largest
         reach += count * (np.abs(j) + j_error) / largest
+        # Leave frequencies out that cannot matter any more, whatever is still to come.
         to_come = math.fsum(expected[later] for later in order[place + 1 :])
         loud = size * (reach + to_come) > SILENT * share
         if not loud.all():

@@ -40,6 +40,7 @@ class _PreparedDirection:
     """One direction, prepared for t releases with low ≤ t ≤ high."""
 
     def __init__(self, sampled: Sampled, add: bool, low: int, high: int, delta: float) -> None:
+        # Choose lattice and tilt for the largest count; a step is doubled until the window for all counts is short enough.
         phases = ((sampled, high),)
         cut = CUT * delta / high
         estimate = Estimate(phases, add, cut)
@@ -66,6 +67,7 @@ class _PreparedDirection:
                 self.given_up = True
                 return
             mesh = replace(mesh, step=2 * step)
+        # Keep the transform of one release, at the frequencies that matter for the smallest count.
         self.last = first + self.length - 1
         self.first, self.step, self.theta, self.outside = first, step, theta, setting.outside
         ((self.log_mass, _),) = Cumulant(parts, step).log_mass(theta)
@@ -87,6 +89,7 @@ class _PreparedDirection:
         """Returns ε after `count` releases, rounded up to the lattice; infinite where there is no lattice."""
         if self.given_up:
             return math.inf
+        # The transform of `count` releases, and what is lost for certain.
         product = np.exp(count * self.log_spectrum) * self.kernel
         lost = -math.expm1(count * math.log1p(-min(self.infinite, 1 - 1e-16)))
         if delta <= lost:
@@ -103,6 +106,7 @@ class _PreparedDirection:
                 delta - lost
             )
 
+        # Look for the smallest lattice point at which δ is met, from the last answer on: strides that grow, then bisection.
         low = high = min(max(self.guess, self.first + 1, 0), self.last)
         stride = 1
         while high < self.last and exceeds(high):
@@ -178,8 +182,8 @@ class Meter:
             self._range = (low, 2 * low)
             both = directions(((self._sampled, 1),))
             self._ready = [_PreparedDirection(self._sampled, add, low, 2 * low, self.delta) for add in both]
-        found = max(direction.epsilon(count, self.delta) for direction in self._ready)
-        if math.isinf(found):
-            found = PLD().epsilon(Repeat(self.event, count), self.delta)
-        require_at_most(self._alone, found, "one release of an event, and many")
-        return found
+        epsilon_found = max(direction.epsilon(count, self.delta) for direction in self._ready)
+        if math.isinf(epsilon_found):
+            epsilon_found = PLD().epsilon(Repeat(self.event, count), self.delta)
+        require_at_most(self._alone, epsilon_found, "one release of an event, and many")
+        return epsilon_found

@@ -93,6 +93,7 @@ class PLD:
         event = require_event(event)
         if not is_private(event):
             return (1.0, 1.0)
+        # Searches have theorems of their own.
         if has_search(event):
             asked = relation or self.relation
             high = bound_search_delta(event, epsilon, self, asked)
@@ -100,23 +101,25 @@ class PLD:
         asked = relation_of(event, relation or self.relation)
         low, high = 0.0, _TYPICAL_DELTA
         for _ in range(_REFINEMENTS):
-            # δ decides how far into its tails a pass of balls in bins is resolved; a much smaller one is looked at again
-            assumed = high
-            phases = collect_phases(event, asked, assumed)
+            # δ decides how far into its tails a pass of balls in bins is resolved; if δ turns out to be much smaller, the
+            # pass is resolved again.
+            assumed_delta = high
+            phases = collect_phases(event, asked, assumed_delta)
             if not phases:
                 return (0.0, 0.0)
             lone = find_lone_gaussian(phases)
             if lone is not None:
                 low = high = one_release_delta(lone, epsilon)
                 break
+            # Adding and removing a record are composed apart, and the larger counts.
             low = high = 0.0
             for add in directions(phases):
-                below, above = bound_delta(phases, add, epsilon, self.tolerance, want_lower)
-                low, high = max(low, below), max(high, above)
-            if not _depends_on_delta(phases) or high > 1e-2 * assumed or high < _LEAST_DELTA:
+                direction_low, direction_high = bound_delta(phases, add, epsilon, self.tolerance, want_lower)
+                low, high = max(low, direction_low), max(high, direction_high)
+            if not _depends_on_delta(phases) or high > 1e-2 * assumed_delta or high < _LEAST_DELTA:
                 break
         if _depends_on_delta(phases) and high > _TYPICAL_DELTA:
-            # each pass counted as one release without amplification is a bound as well
+            # Each pass counted as one release without amplification is a bound as well.
             high = min(
                 high, self.delta_bounds(event.without_amplification(), epsilon, relation=relation, want_lower=False)[1]
             )
@@ -140,6 +143,7 @@ class PLD:
         event = require_event(event)
         if not is_private(event):
             return (math.inf, math.inf)
+        # Searches have theorems of their own.
         if has_search(event) and delta > 0:
             asked = relation or self.relation
             high = bound_search_epsilon(event, delta, self, asked)
@@ -147,6 +151,7 @@ class PLD:
         phases = collect_phases(event, relation_of(event, relation or self.relation), max(delta, 1e-30))
         if not phases:
             return (0.0, 0.0)
+        # Some compositions have a closed form: pure ε at δ = 0, and a single Gaussian release.
         is_tight = _is_tight(event)
         if delta == 0:
             pure = pure_epsilon(phases)
@@ -155,26 +160,29 @@ class PLD:
         if lone is not None:
             exact = one_release_epsilon(lone, delta)
             return (exact if is_tight else self._lower_epsilon(event, delta, relation, want_lower), exact)
+        # All others are composed: adding and removing a record apart, and the larger counts.
         low = high = 0.0
         for add in directions(phases):
             if add and largest_loss_when_adding(phases) <= high:
                 continue
-            below, above = bound_epsilon(phases, add, delta, self.tolerance, low if want_lower else None)
-            low, high = max(low, below), max(high, above)
+            known = low if want_lower else None
+            direction_low, direction_high = bound_epsilon(phases, add, delta, self.tolerance, known)
+            low, high = max(low, direction_low), max(high, direction_high)
+        # Other theorems that hold for the same event may give a smaller upper bound.
         if _depends_on_delta(phases) and (math.isinf(high) or high > 1.1 * low):
-            # one unamplified release per pass, the average of whose divergences over the bins is an upper bound by
-            # convexity: the better one where there is little noise
+            # One release per pass without amplification: the average of its divergences over the bins is an upper bound by
+            # convexity, and the better one where there is little noise.
             high = min(high, self._bound_epsilon(event.without_amplification(), delta, relation, want_lower=False)[1])
         high = min(high, pure_epsilon(phases))
         if any(sampled.pair.renyi_may_be_tighter for sampled, _ in phases):
-            # composed is the worst pair at each ε; for exponential mechanisms the worst at each order can be tighter,
-            # and no mechanism attains the pair
+            # What was composed is the worst pair at each ε. For exponential mechanisms the worst at each order can be
+            # tighter, and no mechanism attains the pair.
             with suppress(Unsupported):
                 high = min(high, RDP(relation=relation or self.relation).epsilon(event, delta))
                 low = min(low, high)
         high = min(high, sum_part_epsilons(phases, delta, self.tolerance, low, high))
         if high > SENSELESS:
-            # transforms of losses this large are coarse, and other theorems may know better
+            # Transforms of losses this large are coarse, and Rényi divergences may know better.
             high = min(high, self._bound_by_moments(event, phases, delta, relation))
         if not is_tight:
             low = self._lower_epsilon(event, delta, relation, want_lower)
@@ -183,12 +191,12 @@ class PLD:
 
     def _bound_by_moments(self, event: Event, phases: Phases, delta: float, relation: Relation | None) -> float:
         """Returns the smaller of what Rényi divergences and Markov's inequality say about ε; infinity if neither does."""
-        found = math.inf
+        epsilon = math.inf
         with suppress(Unsupported, OverflowError):
-            found = RDP(relation=relation or self.relation).epsilon(event, delta)
-        if math.isinf(found):
-            found = max(markov_epsilon(phases, add, delta) for add in directions(phases))
-        return found
+            epsilon = RDP(relation=relation or self.relation).epsilon(event, delta)
+        if math.isinf(epsilon):
+            epsilon = max(markov_epsilon(phases, add, delta) for add in directions(phases))
+        return epsilon
 
     def _lower_epsilon(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> float:
         """Returns an ε that an event certainly reaches, parts of which have phases that no data attain."""

@@ -12,7 +12,7 @@ That is its lower bound, and a search that is priced below it is not returned.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Protocol
@@ -61,51 +61,50 @@ def has_search(event: Event) -> bool:
     return any(isinstance(inner, RunSearch) for inner in event.walk())
 
 
-def bound_search_epsilon(event: Event, delta: float, one: RunAccountant, relation: Relation | None) -> float:
+def bound_search_epsilon(event: Event, delta: float, accountant: RunAccountant, relation: Relation | None) -> float:
     """Returns an upper bound on ε of an event with searches in it."""
     event = canonical(event)
-    found = math.inf
+    best = math.inf
     with suppress(Unsupported):
-        found = RDP(relation=relation).epsilon(event, delta)
+        best = RDP(relation=relation).epsilon(event, delta)
+    # One search alone: the smaller of the Rényi bound and the bound from the profile of a run.
     if isinstance(event, RunSearch):
-        found = min(
-            found,
-            _bound_winner(event, one, relation, delta).epsilon(
-                delta, _largest_epsilon_tried(event, one, relation, delta)
-            ),
-        )
-        require_at_most(
-            lower_search_epsilon(event, delta, one, relation), found, "one run of a search, and the whole search"
-        )
-        return found
-    parts, rest = _separate_searches(event)
+        largest_epsilon = event.epsilon_limit_factor() * _run_epsilon(event, accountant, relation, delta) + 1.0
+        best = min(best, _bound_winner(event, accountant, relation, delta).epsilon(delta, largest_epsilon))
+        lowest = lower_search_epsilon(event, delta, accountant, relation)
+        require_at_most(lowest, best, "one run of a search, and the whole search")
+        return best
+    # Searches beside other releases: add ε and δ up, with δ cut in several ways.
+    searches, rest = _separate_searches(event)
     shares = _SHARES if rest != Together() else (0.0,)
     for share in shares:
-        each = (1 - share) * delta / sum(count for _, count in parts)
-        total = one.epsilon(rest, share * delta, relation=relation) if share else 0.0
-        total += math.fsum(count * bound_search_epsilon(search, each, one, relation) for search, count in parts)
-        found = min(found, total)
-    return found
+        each = (1 - share) * delta / sum(count for _, count in searches)
+        total = accountant.epsilon(rest, share * delta, relation=relation) if share else 0.0
+        total += math.fsum(
+            count * bound_search_epsilon(search, each, accountant, relation) for search, count in searches
+        )
+        best = min(best, total)
+    return best
 
 
-def bound_search_delta(event: Event, epsilon: float, one: RunAccountant, relation: Relation | None) -> float:
+def bound_search_delta(event: Event, epsilon: float, accountant: RunAccountant, relation: Relation | None) -> float:
     """Returns an upper bound on δ; of a search beside other releases, by Rényi divergences alone."""
     event = canonical(event)
-    found = 1.0
+    best = 1.0
     with suppress(Unsupported):
-        found = RDP(relation=relation).delta(event, epsilon)
+        best = RDP(relation=relation).delta(event, epsilon)
     if isinstance(event, RunSearch):
-        found = min(found, _bound_winner(event, one, relation, max(found * _BELOW, 1e-30)).delta(epsilon))
-        least = lower_search_delta(event, epsilon, one, relation)
-        if least > _LEAST_COMPARED:
+        best = min(best, _bound_winner(event, accountant, relation, max(best * _BELOW, 1e-30)).delta(epsilon))
+        lowest = lower_search_delta(event, epsilon, accountant, relation)
+        if lowest > _LEAST_COMPARED:
             # compared as logarithms, so that a δ of 1e-12 above one of 1e-15 is noticed
             require_at_most(
-                math.log(least), math.log(max(found, _LEAST_COMPARED)), "one run of a search, and the whole search"
+                math.log(lowest), math.log(max(best, _LEAST_COMPARED)), "one run of a search, and the whole search"
             )
-    return found
+    return best
 
 
-def lower_search_epsilon(event: Event, delta: float, one: RunAccountant, relation: Relation | None) -> float:
+def lower_search_epsilon(event: Event, delta: float, accountant: RunAccountant, relation: Relation | None) -> float:
     """Returns a lower bound on ε of an event with searches: what one run of the costliest search costs alone.
 
     Scores that are all equal make the winner the first run, so δ_search ≥ P[K ≥ 1]·δ_run at every ε.
@@ -115,53 +114,56 @@ def lower_search_epsilon(event: Event, delta: float, one: RunAccountant, relatio
         share = delta / event.probability_of_a_run()
         if has_search(event.event) or share >= 1:
             return 0.0
-        return _lower_run_epsilon(one, event.event, share, relation)
-    parts, rest = _separate_searches(event)
-    found = max(lower_search_epsilon(search, delta, one, relation) for search, _ in parts)
-    return max(found, _lower_run_epsilon(one, rest, delta, relation)) if rest != Together() else found
+        return _lower_run_epsilon(accountant, event.event, share, relation)
+    searches, rest = _separate_searches(event)
+    best = max(lower_search_epsilon(search, delta, accountant, relation) for search, _ in searches)
+    return max(best, _lower_run_epsilon(accountant, rest, delta, relation)) if rest != Together() else best
 
 
 @lru_cache(maxsize=256)
-def _lower_run_epsilon(one: RunAccountant, event: Event, delta: float, relation: Relation | None) -> float:
-    return one.bounds(event, delta, relation=relation)[0]
+def _lower_run_epsilon(accountant: RunAccountant, event: Event, delta: float, relation: Relation | None) -> float:
+    return accountant.bounds(event, delta, relation=relation)[0]
 
 
-def lower_search_delta(event: Event, epsilon: float, one: RunAccountant, relation: Relation | None) -> float:
+def lower_search_delta(event: Event, epsilon: float, accountant: RunAccountant, relation: Relation | None) -> float:
     """Returns a lower bound on δ of a search, P[K ≥ 1]·δ_run(ε); zero where searches are composed with other releases."""
     event = canonical(event)
     if not isinstance(event, RunSearch) or has_search(event.event):
         return 0.0
-    return event.probability_of_a_run() * one.delta_bounds(event.event, epsilon, relation=relation)[0]
+    return event.probability_of_a_run() * accountant.delta_bounds(event.event, epsilon, relation=relation)[0]
 
 
 def _separate_searches(event: Event) -> tuple[list[tuple[RunSearch, int]], Event]:
     """Returns the searches with their counts, and the rest as one event."""
-    parts: list[tuple[RunSearch, int]] = []
+    searches: list[tuple[RunSearch, int]] = []
     rest: list[Event] = []
     for inner in event.events if isinstance(event, Together) else (event,):
         once, count = (inner.event, inner.count) if isinstance(inner, Repeat) else (inner, 1)
         if isinstance(once, RunSearch):
-            parts.append((once, count))
+            searches.append((once, count))
         elif has_search(inner):
             raise Unsupported(inner, "a search inside a sampled draw, a group or a repeated whole has no theorem")
         else:
             rest.append(inner)
-    return parts, canonical(compose(rest))
+    return searches, canonical(compose(rest))
 
 
-def _largest_epsilon_tried(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> float:
-    """Returns an ε that is more than enough to look up to: that of a run at a small δ, and of twice the change of order."""
-    far = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
-    return event.epsilon_limit_factor() * far + 1.0
+def _run_epsilon(search: RunSearch, accountant: RunAccountant, relation: Relation | None, delta: float) -> float:
+    """Returns ε of one run at a δ that is a small part of what it may have."""
+    run_delta = min(0.5, _BELOW * delta / max(1.0, search.expected_runs()))
+    return accountant.epsilon(search.event, run_delta, relation=relation)
 
 
-def _bound_winner(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> Winner:
-    return _prepare_winner(event, one, relation, min(_USUAL, 10.0 ** math.floor(math.log10(delta))))
+def _bound_winner(event: RunSearch, accountant: RunAccountant, relation: Relation | None, delta: float) -> Winner:
+    return _prepare_winner(event, accountant, relation, min(_USUAL, 10.0 ** math.floor(math.log10(delta))))
 
 
 @lru_cache(maxsize=64)
-def _prepare_winner(event: RunSearch, one: RunAccountant, relation: Relation | None, delta: float) -> Winner:
+def _prepare_winner(event: RunSearch, accountant: RunAccountant, relation: Relation | None, delta: float) -> Winner:
     """Returns the bound on the winner, prepared for all δ of one decade; a table takes a while."""
-    most = one.epsilon(event.event, min(0.5, _BELOW * delta / max(1.0, event.expected_runs())), relation=relation)
-    delta_of: Callable[[float], float] = lambda epsilon: one.delta(event.event, epsilon, relation=relation)  # noqa: E731
-    return Winner.from_profile(Profile.from_function(delta_of, most), event.runs())
+    largest_epsilon = _run_epsilon(event, accountant, relation, delta)
+
+    def delta_of_run(epsilon: float) -> float:
+        return accountant.delta(event.event, epsilon, relation=relation)
+
+    return Winner.from_profile(Profile.from_function(delta_of_run, largest_epsilon), event.runs())

@@ -91,16 +91,19 @@ def calibrate(
     whole = _wants_whole(event_of) if whole is None else whole
     search = _ParameterSearch(event_of, accountant, epsilon, delta, whole)
     rough = _ParameterSearch(event_of, GaussianCLT(getattr(accountant, "relation", None)), epsilon, delta, whole)
+    # The central-limit approximation is cheap, and says about where to look and which way ε goes.
     first, hint = math.log(start) if start else 0.0, None
     with suppress(Unsupported, ValueError, OverflowError):
         first = _solve(rough, first, 1e-3, None)
         hint = _find_direction(rough, first)
+    # PLD is dear at its full accuracy, so a coarser one comes closer first.
     if isinstance(accountant, PLD):
         coarse = _ParameterSearch(
             event_of, replace(accountant, tolerance=_COARSE * accountant.tolerance), epsilon, delta, whole
         )
         first = _solve(coarse, first, 20 * accuracy, hint)
         hint = _find_direction(coarse, first)
+    # Only values that the accountant itself found good enough are returned.
     result = search.parameter(_solve(search, first, accuracy, hint))
     return int(result) if whole else result
 
@@ -139,12 +142,12 @@ def _solve(search: _ParameterSearch, log_x: float, accuracy: float, hint: tuple[
 
 def _find_direction(search: _ParameterSearch, log_x: float) -> tuple[bool, float]:
     """Returns whether ε grows with the parameter, and d log ε / d log parameter."""
-    here = search.excess(log_x)
+    excess = search.excess(log_x)
     probe = 0.05 if not search.whole else max(0.05, math.log1p(1.5 / math.exp(log_x)))
     for step in (probe, -probe, 40 * probe, -40 * probe):
-        there = search.excess(log_x + step)
-        if not math.isnan(there) and there != here:
-            return (there > here) == (step > 0), (there - here) / step
+        nearby = search.excess(log_x + step)
+        if not math.isnan(nearby) and nearby != excess:
+            return (nearby > excess) == (step > 0), (nearby - excess) / step
     return False, -1.0
 
 
@@ -152,16 +155,17 @@ def _bracket(
     search: _ParameterSearch, log_x: float, rising: bool, slope: float, accuracy: float
 ) -> tuple[float, float | None]:
     """Returns a point that meets the target and one that does not, or None if no better point is needed."""
-    here = search.excess(log_x)
+    excess = search.excess(log_x)
     low, high = (0.0, math.log(_MOST_STEPS)) if search.whole else (math.log(_LOWEST), math.log(_HIGHEST))
     safe = -1.0 if rising else 1.0
-    good, bad = (log_x, None) if here <= 0 else (None, log_x)
-    # one Newton step, to land a little on the safe side
-    margin = 0.3 * accuracy * (1 if here > 0 else -1)
-    step = min(abs(here / slope) + margin if slope and math.isfinite(here) else 1.0, 3.0)
+    good, bad = (log_x, None) if excess <= 0 else (None, log_x)
+    # The first step is one of Newton's, meant to land a little on the safe side.
+    margin = 0.3 * accuracy * (1 if excess > 0 else -1)
+    step = min(abs(excess / slope) + margin if slope and math.isfinite(excess) else 1.0, 3.0)
     step = max(step, 0.1 * accuracy)
     if search.whole:
         step = max(step, math.log1p(1.2 / math.exp(log_x)))
+    # Go on to the safe side until the target is met, or to the other side until it is not, in steps that double.
     current = log_x
     for _ in range(_EVALUATIONS):
         current = current + (safe if good is None else -safe) * step
@@ -202,7 +206,7 @@ def _narrow(search: _ParameterSearch, good: float, bad: float, accuracy: float) 
     weight_good, weight_bad = at_good, at_bad
     for round_number in range(_EVALUATIONS):
         if search.whole:
-            # exact up to a million; beyond, one step more or less is far below the accuracy of ε
+            # Exact up to a million; beyond, one step more or less is far below the accuracy of ε.
             close = search.parameter(good) > _EXACT and abs(good - bad) <= 0.3 * accuracy
             if close or abs(search.parameter(good) - search.parameter(bad)) <= 1:
                 break
