@@ -27,7 +27,7 @@ from typing import Any  # noqa: E402
 
 from sordino.accounting import PLD, RDP, Meter, calibrate  # noqa: E402
 from sordino.events import BallsInBins, Gaussian, Poisson, Repeat, Together  # noqa: E402
-from sordino.privacy_loss.certified import _bound_phase_epsilon  # noqa: E402
+from sordino.privacy_loss.certified_bounds import _bound_phase_epsilon  # noqa: E402
 from sordino.privacy_loss.consistency import lower_part_epsilon  # noqa: E402
 from sordino.privacy_loss.lattice import _compute_native_losses  # noqa: E402
 from sordino.privacy_loss.renyi import _sampled_gaussian  # noqa: E402

@@ -1,4 +1,4 @@
-"""What a composition cannot cost less, or more, than: bounds by other means, to hold the result against.
+"""Consistency checks: bounds on a composition by other means, with which its result is compared.
 
 At the same δ a composition costs at least what any one of its phases costs (the others can be thrown away), and what
 one single release costs. It costs at most what Markov's inequality says of e^{θL}, and at most the sum of its phases'
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from sordino.privacy_loss.closed import find_lone_gaussian, one_release_delta, one_release_epsilon
-from sordino.privacy_loss.compose import Cumulant
+from sordino.privacy_loss.closed_forms import find_lone_gaussian, one_release_delta, one_release_epsilon
+from sordino.privacy_loss.composed_bounds import Setting, choose_setting, compose_lower_bound, round_up_phases
 from sordino.privacy_loss.lattice import Mesh, Sampled
-from sordino.privacy_loss.lossdist import Setting, choose_setting, compose_lower_bound, round_up_phases
 from sordino.privacy_loss.saddle import Estimate, Phases, Saddle
+from sordino.privacy_loss.tilted_windows import Cumulant
 
 COARSE = 4e-3  # tolerance of bounds that only serve as a check
 MOST_PARTS = 8  # phases looked at one by one; of more, those that weigh most

@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from sordino.privacy_loss.compose import Cumulant
+from sordino.privacy_loss.composed_bounds import round_up_phases
 from sordino.privacy_loss.lattice import Mesh, Sampled
-from sordino.privacy_loss.lossdist import round_up_phases
 from sordino.privacy_loss.pairs import Array, GaussianPair
+from sordino.privacy_loss.tilted_windows import Cumulant
 
 _QUADRATURE_STEP = 0.2
 _REACH = 13.0  # standard deviations around each peak

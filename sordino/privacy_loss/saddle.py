@@ -1,4 +1,4 @@
-"""Where a composition has its δ: the saddle point, from the pairs' own grids. No bound; used to choose tilt and step.
+"""The saddle-point approximation of δ: it chooses tilt and step, and is never used as a bound.
 
 Alghamdi et al. 2023. With K(θ) the cumulant of the loss under P and s = √K''(θ), at ε = K'(θ)
 

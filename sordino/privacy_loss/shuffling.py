@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from sordino import validate
+from sordino.privacy_loss.composed_bounds import choose_setting, compose_lower_bound
 from sordino.privacy_loss.lattice import Sampled
-from sordino.privacy_loss.lossdist import choose_setting, compose_lower_bound
 from sordino.privacy_loss.pairs import DiscretePair
 from sordino.privacy_loss.saddle import Estimate, Phases
 

@@ -1,4 +1,4 @@
-"""What no bound may leave without: a finite number, and no contradiction between two bounds of the same thing.
+"""Final checks of bounds: numbers must be finite, and two bounds on one thing must not contradict each other.
 
 A comparison with NaN is false, so a NaN passes every test that asks whether something went wrong. It is therefore
 stopped where it arises. Two certified bounds that contradict each other mean that one of them is wrong; nothing is

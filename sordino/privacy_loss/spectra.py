@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
-from sordino.privacy_loss.compose import Cumulant, Weighted, log_jump_moment
 from sordino.privacy_loss.pairs import Array
 from sordino.privacy_loss.soundness import require_all_finite, require_finite
+from sordino.privacy_loss.tilted_windows import Cumulant, Weighted, log_jump_moment
 
 SILENT = 1e-24
 EPS = 2.3e-16

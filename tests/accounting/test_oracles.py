@@ -19,7 +19,7 @@ from sordino.events import (
     Repeat,
     Together,
 )
-from sordino.privacy_loss.closed import one_release_delta
+from sordino.privacy_loss.closed_forms import one_release_delta
 from sordino.privacy_loss.lattice import Sampled
 from sordino.privacy_loss.pairs import GaussianPair
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sordino import accounting as A
-from sordino.accounting.accountants import tuned
+from sordino.accounting.accountants import search_bounds
 from sordino.events import Gaussian, Poisson, Repeat, Together, TuneNegativeBinomial, TunePoisson
 from sordino.privacy_loss.selection import Profile
 from sordino.privacy_loss.soundness import Contradiction
@@ -60,7 +60,7 @@ def test_a_search_priced_below_one_of_its_runs_is_not_returned(monkeypatch):
         def delta(self, epsilon):
             return 1e-9
 
-    monkeypatch.setattr(tuned, "_bound_winner", lambda *given: Cheap())
+    monkeypatch.setattr(search_bounds, "_bound_winner", lambda *given: Cheap())
     event = TunePoisson(Repeat(Poisson(0.02, Gaussian(0.9)), 50), 10.0)
     with pytest.raises(Contradiction, match="one run"):
         A.PLD().epsilon(event, 1e-5)

@@ -8,13 +8,13 @@ import pytest
 
 from sordino import accounting as A
 from sordino.events import Gaussian, Poisson, Repeat, Together
-from sordino.privacy_loss import certified
-from sordino.privacy_loss.compose import Cumulant, Weighted, find_window
+from sordino.privacy_loss import certified_bounds
+from sordino.privacy_loss.composed_bounds import Setting, round_up_phases
 from sordino.privacy_loss.lattice import Mesh, Sampled
-from sordino.privacy_loss.lossdist import Setting, round_up_phases
 from sordino.privacy_loss.pairs import DiscretePair, GaussianPair
 from sordino.privacy_loss.soundness import Contradiction, NotFinite, require_all_finite, require_at_most, require_finite
 from sordino.privacy_loss.spectra import Composed, compose_jumps, compose_masses
+from sordino.privacy_loss.tilted_windows import Cumulant, Weighted, find_window
 
 UNLIKE = Together(Gaussian(5.0), Repeat(Poisson(0.01, Gaussian(1.0)), 100))
 
@@ -46,7 +46,7 @@ def test_a_mass_gone_astray_is_noticed():
 
 @pytest.mark.parametrize("wrong", ["compose_upper_bound", "compose_lower_bound"])
 def test_a_composition_that_is_wrong_by_a_tenth_is_not_returned(monkeypatch, wrong):
-    right = getattr(certified, wrong)
+    right = getattr(certified_bounds, wrong)
 
     class Off:
         def __init__(self, bound):
@@ -56,13 +56,13 @@ def test_a_composition_that_is_wrong_by_a_tenth_is_not_returned(monkeypatch, wro
         def epsilon(self, delta):
             return (0.9 if wrong == "compose_upper_bound" else 1.1) * self.bound.epsilon(delta)
 
-    monkeypatch.setattr(certified, wrong, lambda *given: Off(right(*given)))
+    monkeypatch.setattr(certified_bounds, wrong, lambda *given: Off(right(*given)))
     with pytest.raises(Contradiction):
         A.PLD().bounds(UNLIKE, 1e-5)
 
 
 def test_an_upper_bound_below_one_part_is_not_returned(monkeypatch):
-    right = certified.compose_upper_bound
+    right = certified_bounds.compose_upper_bound
 
     class Low:
         floor, length = 0.0, 0
@@ -70,12 +70,12 @@ def test_an_upper_bound_below_one_part_is_not_returned(monkeypatch):
         def epsilon(self, delta):
             return 0.3
 
-    certified._bound_phase_epsilon.cache_clear()
+    certified_bounds._bound_phase_epsilon.cache_clear()
 
     def compose(phases, *rest):
         return Low() if len(phases) > 1 else right(phases, *rest)
 
-    monkeypatch.setattr(certified, "compose_upper_bound", compose)
+    monkeypatch.setattr(certified_bounds, "compose_upper_bound", compose)
     with pytest.raises(Contradiction, match="one part"):
         A.PLD().epsilon(UNLIKE, 1e-5)
 

@@ -27,7 +27,7 @@ from sordino.accounting.phases import collect_phases_without_delta, relation_of
 from sordino.events import Event, Relation, canonical, counted, is_private
 from sordino.events.base import require_event
 from sordino.events.phase_collector import PhaseCollector
-from sordino.privacy_loss.closed import pure_epsilon
+from sordino.privacy_loss.closed_forms import pure_epsilon
 from sordino.privacy_loss.gaussian import gaussian_epsilon
 from sordino.privacy_loss.lattice import Sampled
 from sordino.privacy_loss.pairs import Array, GaussianPair

@@ -3,7 +3,7 @@
 The transform of one release is kept; for t releases only the few frequencies that matter are raised to the power t, and
 δ(ε) is summed in the frequency domain: Σ_j w_j p_j = (1/n) Σ_k F_k^t Σ_j w_j e^{iω_k j}, the inner sum being geometric.
 
-**Privacy:** the same lattice, window and charges as in `compose`; ε is rounded up to the next lattice point.
+**Privacy:** the same lattice, window and charges as in `tilted_windows`; ε is rounded up to the next lattice point.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from scipy.fft import next_fast_len
 
 from sordino import validate
 from sordino.accounting.accountants.pld import PLD, TOLERANCE
-from sordino.accounting.accountants.tuned import has_search
+from sordino.accounting.accountants.search_bounds import has_search
 from sordino.accounting.phases import collect_phases, relation_of
 from sordino.events import Event, Repeat, is_private
-from sordino.privacy_loss.certified import CUT, SENSELESS, directions
-from sordino.privacy_loss.closed import find_lone_gaussian, one_release_epsilon
-from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, find_window
+from sordino.privacy_loss.certified_bounds import CUT, SENSELESS, directions
+from sordino.privacy_loss.closed_forms import find_lone_gaussian, one_release_epsilon
+from sordino.privacy_loss.composed_bounds import choose_setting, round_up_phases
 from sordino.privacy_loss.lattice import Sampled
-from sordino.privacy_loss.lossdist import choose_setting, round_up_phases
 from sordino.privacy_loss.saddle import Estimate
 from sordino.privacy_loss.soundness import require_at_most, require_finite
 from sordino.privacy_loss.spectra import EPS, SILENT, transform
-from sordino.privacy_loss.sums import efolds_above_centre, weight_sum
+from sordino.privacy_loss.tail_sums import efolds_above_centre, weight_sum
+from sordino.privacy_loss.tilted_windows import LONGEST, Cumulant, Weighted, find_window
 
 _NOTHING = 1e-300  # stands for a frequency that is zero
 _SHORT = 1 << 17  # points of a transform for an ε that protects nobody

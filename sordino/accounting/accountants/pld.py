@@ -5,7 +5,7 @@ Dong & Wang 2022. δ(ε) = E_P[(1 − e^{ε−L})₊] for L the sum of the priva
 
 **Privacy:** `epsilon` and `delta` are upper bounds: connect-the-dots pairs dominate the true ones, adding and removing
 a record are composed apart and the larger counts, truncation, aliasing and rounding are charged. `bounds` adds a lower
-bound from binned outputs, so every answer comes with its own error. See `lattice`, `compose` and docs/accounting.md.
+bound from binned outputs, so every answer comes with its own error. See `lattice`, `tilted_windows`, docs/accounting.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.accountants.rdp import RDP
-from sordino.accounting.accountants.tuned import (
+from sordino.accounting.accountants.search_bounds import (
     bound_search_delta,
     bound_search_epsilon,
     has_search,
@@ -30,7 +30,7 @@ from sordino.accounting.accountants.tuned import (
 from sordino.accounting.phases import collect_phases, relation_of
 from sordino.events import Event, Relation, Repeat, Together, canonical, counted, is_private
 from sordino.events.base import require_event
-from sordino.privacy_loss.certified import (
+from sordino.privacy_loss.certified_bounds import (
     SENSELESS,
     bound_delta,
     bound_epsilon,
@@ -38,7 +38,7 @@ from sordino.privacy_loss.certified import (
     largest_loss_when_adding,
     sum_part_epsilons,
 )
-from sordino.privacy_loss.closed import find_lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
+from sordino.privacy_loss.closed_forms import find_lone_gaussian, one_release_delta, one_release_epsilon, pure_epsilon
 from sordino.privacy_loss.consistency import markov_epsilon
 from sordino.privacy_loss.pairs import Array
 from sordino.privacy_loss.saddle import Phases

@@ -5,7 +5,7 @@ The lattice step follows from the accuracy asked for: connect-the-dots raises K(
 sit on a lattice point cost nothing). When rare large losses would dominate the tilted masses (tiny rates, little
 noise), the outcomes with at least one such jump are composed apart, at a tilt of their own: Σ of both is the whole.
 
-**Privacy:** see `lattice` and `compose`. Step, tilt, window and split are found from approximations, but they change
+**Privacy:** see `lattice` and `tilted_windows`. Step, tilt, window and split are found from approximations, but they change
 only how tight the two bounds are, never whether they hold.
 """
 
@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.privacy_loss.compose import LONGEST, Cumulant, Weighted, find_window, log_jump_moment, split_jumps
 from sordino.privacy_loss.lattice import Mesh
 from sordino.privacy_loss.saddle import Phases, Saddle
 from sordino.privacy_loss.soundness import require_finite
 from sordino.privacy_loss.spectra import compose_jumps, compose_masses
-from sordino.privacy_loss.sums import BELOW, Curve, Suffix
+from sordino.privacy_loss.tail_sums import BELOW, Curve, Suffix
+from sordino.privacy_loss.tilted_windows import LONGEST, Cumulant, Weighted, find_window, log_jump_moment, split_jumps
 
 _MEASURED_PHASES = 16  # with more, the step is not measured and corrected
 Plan = tuple[list[Weighted], list[Weighted] | None, float, tuple[int, int]]

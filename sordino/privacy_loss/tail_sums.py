@@ -1,7 +1,7 @@
 """Reading δ(ε) off composed lattice masses: sums over all losses above a point, with every error charged.
 
-The masses come tilted (see `compose`); they are untilted around a centre near the answer, so that δ keeps its relative
-precision however small it is.
+The masses come tilted (see `tilted_windows`); they are untilted around a centre near the answer, so that δ keeps its
+relative precision however small it is.
 
 **Privacy:** `Curve` is an upper bound on δ(ε): nothing is subtracted, and rounding, aliasing and what lies above the
 part kept are added. `Suffix` gives P[≥ j] and Q[≥ j] of binned outputs with their errors, for the lower bound.

@@ -12,8 +12,8 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from sordino.privacy_loss.closed import find_lone_gaussian, one_release_epsilon
-from sordino.privacy_loss.compose import LONGEST
+from sordino.privacy_loss.closed_forms import find_lone_gaussian, one_release_epsilon
+from sordino.privacy_loss.composed_bounds import Setting, choose_setting, compose_lower_bound, compose_upper_bound
 from sordino.privacy_loss.consistency import (
     COARSE,
     LONGEST_CHECK,
@@ -25,7 +25,6 @@ from sordino.privacy_loss.consistency import (
     markov_epsilon,
 )
 from sordino.privacy_loss.lattice import Sampled
-from sordino.privacy_loss.lossdist import Setting, choose_setting, compose_lower_bound, compose_upper_bound
 from sordino.privacy_loss.saddle import (
     Estimate,
     Phases,
@@ -36,7 +35,8 @@ from sordino.privacy_loss.saddle import (
     saddle_near,
 )
 from sordino.privacy_loss.soundness import require_at_most
-from sordino.privacy_loss.sums import BELOW
+from sordino.privacy_loss.tail_sums import BELOW
+from sordino.privacy_loss.tilted_windows import LONGEST
 
 CUT = 1e-5  # share of δ that truncated tails may cost
 _ASTRAY = 0.1  # relative distance between guess and answer at which the guess is improved
