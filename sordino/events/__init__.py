@@ -1,7 +1,7 @@
 """What was done to the data: a small algebra of frozen, comparable events, JSON in and out.
 
-An event says nothing about ε; accountants turn events into numbers. A *multiplier* or *scale* is always relative to
-the largest contribution of one record, so events do not know clip bounds or models.
+An event holds no ε. Its class knows the theorems about it, and accountants make numbers of them. A *multiplier* or
+*scale* is always relative to the largest contribution of one record, so events do not know clip bounds or models.
 
     Gaussian(σ)            a sum with one record's L2 contribution ≤ 1, plus N(0, σ²) on every coordinate
     Laplace(b)             a sum with one record's L1 contribution ≤ 1, plus Lap(b) on every coordinate
