@@ -1,4 +1,4 @@
-"""The site builds strictly, and a browser shows its pages without scrolling sideways, with menu, source link and theme switch."""
+"""The site builds strictly, and a browser shows its pages: code fits, and there are a source link and a theme switch."""
 
 import functools
 import http.server
