@@ -77,7 +77,7 @@ def test_two_opposite_records_in_one_group_reach_the_whole_sensitivity():
     ids=lambda w: type(w).__name__,
 )
 def test_a_weigher_that_counts_records_is_refused(weigher):
-    with pytest.raises(sd.Refusal, match="without a tally"):
+    with pytest.raises(sd.Refusal, match="counts records"):
         sd.Microbatches(weigher, sd.Gaussian(1.0), sd.ByCoin(2))
 
 

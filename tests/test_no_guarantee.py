@@ -180,7 +180,7 @@ def test_a_weigher_that_looks_at_the_lot():
 
     p = private(query=sd.NoisySum(Median(), sd.Gaussian(1.0)))
     p.backward(one_lot(p))
-    assert "looked at the lot's norms" in reason(p)
+    assert "looked at the norms of the lot" in reason(p)
 
 
 def test_an_event_no_accountant_knows():

@@ -14,24 +14,20 @@ at most C in L1, hence in L2 too, since ‖v‖₂ ≤ ‖v‖₁.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import Rule, State, Weigher, sum_clipped
-from sordino.clipping.rowwise_check import RowwiseWatch
-from sordino.events import compose
-from sordino.per_sample.chunked import Chunked
+from sordino.clipping.clipping_rule import Rule, State, Weigher
 from sordino.per_sample.protocol import Norms, PerSample
+from sordino.queries.noisy_sum import clip_and_sum, release_sum
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Noise
-from sordino.release.release import Release, release
-from sordino.release.rounding import rounding_slack
-from sordino.release.sealed import Sealed
+from sordino.release.release import Release
 from sordino.release.sensitivity import Sensitivity, Unproven
 from sordino.release.vectors import Grads
 from sordino.rng.streams import Rng
@@ -69,11 +65,6 @@ class _L1Gradients:
         return self.grads.weighted_sum(weights.to(torch.promote_types(self.losses.dtype, torch.float32)), into=into)
 
 
-def _l1_parts(grads: PerSample) -> Iterator[PerSample]:
-    parts: Iterable[PerSample] = grads.iterate_local_parts() if isinstance(grads, Chunked) else (grads,)
-    return (_L1Gradients(part) for part in parts)
-
-
 @dataclass(frozen=True)
 class L1Sum:
     """DP-SGD with L1 norms: the clipping rule `weigher` is asked about those, and `noise` is Laplace as a rule.
@@ -104,29 +95,17 @@ class L1Sum:
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one release of the clipped sum, divided by the expected batch, and the next state."""
-        # A user's own rule is watched: what it gives a row must not depend on other rows.
-        rule, watch = self._rule_in_l1(state), RowwiseWatch()
-        rule = replace(rule, weights=watch(rule.weights), tally=None if rule.tally is None else watch(rule.tally))
-        lot = grads if isinstance(grads, Chunked) else None
-        ranked = None if lot is None else lot.ranked
-        clipped = sum_clipped(_l1_parts(grads), rule, largest_batch=None if lot is None else lot.most, ranked=ranked)
-        # A rule that was found to look at other rows has no proof; otherwise rounding is added to its promise.
-        sensitivity = rule.sensitivity
-        if watch.is_broken_anywhere(ranked) and isinstance(sensitivity, Sensitivity):
-            sensitivity = Unproven(RowwiseWatch.STATISTIC, sensitivity.l2)
-        if isinstance(sensitivity, Sensitivity):
-            sensitivity = replace(sensitivity, rounding=rounding_slack(clipped.rows, clipped.dtype))
-        released = release(Sealed(clipped.total), sensitivity, self.noise, rng, divide_by=expected_batch)
-        tally = None if clipped.tally is None else Sealed(clipped.tally)
-        spent, state = self.weigher.advance(state, tally, expected_batch, rng)
-        return Release(released.value, compose([released.event, *spent]), released.divided_by), state
+        clipped = clip_and_sum(self.weigher, state, grads, rule=self._rule_in_l1(state), measure=_L1Gradients)
+        return release_sum(self.weigher, state, clipped, self.noise, expected_batch, rng, divide_by=expected_batch)
 
     def _rule_in_l1(self, state: State) -> Rule:
         """Returns the rule of this step with its reach in L1; raises Refusal where it needs more than one norm."""
 
         def refuse_look() -> Norms:
             raise Refusal(
-                f"{self.weigher!r} looks at the lot's L2 norms first; need a weigher that does not, such as Flat"
+                f"{self.weigher!r} looks at the L2 norms of the lot before it chooses its weights.\n"
+                "L1Sum clips by L1 norms, which it computes for one record after the other.\n"
+                "Use a clipping rule that does not look, such as Flat."
             )
 
         # Asking for the lot's norms is refused, because those would be L2 norms.
@@ -135,7 +114,11 @@ class L1Sum:
         if isinstance(promise, Unproven):
             return rule
         if promise.units is not None or promise.l1 is not None:
-            raise Refusal(f"{self.weigher!r} bounds something else than one norm; need a weigher of one, such as Flat")
+            raise Refusal(
+                f"{self.weigher!r} bounds something else than one norm of the whole gradient.\n"
+                "L1Sum gives the rule the L1 norm of each record and nothing else.\n"
+                "Use a clipping rule of one norm, such as Flat."
+            )
         return replace(rule, sensitivity=Sensitivity(l2=promise.l2, l1=promise.l2))
 
 

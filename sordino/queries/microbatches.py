@@ -13,7 +13,7 @@ every later record into another group.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,18 +24,15 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.clipping.clipping_rule import Rule, State, Weigher
-from sordino.clipping.rowwise_check import RowwiseWatch
-from sordino.clipping.weight_bound import bound_weights
-from sordino.events import compose
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.protocol import Norms, PerSample
 from sordino.per_sample.row_arithmetic import row_squared_norms
+from sordino.queries.noisy_sum import clip_and_sum, release_sum
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Gaussian, Noise
-from sordino.release.release import Release, release
+from sordino.release.release import Release
 from sordino.release.rounding import rounding_slack
-from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity, Unproven
 from sordino.release.vectors import Grads
 from sordino.rng.streams import Rng
@@ -163,62 +160,48 @@ class Microbatches:
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one release of the clipped means of the groups, and the next state."""
         inner, step = state
-        rule, watch = self._rule_without_records(inner), RowwiseWatch()
-        total, means = self._group_means(grads, rng.child("groups", step))
-        # Clip the mean of every group; one that is not finite counts nothing.
-        if means:
-            names = tuple(total)
-            squared = torch.stack([torch.stack([row_squared_norms(mean[n][None])[0] for n in names]) for mean in means])
-            finite = squared.isfinite().all(dim=1, keepdim=True)
-            norms = Norms(torch.where(finite, squared, 0), names)
-            weights = torch.where(finite, watch(rule.weights)(norms), 0)  # (K, 1 | P)
-            if rule.is_bounded and isinstance(rule.sensitivity, Sensitivity):
-                sizes = {name: tensor.numel() for name, tensor in total.items()}
-                weights = bound_weights(weights, norms, rule.sensitivity, lambda: sizes)
-            for mean, row in zip(means, weights.expand(-1, len(names)).tolist(), strict=True):
-                for name, w in zip(names, row, strict=True):
-                    if w:
-                        total[name].add_(mean[name], alpha=w)
+        rule = self._rule_without_records(inner)
+        # To the clipping rule every group is one record, whose gradient is the mean of the group.
+        means = self._group_means(grads, rng.child("groups", step))
+        clipped = clip_and_sum(self.weigher, inner, means, rule=rule)
+        clipped = clipped._replace(sensitivity=self._reach_of_record(clipped.sensitivity, expected_batch))
         halved = Gaussian(self.noise.multiplier / 2)  # σC over a reach of 2C
-        reach = self._sensitivity_of(rule, expected_batch)
-        if watch.is_broken and isinstance(reach, Sensitivity):
-            reach = Unproven(RowwiseWatch.STATISTIC, reach.l2)
-        released = release(Sealed(total), reach, halved, rng)
-        spent, inner = self.weigher.advance(inner, None, expected_batch, rng)
-        scale = expected_batch / self.grouping.expected_groups(
-            expected_batch
-        )  # public: the caller divides by the expected batch
+        released, inner = release_sum(self.weigher, inner, clipped, halved, expected_batch, rng)
+        # The caller divides by the expected batch, and this is a mean over the expected number of groups.
+        scale = expected_batch / self.grouping.expected_groups(expected_batch)
         value = {name: tensor.mul_(scale) for name, tensor in released.value.items()}
-        return Release(value, compose([released.event, *spent])), [inner, step + 1]
+        return Release(value, released.event), [inner, step + 1]
 
     def _rule_without_records(self, state: State) -> Rule:
         """Returns the clipping rule of this step; raises Refusal for one that looks at single records."""
 
         def refuse_look() -> Norms:
             raise Refusal(
-                f"{self.weigher!r} looks at the norms of the lot's records, and microbatches have none; "
-                "use a weigher that does not"
+                f"{self.weigher!r} looks at the norms of the lot's records before it chooses its weights.\n"
+                "Microbatches clip the means of groups, and single records have no norms there.\n"
+                "Use a clipping rule that does not look, such as Flat or Scheduled."
             )
 
         rule = self.weigher.rule(state, refuse_look)
         # A record that changes a group's mean changes the tally of that group from any value to any other.
         if rule.tally is not None:
             raise Refusal(
-                f"{self.weigher!r} counts records, and a record changes a group's count twice; need a weigher without a "
-                "tally; use Flat or Scheduled"
+                f"{self.weigher!r} counts records.\n"
+                "A record changes the count of its group from any value to any other, which its noise does not cover.\n"
+                "Use a clipping rule that counts nothing, such as Flat or Scheduled."
             )
         return rule
 
-    def _sensitivity_of(self, rule: Rule, expected_batch: float) -> Sensitivity | Unproven:
+    def _reach_of_record(self, reach: Sensitivity | Unproven, expected_batch: float) -> Sensitivity | Unproven:
         """Returns how far one record moves the sum: 2C, since it can change one group's vector to any within C."""
-        if isinstance(rule.sensitivity, Unproven):
-            return rule.sensitivity
+        if isinstance(reach, Unproven):
+            return Unproven(reach.reason, 2 * reach.scale)
         groups = math.ceil(self.grouping.expected_groups(expected_batch))
-        doubled = replace(rule.sensitivity, l2=2 * rule.sensitivity.l2, l1=None, rounding=rounding_slack(groups))
+        doubled = replace(reach, l2=2 * reach.l2, l1=None, rounding=rounding_slack(groups))
         return Unproven(self.grouping.unproven, doubled.l2) if self.grouping.unproven else doubled
 
-    def _group_means(self, grads: PerSample, rng: Rng) -> tuple[Grads, list[Grads]]:
-        """Returns zeros to add to, and the mean gradient of every group that has a record."""
+    def _group_means(self, grads: PerSample, rng: Rng) -> _GroupMeans:
+        """Returns the mean gradient of every group that has a record."""
         parts: Iterable[PerSample] = grads if isinstance(grads, Chunked) else (grads,)
         groups_of = _group_lookup(grads, self.grouping, rng)
         total: Grads | None = None
@@ -238,7 +221,41 @@ class Microbatches:
                 counts[k] = counts.get(k, 0) + int(member.sum())
             start += b
         assert total is not None, "a lot has at least one part"
-        return total, [{n: t / max(1, counts[k]) for n, t in sums[k].items()} for k in sorted(sums)]
+        return _GroupMeans(total, [{n: t / max(1, counts[k]) for n, t in sums[k].items()} for k in sorted(sums)])
+
+
+@dataclass(frozen=True)
+class _GroupMeans:
+    """The mean gradients of groups, as per-sample gradients in which every group is one record."""
+
+    zeros: Grads  # to add to
+    means: list[Grads]
+
+    @property
+    def losses(self) -> Tensor:
+        """Zeros, one for each group: what a group's loss is, nobody asks."""
+        return torch.zeros(len(self.means), device=next(iter(self.zeros.values())).device if self.zeros else None)
+
+    def norms(self) -> Norms:
+        """Returns the squared norms of the means, (K, P)."""
+        names = tuple(self.zeros)
+        if not self.means:
+            return Norms(torch.zeros(0, len(names), device=self.losses.device), names)
+        rows = [torch.stack([row_squared_norms(mean[name][None])[0] for name in names]) for mean in self.means]
+        return Norms(torch.stack(rows), names)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Returns the inner product of each mean with `u`, (K, P)."""
+        return torch.stack([torch.stack([(mean[name] * u[name]).sum() for name in u]) for mean in self.means])
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Returns Σ w_k m_k; groups of weight 0 are left out."""
+        total = {name: tensor.clone() for name, tensor in self.zeros.items()} if into is None else into
+        for mean, row in zip(self.means, weights.expand(-1, len(total)).tolist(), strict=True):
+            for name, weight in zip(total, row, strict=True):
+                if weight:
+                    total[name].add_(mean[name], alpha=weight)
+        return total
 
 
 def _add_members(part: PerSample, member: Tensor, into: Grads | None) -> Grads:

@@ -11,16 +11,16 @@ post-processing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import State, Weigher, sum_clipped
+from sordino.clipping.clipping_rule import Rule, State, Weigher, sum_clipped
 from sordino.clipping.layerwise import Layerwise
 from sordino.clipping.noise_shares import Multipliers
 from sordino.clipping.rowwise_check import RowwiseWatch
@@ -55,32 +55,94 @@ class _LotNorms:
     def judge_promise(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
         """Returns the promise, or an unproven one if the rule was chosen after looking, whatever it says."""
         if self.has_looked and isinstance(sensitivity, Sensitivity):
-            return Unproven("the weigher looked at the lot's norms before it chose its rule", sensitivity.l2)
+            return Unproven(
+                "the clipping rule looked at the norms of the lot before it chose its weights", sensitivity.l2
+            )
         return sensitivity
 
 
+class ClippedSum(NamedTuple):
+    """The weighted sum of a lot before its noise, and what is known of it. The sum is private."""
+
+    total: Grads | TwoPartSum | WideSum | OnGrid
+    tally: Sealed[Tensor] | None  # what the rule counted, from which the clipping rule learns
+    sensitivity: Sensitivity | Unproven  # how far one record moves the sum
+
+
 def clip_and_sum(
-    weigher: Weigher, state: State, grads: PerSample
-) -> tuple[Grads | TwoPartSum | WideSum | OnGrid, Sealed[Tensor] | None, Sensitivity | Unproven]:
-    """Returns the weighted sum of a lot, not sealed yet, the tally, and how far one record moves the sum."""
+    weigher: Weigher,
+    state: State,
+    grads: PerSample,
+    *,
+    rule: Rule | None = None,
+    measure: Callable[[PerSample], PerSample] | None = None,
+) -> ClippedSum:
+    """Returns the weighted sum of a lot, not sealed yet, the tally, and how far one record moves the sum.
+
+    Args:
+        weigher: the clipping rule.
+        state: its state at this step.
+        grads: the per-sample gradients of the lot.
+        rule: the rule of this step, where a query has changed it; by default that of `weigher`.
+        measure: gives the parts of the lot other norms, which are exact, such as L1 norms.
+
+    """
     # Fix the rule before any record is weighted. A user's own rule is watched while it is applied.
     lot_norms = _LotNorms(grads.norms)
-    rule, watch = weigher.rule(state, lot_norms), RowwiseWatch()
+    rule, watch = weigher.rule(state, lot_norms) if rule is None else rule, RowwiseWatch()
     weights, tally = watch(rule.weights), None if rule.tally is None else watch(rule.tally)
     if watch.is_watching:
         rule = replace(rule, weights=weights, tally=tally)
-    if isinstance(grads, Chunked):
-        clipped = sum_clipped(grads.iterate_local_parts(), rule, grads.estimate, grads.sizes, grads.most, grads.ranked)
-        estimate, is_broken = grads.estimate, watch.is_broken_anywhere(grads.ranked)
+    # Clip and add up, batch by batch.
+    lot = grads if isinstance(grads, Chunked) else None
+    parts: Iterable[PerSample] = (grads,) if lot is None else lot.iterate_local_parts()
+    if measure is not None:
+        parts = map(measure, parts)
+    estimate = EXACT if lot is None or measure is not None else lot.estimate
+    if lot is None:
+        clipped, is_broken = sum_clipped(parts, rule), watch.is_broken
     else:
-        clipped, estimate, is_broken = sum_clipped((grads,), rule), EXACT, watch.is_broken
+        clipped = sum_clipped(parts, rule, estimate, lot.sizes, lot.most, lot.ranked)
+        is_broken = watch.is_broken_anywhere(lot.ranked)
     # A rule that looked at the lot, or that depends on other rows, has no proof.
     sensitivity = lot_norms.judge_promise(rule.sensitivity)
     if is_broken and isinstance(sensitivity, Sensitivity):
         sensitivity = Unproven(RowwiseWatch.STATISTIC, sensitivity.l2)
     if isinstance(sensitivity, Sensitivity):
         sensitivity = _add_rounding(sensitivity, estimate, clipped.rows, clipped.dtype)
-    return clipped.total, None if clipped.tally is None else Sealed(clipped.tally), sensitivity
+    return ClippedSum(clipped.total, None if clipped.tally is None else Sealed(clipped.tally), sensitivity)
+
+
+def release_sum(
+    weigher: Weigher,
+    state: State,
+    clipped: ClippedSum,
+    noise: Noise,
+    expected_batch: float,
+    rng: Rng,
+    *,
+    divide_by: float = 1.0,
+) -> tuple[Release, State]:
+    """Releases a clipped sum with noise and lets the clipping rule learn from its tally.
+
+    `NoisySum`, `L1Sum` and `Microbatches` all end here.
+
+    Args:
+        weigher: the clipping rule that made the sum.
+        state: its state at this step.
+        clipped: the sum, which is consumed.
+        noise: what is added, in proportion to the sensitivity.
+        expected_batch: the public number that the rule's counts are compared with.
+        rng: the stream of the noise.
+        divide_by: a public number that the sum is divided by in the same pass.
+
+    Returns:
+        The release with the events of the noise and of what was learnt, and the rule's next state.
+
+    """
+    released = release(Sealed(clipped.total), clipped.sensitivity, noise, rng, divide_by=divide_by)
+    spent, state = weigher.advance(state, clipped.tally, expected_batch, rng)
+    return Release(released.value, compose([released.event, *spent]), released.divided_by), state
 
 
 def _add_rounding(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
@@ -160,10 +222,8 @@ class NoisySum:
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one DP-SGD release, divided by the expected batch, and the next state."""
-        total, tally, sensitivity = clip_and_sum(self.weigher, state, grads)
-        released = release(Sealed(total), sensitivity, self.noise, rng, divide_by=expected_batch)
-        spent, state = self.weigher.advance(state, tally, expected_batch, rng)
-        return Release(released.value, compose([released.event, *spent]), released.divided_by), state
+        clipped = clip_and_sum(self.weigher, state, grads)
+        return release_sum(self.weigher, state, clipped, self.noise, expected_batch, rng, divide_by=expected_batch)
 
 
 DECLARED = Declaration(

@@ -65,5 +65,5 @@ def test_sparse_gradients_are_shortened_less_than_by_way_of_l2():
 def test_weighers_that_need_more_than_one_norm_are_refused():
     with pytest.raises(Refusal, match="bounds something else than one norm"):
         sd.L1Sum(sd.Layerwise([1.0, 1.0], sd.EqualShare()), sd.Laplace(1.0))
-    with pytest.raises(Refusal, match="looks at the lot's L2 norms first"):
+    with pytest.raises(Refusal, match="looks at the L2 norms of the lot"):
         sd.L1Sum(sd.BatchStatistic.median(5.0), sd.Laplace(1.0))
