@@ -38,8 +38,8 @@ from sordino.ledger.claims import NoGuarantee as NoGuarantee
 from sordino.ledger.divergence import Diverged as Diverged
 from sordino.ledger.ledger import Ledger as Ledger
 from sordino.lots.data_owners import Sites as Sites
+from sordino.lots.lot import Draws as Draws
 from sordino.lots.lot import Lot as Lot
-from sordino.lots.lot_iterator import Draws as Draws
 from sordino.lots.privacy_units import Unit as Unit
 from sordino.lots.privacy_units import Views as Views
 from sordino.penalty import L2 as L2

@@ -40,9 +40,8 @@ from sordino.ledger.live_epsilon import LiveEpsilon
 from sordino.lots.draw_request import DrawPhase, DrawRequest, check_physical_batch
 from sordino.lots.isolated import isolated_backend, isolated_request
 from sordino.lots.loading import MapStyle
-from sordino.lots.lot import Lot
+from sordino.lots.lot import Draws, Lot
 from sordino.lots.lot_gradients import LotGradients
-from sordino.lots.lot_iterator import Draws
 from sordino.lots.privacy_units import AnyUnit
 from sordino.lots.record_lengths import class_labels, gradient_lengths, records_for_samplers
 from sordino.noise_key import NoiseKey, write_secret
@@ -142,7 +141,7 @@ class Private:
 
     """
 
-    # ------------------------------------------------------------------------------------------------- creating a run
+    # --- Creating a run.
 
     def __init__(
         self,
@@ -218,7 +217,7 @@ class Private:
         """Everything done to the data so far, by this and by whatever shares its ledger."""
         return self._ledger.event()
 
-    # --------------------------------------------------------------------------------------------------- drawing lots
+    # --- Drawing lots.
 
     def draws(
         self,
@@ -382,7 +381,7 @@ class Private:
         streams = (self._root, self._noise, self._forward)
         return RunFacts(self._query, self._query_state, self._steps, streams, self._ledger)
 
-    # -------------------------------------------------------------------------------------- clipping, noise and claim
+    # --- Clipping, noise and claim.
 
     def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
         """Asks the query of a lot and writes the noisy mean to `.grad`.
@@ -495,7 +494,7 @@ class Private:
             self._live_epsilon = LiveEpsilon(delta)
         return self._live_epsilon(self._ledger.event(), self._ledger.coordinates)
 
-    # --------------------------------------------------------------------------- what the user declares about the loop
+    # --- What the user declares about the loop.
 
     @contextmanager
     def post_processing(self, why: str) -> Iterator[None]:
@@ -536,7 +535,7 @@ class Private:
         with self._checks.tripwire.public():
             yield
 
-    # ------------------------------------------------------------------------------------------- saving and loading
+    # --- Saving and loading.
 
     def state_dict(self) -> dict[str, Any]:
         """Returns ledger and position, as JSON but for tensors of a query's state. It does not hold the noise key.
@@ -670,7 +669,7 @@ class Private:
         """Returns whether what follows from here is a function of key, data, model and settings, and of no clock."""
         return self._by_shapes or (not self._backend_measures() and self._physical_batch is not None)
 
-    # ------------------------------------------------------------------------------------------- copies and audits
+    # --- Copies and audits.
 
     def __copy__(self) -> Self:
         """Returns another run on the same model, in the same ledger, with noise of its own."""

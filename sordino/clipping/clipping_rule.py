@@ -4,7 +4,13 @@ A clipping rule (`Weigher`) turns norms into weights: it decides how much each r
 record can move the sum. It is public. At each step it fixes a `Rule` from its public state, before it has seen a
 record; the rule is then applied to each record's norms on their own, batch by batch. If φ is the rule's weight and r a
 norm, φ(r)·r ≤ C for every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi
-et al. 2016, arXiv:1607.00133). `sum_clipped` holds every row to it, whatever the rule says (`weight_bound.py`).
+et al. 2016, arXiv:1607.00133).
+
+`sum_clipped` holds every row to it, whatever the rule says: `bound_weights` computes the reach w_i · ‖g_i‖ of each row from
+the norms that the rule was given and the weights that it gave back, and scales a row beyond C down until it meets it. A
+weight that is not a finite number ≥ 0 becomes 0. With `units` the reach is that of the products, as the release counts it.
+An L1 bound holds if √dimension · L2 does. So the formula of a clipping rule is a matter of usefulness alone. What is left
+to its word is that a row's weight looks at that row only, and `rowwise_check.py` tries that.
 
 Three things may depend on the data and are kept apart:
   - the weight of a record, a function of that record's norms alone;
@@ -24,18 +30,29 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from sordino.clipping.weight_bound import bound_weights
 from sordino.distributed.shared_lot import RankedLot
 from sordino.events import Event
+from sordino.kernels.matrices import load_functions
 from sordino.per_sample.protocol import Norms, PerSample, sums_one_by_one
 from sordino.refusal import Refusal
 from sordino.release.exact_sums import MOST_CHUNK_STEPS, MOST_STEPS, Grid, OnGrid, OnGridAccumulator
 from sordino.release.exact_sums_by_rows import ByRowsAccumulator
 from sordino.release.rounding import USUAL_ROWS
 from sordino.release.sealed import Sealed
-from sordino.release.sensitivity import Estimate, Exact, Sensitivity, Unproven
+from sordino.release.sensitivity import EXACT, Estimate, Sensitivity, Unproven
 from sordino.release.vectors import Accumulator, Grads, TwoPartSum, WideSum
 from sordino.rng.streams import Rng
+
+FLOOR = 1e-18
+"""Added to every norm here: a gradient whose squares vanish in float32 is not longer, so no weight lifts it over C."""
+
+_ROUNDED = 1e-6
+"""The relative error of a few roundings: a weight C / r times r may exceed C by it, and such a row is left as it is."""
+
+_COMPILED_UP_TO = 1 << 14
+"""Number of records up to which one compiled call is faster than five of torch's."""
+
+Sizes = Callable[[], Mapping[str, int]]
 
 State: TypeAlias = Any
 """The public state of a clipping rule or a query: None, a number, text, a tensor that was released, or a list or dict of
@@ -99,9 +116,6 @@ class Stateless:
     ) -> tuple[Sequence[Event], State]:
         """Returns no event and the state as it was: nothing is learnt."""
         return (), state
-
-
-EXACT = Exact()
 
 
 @dataclass(frozen=True)
@@ -237,3 +251,65 @@ def _element_counts(part: PerSample) -> Mapping[str, int]:
     """Returns the number of elements of each tensor, from a sum with all weights 0, if the caller does not know it."""
     no_weight = torch.zeros(len(part.losses), 1, device=part.losses.device)
     return {name: tensor.numel() for name, tensor in part.weighted_sum(no_weight).items()}
+
+
+def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
+    """Returns the weights, (B, 1) or (B, P), with the rows that reach further than promised scaled down.
+
+    `sizes` gives the number of elements of each tensor; it is asked only where the sensitivity has units.
+    """
+    if not weights.numel():
+        return weights
+    largest_reach = largest_l2_reach(sensitivity)
+    # The common case first: nearly always every row keeps the bound, and one call shows it.
+    if _is_surely_within(weights, norms, sensitivity, largest_reach * (1 + _ROUNDED)):
+        return weights
+    if weights.is_cpu:  # what follows leaves such weights as they are; a device is not waited for to see that
+        low, high = torch.aminmax(
+            compute_reaches(weights, norms, sensitivity, sizes)
+        )  # of what is not a number both are not
+        if low.item() >= 0 and high.item() <= largest_reach * (1 + _ROUNDED):
+            return weights
+    # Otherwise mend row by row: an improper weight becomes 0, and a reach beyond the bound is scaled down to it.
+    proper = ((weights >= 0) & torch.isfinite(weights)).all(dim=1, keepdim=True)
+    kept = torch.where(proper, weights, 0)
+    reach = compute_reaches(kept, norms, sensitivity, sizes).double()
+    shorter = torch.where(
+        reach <= largest_reach * (1 + _ROUNDED), 1.0, largest_reach / reach
+    )  # 0 of an infinite reach, 1 of none
+    return torch.where(reach.isfinite().unsqueeze(1), kept * shorter.to(kept.dtype).unsqueeze(1), 0)
+
+
+def _is_surely_within(weights: Tensor, norms: Norms, sensitivity: Sensitivity, largest_reach: float) -> bool:
+    """Returns whether one compiled call shows that all rows are within the bound; False settles nothing."""
+    compiled = load_functions()
+    if compiled is None or weights.shape[1] != 1 or sensitivity.units is not None:
+        return False
+    both = (norms.sums, weights)
+    return compiled.are_readable(both, _COMPILED_UP_TO) and compiled.is_within_bound(
+        weights, norms.sums, FLOOR, largest_reach
+    )
+
+
+def largest_l2_reach(sensitivity: Sensitivity) -> float:
+    """Returns the largest L2 reach that keeps every bound of the promise."""
+    if sensitivity.l1 is None or sensitivity.dimension is None:
+        return sensitivity.l2
+    return min(sensitivity.l2, sensitivity.l1 / math.sqrt(sensitivity.dimension))
+
+
+def compute_reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
+    """Returns √(Σ_p (a_p w_ip r_ip)²), shape (B,): negative or not a number where a weight is."""
+    if weights.shape[1] == 1 and sensitivity.units is None:
+        return weights[:, 0] * norms.total().add_(FLOOR)
+    # √(Σ_p (a_p w_p r_p)²): with units the release counts the products.
+    by_tensor = weights * norms.squared.sqrt().add_(FLOOR)  # (B, P)
+    if sensitivity.units is not None:
+        factors = sensitivity.units(sizes())
+        by_tensor = by_tensor * by_tensor.new_tensor([factors[name] for name in norms.names])
+    lengths: Tensor = torch.linalg.vector_norm(by_tensor, dim=1)
+    if not by_tensor.shape[1]:
+        return lengths
+    # A negative weight would vanish in the square, so it is returned as it is, and the caller sets it to 0.
+    least = by_tensor.amin(dim=1)
+    return torch.where(least >= 0, lengths, least)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from sordino.lots.lot import Lot
-from sordino.lots.lot_iterator import Draws
+from sordino.lots.lot import Draws, Lot
 
 
 class EpochLoader:

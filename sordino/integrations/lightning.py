@@ -32,8 +32,7 @@ from sordino.integrations.same_records import EVALUATED, TrainedOn
 from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import ledger_for
 from sordino.lots.loading import count_records
-from sordino.lots.lot import Lot
-from sordino.lots.lot_iterator import Draws
+from sordino.lots.lot import Draws, Lot
 from sordino.per_sample.protocol import Backend
 from sordino.private import Private
 from sordino.queries.with_loss import WithLoss

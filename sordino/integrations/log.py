@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from sordino import validate
 from sordino.integrations.missing_library import NotInstalled
 from sordino.ledger.claims import Guarantee
-from sordino.ledger.released_gradients import find_changed_gradient
+from sordino.ledger.tripwire import find_changed_gradient
 from sordino.private import Private
 from sordino.refusal import Refusal
 

@@ -3,7 +3,7 @@
 Ways in which a training loop escapes its accounting, and how each is seen:
   - `loss.backward()` on the watched parameters: a post-accumulate-grad hook;
   - `.grad` written by hand: before every optimizer step the gradients must be those released, times one number;
-  - parameters written by hand: looked at before every draw, step and claim (`parameter_watch`);
+  - parameters written by hand: looked at before every draw, step and claim (`ParameterWatch`);
   - a step with a closure: the closure is wrapped, and the gradients are looked at again after it;
   - other parameters trained in the loop on what the lots or the model give away: a step of an optimizer that holds them,
     with gradients that were not released, between two draws.
@@ -13,17 +13,34 @@ A trainable head beside the model would get no gradient and never train: the fir
 What is made of released values is no escape: inside `post_processing` parameters and gradients may be averaged, projected
 or clipped. Inside `public` anything may be done with data that the user declares public.
 
+How parameters are watched: a write through torch moves a tensor's version; one through `.data` moves its numbers only.
+So versions and addresses are looked at every time, and some numbers of every tensor, at places that are a secret of the
+process, are compared as well. This is asked several times at every lot: lists are made by `map`, and numbers read as
+bytes, because torch's own calls cost more than what they would do here.
+
+How released gradients are recognised: the tensors are remembered as they were written, and every run of the process
+knows them. A released gradient may be multiplied by one number before the optimizer sees it: `clip_grad_norm_` and an
+unscaling do so, and what is made of a release is post-processing. A gradient that was changed in any other way is not
+the released one any more. Two numbers of each tensor, at places drawn at random, tell the two apart.
+
 Privacy: each escape makes the run's claim `NoGuarantee`; none is a warning.
 """
 
 from __future__ import annotations
 
+import math
+import random
+import secrets
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import (
     Optimizer,
@@ -31,15 +48,19 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sordino.distributed.row_shard import is_shard, shard_like
-from sordino.ledger import claims, released_gradients
+from sordino.distributed.row_shard import is_shard, local_rows, shard_like, version_of
+from sordino.kernels.bytes_at import read_bytes, read_two_floats
+from sordino.ledger import claims
 from sordino.ledger.lineage import Lineage, find_unnamed_past
-from sordino.ledger.parameter_watch import Buffers, ParameterWatch
+from sordino.ledger.watchers import LeftBehind
 from sordino.refusal import Refusal
 from sordino.release.vectors import divide_
 
 if TYPE_CHECKING:
     from sordino.ledger.ledger import Ledger
+
+_coins = random.Random(secrets.randbits(128))
+"""A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
 
 _STRAY = (
     "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
@@ -190,11 +211,11 @@ class Tripwire:
             if grad is not None:
                 local_grad = shard_like(p, grad) if is_shard(p) and not is_shard(grad) else grad
                 written.append((p, local_grad if local_grad.dtype == p.dtype else local_grad.to(p.dtype)))
-        released_gradients.write_gradients(written, self)
+        write_gradients(written, self)
 
     def drop_gradients(self) -> None:
         """Drops every gradient that this run has written."""
-        released_gradients.drop_gradients(self._named.values(), self)
+        drop_gradients(self._named.values(), self)
 
     @contextmanager
     def public(self) -> Iterator[None]:
@@ -217,7 +238,7 @@ class Tripwire:
             self._excused = before
             for p in self._named.values():
                 if p.grad is not None and not before:
-                    released_gradients.remember_gradient(p, self)
+                    remember_gradient(p, self)
             if self._trusted:
                 self._values.accept_all(self._named, self._buffers)
 
@@ -239,7 +260,7 @@ class Tripwire:
         return self._wrap_closure(mine, args, kwargs)
 
     def _check_gradients(self, mine: list[nn.Parameter]) -> None:
-        p = released_gradients.find_changed_gradient(mine)
+        p = find_changed_gradient(mine)
         if p is not None:
             self._void(_GRADIENT.format(self._ids[id(p)]))
 
@@ -253,7 +274,7 @@ class Tripwire:
             for p in group["params"]
             if p.requires_grad and not _is_known_parameter(p)
         ]
-        if any(p.grad is not None and not released_gradients.is_released_copy(p.grad) for p in beside):
+        if any(p.grad is not None and not is_released_copy(p.grad) for p in beside):
             self._void(_BESIDE)
         idle = next((p for p in beside if p.grad is None), None)
         if idle is not None and any(p.grad is not None for p in mine):
@@ -297,7 +318,7 @@ def _is_known_parameter(p: nn.Parameter) -> bool:
 def _has_own_gradients(optimizer: Optimizer) -> bool:
     """Returns whether the optimizer has gradients that are no copies of released ones."""
     grads = (p.grad for group in optimizer.param_groups for p in group["params"])
-    return any(grad is not None and not released_gradients.is_released_copy(grad) for grad in grads)
+    return any(grad is not None and not is_released_copy(grad) for grad in grads)
 
 
 @contextmanager
@@ -317,3 +338,282 @@ def _post_processing_of_all(wires: list[Tripwire]) -> Iterator[None]:
         return
     with wires[0].post_processing(), _post_processing_of_all(wires[1:]):
         yield
+
+
+# The watch over the parameters.
+
+Buffers = Sequence[tuple[str, Tensor]]
+"""A model's buffers with names, in order."""
+
+
+_PIECE, _LEAST = 4096, 16
+"""Numbers compared at a time: all tensors together, and of each at least."""
+
+_version, _device = attrgetter("_version"), attrgetter("device")
+
+
+class ParameterWatch:
+    """The parameters of one model as they should be."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._parameters: list[nn.Parameter] = []
+        self._divided = False  # among ranks, some of them
+        self._positions: dict[int, int] = {}  # a parameter's place in these lists, by its identity
+        self._devices: list[torch.device] = []
+        self._versions: list[int] = []
+        self._addresses: list[int] = []
+        self._pieces: list[tuple[int, int]] = []  # which bytes of each are compared: from where on, how many
+        self._windows: list[Any] = []  # these bytes, in the parameters' own memory
+        self._numbers: list[bytes] = []  # what they were
+        self._buffers: list[Tensor] = []
+        self._buffer_versions: list[int] = []
+
+    def accept_all(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
+        """Records all parameters and buffers as they are now as right."""
+        self._buffers = [tensor for _, tensor in buffers]
+        self._buffer_versions = list(map(_version, self._buffers))
+        self._names, self._parameters = list(named), list(named.values())
+        self._positions = {id(p): i for i, p in enumerate(self._parameters)}
+        self._divided = any(map(is_shard, self._parameters))
+        self._devices = list(map(_device, self._parameters))
+        self._versions, self._addresses = self._versions_and_addresses(self._parameters)
+        self._pieces = _choose_pieces(self._parameters)
+        places = zip(self._addresses, self._pieces, strict=True)
+        self._windows = [read_bytes(address + start, many) for address, (start, many) in places]
+        self._numbers = [window.raw for window in self._windows]
+
+    def replace_parameters(self, named: Mapping[str, nn.Parameter]) -> None:
+        """Replaces the watched parameters by these; those that are new to the model are right as they are."""
+        known = [(p, self._versions[i], self._addresses[i]) for i, p in enumerate(self._parameters)]
+        buffers, versions = self._buffers, self._buffer_versions
+        self.accept_all(named)
+        self._buffers, self._buffer_versions = buffers, versions
+        for p, before, address in known:
+            i = self._positions.get(id(p))
+            if i is not None:
+                self._versions[i], self._addresses[i] = before, address
+
+    def accept_restored(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Accepts parameters that the library itself moved and put back to the last bit."""
+        self._record_versions(parameters)
+
+    def accept_changed(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Accepts the change of these parameters, as after a step on released gradients."""
+        for i in self._record_versions(parameters):
+            self._numbers[i] = self._windows[i].raw
+
+    def _record_versions(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
+        """Records versions and addresses of these parameters and returns their places in the lists."""
+        if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
+            self._versions, addresses = self._versions_and_addresses(parameters)
+            if addresses == self._addresses:
+                return range(len(addresses))
+        places = [i for i in map(self._positions.get, map(id, parameters)) if i is not None]
+        for i in places:
+            p = self._parameters[i]
+            self._versions[i], address = version_of(p), local_rows(p).data_ptr()
+            if address != self._addresses[i]:
+                start, many = self._pieces[i]
+                self._addresses[i], self._windows[i] = address, read_bytes(address + start, many)
+        return places
+
+    def find_changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
+        """Returns the name of a parameter or buffer that is not as it was left; `numbers` compares some numbers too."""
+        for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
+            if now is not tensor or now._version != known:
+                return name
+        versions, addresses = self._versions_and_addresses(self._parameters)
+        if versions != self._versions or addresses != self._addresses:
+            before, after = zip(self._versions, self._addresses, strict=True), zip(versions, addresses, strict=True)
+            return self._first_different(before, after)
+        if numbers:  # read only now that they are known to be where they were
+            read = [window.raw for window in self._windows]
+            if read != self._numbers:
+                return self._first_different(self._numbers, read)
+        return None
+
+    def find_moved(self) -> tuple[str, torch.device, torch.device] | None:
+        """Returns a parameter that is on another device than it was: its name, and both devices; None if none is."""
+        for name, p, before in zip(self._names, self._parameters, self._devices, strict=True):
+            if p.device != before:
+                return name, before, p.device
+        return None
+
+    def left_behind(self) -> LeftBehind:
+        """Returns the parameters as they should be found by whoever looks at them after this watch is gone."""
+        return LeftBehind.of(self._names, self._parameters, self._versions)
+
+    def _versions_and_addresses(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
+        """Returns the current versions and addresses; of divided parameters, those of this rank's rows."""
+        if self._divided:
+            return list(map(version_of, parameters)), [local_rows(p).data_ptr() for p in parameters]
+        return list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
+
+    def _first_different(self, before: Iterable[object], now: Iterable[object]) -> str:
+        different = (name for name, a, b in zip(self._names, before, now, strict=True) if a != b)
+        return f"parameter {next(different)!r}"
+
+
+def _choose_pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
+    """Returns which bytes of each parameter are compared, by start and length.
+
+    A parameter without plain memory here has none; its version and address must do.
+    """
+    pieces = []
+    for p in parameters:
+        held_rows = local_rows(p).detach()
+        if (
+            held_rows.is_meta
+            or not held_rows.numel()
+            or not held_rows.is_contiguous()
+            or not held_rows.is_cpu
+            or not held_rows.data_ptr()
+        ):
+            pieces.append((0, 0))
+            continue
+        count = min(held_rows.numel(), max(_LEAST, _PIECE // len(parameters)))
+        start = _coins.randrange(held_rows.numel() - count + 1)
+        pieces.append((start * held_rows.element_size(), count * held_rows.element_size()))
+    return pieces
+
+
+# The recognition of released gradients.
+
+_AGREE = 1e-4
+"""Relative difference allowed between the factors of two numbers: they were rounded once."""
+
+
+_ONE = [1.0]
+
+
+@dataclass(slots=True)
+class ReleasedGradient:
+    """A gradient as it was written: the tensor, its version, and two of its numbers with their places in memory."""
+
+    grad: Tensor
+    version: int
+    first: int
+    stride: int
+    sample: list[float]
+    owner: ref[object]  # whose release it was
+
+    def factors_to(self, grad: Tensor) -> list[float] | None:
+        """Returns what the sampled numbers were multiplied by; None where it cannot have been a multiplication."""
+        if grad.shape != self.grad.shape or grad.dtype != self.grad.dtype:
+            return None
+        if (
+            local_rows(self.grad).is_contiguous() and not local_rows(grad).is_contiguous()
+        ):  # it may have less memory: one number
+            return None
+        ratios = []
+        for before, after in zip(self.sample, _read_two_numbers(grad, self.first, self.stride), strict=True):
+            if before == 0:
+                if after != 0:
+                    return None
+            elif not math.isfinite(after):
+                return None
+            else:
+                ratios.append(after / before)
+        return ratios
+
+
+_written: dict[
+    int, tuple[ref[nn.Parameter], ReleasedGradient | None]
+] = {}  # by identity: tensors do not compare as keys do
+
+
+def write_gradients(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
+    """Sets released gradients and remembers what they looked like."""
+    owner_reference = ref(owner)
+    for p, grad in grads:
+        # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
+        p.grad = gradient = grad if grad._base is None else grad.data
+        _store_sample(p, gradient, owner_reference)
+
+
+def remember_gradient(p: nn.Parameter, owner: object) -> None:
+    """Remembers the gradient that is there now as released."""
+    assert p.grad is not None, "there is a gradient to remember"
+    _store_sample(p, p.grad, ref(owner))
+
+
+def _store_sample(p: nn.Parameter, grad: Tensor, owner: ref[object]) -> None:
+    """Stores a gradient with two of its numbers, at places drawn at random."""
+    n, coin = local_rows(grad).numel(), _coins.random
+    first = int(coin() * n)
+    stride = int(coin() * (n - first))
+    key = id(p)
+    known = _written.get(key)
+    whose = known[0] if known is not None and known[0]() is p else _reference_that_forgets(p)
+    _written[key] = (
+        whose,
+        ReleasedGradient(grad, version_of(grad), first, stride, _read_two_numbers(grad, first, stride), owner),
+    )
+
+
+def _reference_that_forgets(p: nn.Parameter) -> ref[nn.Parameter]:
+    """Returns a weak reference whose end removes what is known of the parameter."""
+    key = id(p)
+
+    def forget_dead(dead: ref[nn.Parameter]) -> None:
+        if _written.get(key, (None,))[0] is dead:
+            del _written[key]
+
+    return ref(p, forget_dead)
+
+
+def drop_gradients(parameters: Iterable[nn.Parameter], owner: object) -> None:
+    """Drops the gradients that this owner released, and frees their memory."""
+    for p in parameters:
+        whose, held = _written.get(id(p), (None, None))
+        if held is not None and whose is not None and whose() is p and p.grad is held.grad and held.owner() is owner:
+            _written[id(p)] = whose, None
+            p.grad = None
+
+
+def is_released_copy(grad: Tensor) -> bool:
+    """Returns whether this is one of the released gradients, or a copy of one."""
+    for _, held in _written.values():
+        factors = held.factors_to(grad) if held is not None and held.sample else None
+        if factors is not None and all(abs(factor - 1) <= _AGREE for factor in factors):
+            return True
+    return False
+
+
+def find_changed_gradient(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
+    """Returns a parameter whose gradient is not a released one times the factor that all share, or None."""
+    common: float | None = None
+    for p in parameters:
+        grad = p.grad
+        if grad is None:
+            continue
+        # A gradient that no release wrote is a change in itself.
+        whose, held = _written.get(id(p), (None, None))
+        if held is None or whose is None or whose() is not p:
+            return p
+        # The same tensor at the same version was not touched: the common case, without reading numbers.
+        factors = _ONE if grad is held.grad and version_of(grad) == held.version else held.factors_to(grad)
+        if factors is _ONE and (common is None or common == 1.0):  # as a rule
+            common = 1.0
+            continue
+        if factors is None:
+            return p
+        # Clipping and unscaling multiply all gradients by one number; any other change shows here.
+        for factor in factors:
+            if common is None:
+                common = factor
+            if abs(factor - common) > _AGREE * max(abs(factor), abs(common)):
+                return p
+    return None
+
+
+def _read_two_numbers(grad: Tensor, first: int, stride: int) -> list[float]:
+    """Returns two numbers of a tensor, by their places in its memory."""
+    grad = local_rows(grad)
+    if not grad.numel():
+        return []
+    if grad.dtype is torch.float32 and grad.is_cpu and grad.is_contiguous():  # as a rule; others may have less memory
+        return read_two_floats(grad.data_ptr(), first, stride)
+    numbers: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()
+    return numbers

@@ -1,4 +1,4 @@
-"""A lot, as the training loop sees it: a handle of one draw, without the records or their number.
+"""Lots, as the training loop sees them: handles of draws, without the records or their number, and the iterator over them.
 
 Frameworks take batches apart: they ask for a length, move them to a device, look for tensors in them. A lot lets itself
 be handed around and says what to do where it is asked for what is private.
@@ -6,7 +6,7 @@ be handed around and says what to do where it is asked for what is private.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NoReturn
 
 from sordino.release.sealed import Sealed
@@ -84,3 +84,39 @@ class Lot:
         )
 
     __len__ = __iter__ = __getitem__ = keys = __reduce__ = __copy__ = __deepcopy__ = _refuse
+
+
+class Draws(Iterator[Lot]):
+    """An iterator over `len` lots, each drawn and charged when it is asked for, and none ahead of the loop.
+
+    It can be gone through once. Asked again, as a framework does at a new epoch, it goes on where it stands.
+
+    Privacy:
+        A lot is charged when it is drawn, used or not.
+
+    Examples:
+        >>> import torch, sordino as sd
+        >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
+        >>> private = sd.Private(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+        >>> lots = private.draws(data, sd.Poisson(rate=0.1), steps=5, expected_batch=10)
+        >>> len(lots), next(lots).step
+        (5, 0)
+
+    """
+
+    def __init__(self, steps: int, made: Generator[Lot, None, None]) -> None:
+        self._steps, self._lots = steps, made
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Draws:
+        return self
+
+    def __next__(self) -> Lot:
+        return next(self._lots)
+
+    def close(self) -> None:
+        """Ends the loop early: no further lot is drawn, and the workers that load records stop."""
+        self._lots.close()

@@ -61,7 +61,7 @@ class _LotNorms:
         return sensitivity
 
 
-class ClippedSum(NamedTuple):
+class LotSum(NamedTuple):
     """The weighted sum of a lot before its noise, and what is known of it. The sum is private."""
 
     total: Grads | TwoPartSum | WideSum | OnGrid
@@ -76,7 +76,7 @@ def clip_and_sum(
     *,
     rule: Rule | None = None,
     measure: Callable[[PerSample], PerSample] | None = None,
-) -> ClippedSum:
+) -> LotSum:
     """Returns the weighted sum of a lot, not sealed yet, the tally, and how far one record moves the sum.
 
     Args:
@@ -110,13 +110,13 @@ def clip_and_sum(
         sensitivity = Unproven(RowwiseWatch.STATISTIC, sensitivity.l2)
     if isinstance(sensitivity, Sensitivity):
         sensitivity = _add_rounding(sensitivity, estimate, clipped.rows, clipped.dtype)
-    return ClippedSum(clipped.total, None if clipped.tally is None else Sealed(clipped.tally), sensitivity)
+    return LotSum(clipped.total, None if clipped.tally is None else Sealed(clipped.tally), sensitivity)
 
 
 def release_sum(
     weigher: Weigher,
     state: State,
-    clipped: ClippedSum,
+    clipped: LotSum,
     noise: Noise,
     expected_batch: float,
     rng: Rng,
