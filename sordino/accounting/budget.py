@@ -133,6 +133,7 @@ class Budget:
         return total
 
     def _compose_epsilon(self, entries: tuple[BudgetEntry, ...], more: tuple[Event, ...], delta: float) -> float:
+        """Returns ε of all entries, and of more events, composed as one event."""
         events = [entry.event for entry in entries] + list(more)
         return self.accountant.epsilon(compose(events), delta) if events else 0.0
 
@@ -149,6 +150,7 @@ class Budget:
 
 
 def _read_lines(file: IO[str]) -> list[str]:
+    """Returns the lines of a budget; raises if the last one is torn."""
     text = file.read()
     if text and not text.endswith("\n"):
         raise ValueError(f"{file.name}: the last line is incomplete; repair it before anything else is released")
@@ -169,6 +171,7 @@ def _parse_line(line: str, number: int, path: str | Path) -> dict[str, Any]:
 
 
 def _read_limit(lines: list[str], path: str | Path) -> tuple[float, float]:
+    """Returns (ε, δ) from the first line; raises if the file is no budget of this version."""
     head = _parse_line(lines[0], 1, path) if lines else {}
     if head.get("sordino_budget") != _VERSION:
         raise ValueError(f"{path}: not a budget of this version")

@@ -162,8 +162,11 @@ class Event:
     def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
         """Returns what the end of the generated noise adds to δ, for a sum that moves by `moves` contributions.
 
-        By default it is the sum over the events inside. Sampling could only make it smaller, which is not used.
+        By default it is the sum over the events inside. Sampling could only make it smaller, which is not used. An event
+        with none inside has to say it itself.
         """
+        if not self.inner_events():
+            raise Unsupported(self, "does not say what the end of its noise costs")
         return math.fsum(inner.noise_end(moves, delta, coordinates) for inner in self.inner_events())
 
     def scale_noise(self, factor: float) -> Event:
@@ -172,12 +175,14 @@ class Event:
 
 
 def _encode(value: Any) -> Any:
+    """Returns a field of an event as JSON can hold it."""
     if isinstance(value, Event):
         return value.to_json()
     return [_encode(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _describe_value(value: Any) -> str:
+    """Returns a field of an event as it is printed on one line."""
     if isinstance(value, Event):
         return value.describe()
     return f"{value:.6g}" if isinstance(value, float) else str(value)

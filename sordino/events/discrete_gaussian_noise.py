@@ -53,6 +53,10 @@ class DiscreteGaussian(Event):
         """Adds a release that moves by `size` times as much."""
         collector.add(Sampled(self.dominating_pair(size * collector.moves)), count)
 
+    def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
+        """Returns 0, because this library does not draw such noise; who draws it has to bound its end."""
+        return 0.0
+
     def scale_noise(self, factor: float) -> DiscreteGaussian:
         """Returns the release with σ multiplied by a factor."""
         return DiscreteGaussian(self.multiplier * factor)
@@ -60,5 +64,5 @@ class DiscreteGaussian(Event):
 
 @lru_cache(maxsize=64)
 def _exact_pair(sigma: float, moves: int) -> Pair:
-    # Kept, because pairs of arrays are equal only if they are the same object.
+    """Returns the pair, always the same object: pairs of arrays are equal only if they are."""
     return discrete_gaussian_pair(sigma, moves)

@@ -28,3 +28,7 @@ class NonPrivate(Event):
             raise TypeError(f"reason={self.reason!r}: must be a sentence, not {type(self.reason).__name__}")
         if not self.reason:
             raise ValueError("reason='': say why there is no guarantee")
+
+    def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
+        """Returns 0: there is no guarantee for which the end of a noise could matter."""
+        return 0.0

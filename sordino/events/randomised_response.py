@@ -36,3 +36,7 @@ class RandomisedResponse(Event):
     def dominating_pair(self, moves: int) -> Pair:
         """Returns the answers of two different truths; no relation can move an answer further than that."""
         return response_pair(self.flip, self.buckets)
+
+    def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
+        """Returns 0: an answer has no tails, and it is not drawn by this library."""
+        return 0.0

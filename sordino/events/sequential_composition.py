@@ -147,6 +147,10 @@ class Together(Event):
         curves = (inner.renyi_curve(orders, relation) for inner in self.events)
         return np.asarray(sum(curves, np.zeros(len(orders))))
 
+    def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
+        """Returns the sum over all events; nothing for the release of nothing."""
+        return math.fsum(inner.noise_end(moves, delta, coordinates) for inner in self.events)
+
     def without_amplification(self) -> Event:
         """Returns the composition of what dominates the events."""
         return Together(*(inner.without_amplification() for inner in self.events))

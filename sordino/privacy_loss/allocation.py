@@ -64,6 +64,7 @@ class AllocationPair(Pair):
 
     @cached_property
     def _binned_pass(self) -> Pair:
+        """The binned pass, computed when it is first asked for."""
         return self.make_lower()
 
     def lower_pair(self) -> Pair:
@@ -353,6 +354,7 @@ def _spread_beyond_lattice(pair: Pair, limit: float, last: float) -> tuple[Array
 
 
 def _far_edges(limit: float, last: float) -> Array:
+    """Returns edges of the geometric grid of ratios beyond the lattice."""
     count = max(2, math.ceil(math.log(max(last / limit, 1.0)) / math.log(_GROWTH)) + 1)
     return np.linspace(math.log(limit), math.log(max(last, limit * _GROWTH)), count)
 

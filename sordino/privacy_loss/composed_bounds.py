@@ -145,10 +145,12 @@ class UpperBound:
 
 
 def _capped_exp(exponent: float) -> float:
+    """Returns e^exponent, capped where floats overflow."""
     return math.exp(min(exponent, 700.0))
 
 
 def _has_jumps(jumps: Sequence[Weighted]) -> bool:
+    """Returns whether any part has losses that are composed apart."""
     return any(len(jump.index) for jump in jumps)
 
 

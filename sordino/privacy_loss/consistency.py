@@ -63,11 +63,13 @@ def _find_attained_release(sampled: Sampled, add: bool) -> Sampled | None:
 
 
 def _release_epsilon(sampled: Sampled, add: bool, delta: float) -> float:
+    """Returns ε of one single release that a dataset attains, or 0 if none is known in closed form."""
     one = _find_attained_release(sampled, add)
     return 0.0 if one is None else one_release_epsilon(one, delta, add)
 
 
 def _release_delta(sampled: Sampled, add: bool, epsilon: float) -> float:
+    """Returns δ of one single release that a dataset attains, or 0 if none is known in closed form."""
     one = _find_attained_release(sampled, add)
     return 0.0 if one is None else one_release_delta(one, epsilon, add)
 

@@ -55,4 +55,5 @@ def choice_end(epsilon: float) -> float:
 
 
 def _expm1_or_infinity(x: float) -> float:
+    """Returns e^x − 1, or infinity where that is no float."""
     return math.expm1(x) if x < 700 else math.inf

@@ -95,6 +95,7 @@ def _divergence_at_whole_order(rate: float, mu: float, order: int) -> float:
 
 @lru_cache(maxsize=32)
 def _log_factorials(size: int) -> Array:
+    """Returns log k! for k = 0 … size − 1; one table serves many orders."""
     return np.asarray(gammaln(np.arange(1.0, size + 1)))
 
 
@@ -163,6 +164,7 @@ def _divergence_on_lattice(sampled: Sampled, order: float) -> float:
 
 @lru_cache(maxsize=256)
 def _mesh_cumulant(sampled: Sampled, add: bool) -> tuple[Cumulant, float]:
+    """Returns K of a release rounded up on a fine mesh, and the mass at infinite loss."""
     native = sampled.native_losses(add, 0.0)
     mesh = Mesh(native.std / _MESH_CELLS, 2 * _MESH_CELLS, 0.0)
     parts, infinite = round_up_phases(((sampled, 1),), add, mesh)

@@ -69,12 +69,14 @@ class GroupPair(Pair):
     symmetric: bool = field(default=False, init=False)
 
     def _weights(self) -> Array:
+        """Returns logarithms of the binomial weights: how many records of the group take part."""
         i = np.arange(self.size + 1)
         log_choose = gammaln(self.size + 1) - gammaln(i + 1) - gammaln(self.size - i + 1)
         log_miss = math.log1p(-self.rate) if self.rate < 1 else -1e9
         return np.asarray(log_choose + i * math.log(self.rate) + (self.size - i) * log_miss)
 
     def _ratio(self, z: Array) -> Array:
+        """Returns the log-ratio of the mixture against N(0) at outputs z."""
         i = np.arange(self.size + 1)[:, None]
         exponent = self._weights()[:, None] + i * self.mu * z - (i * self.mu) ** 2 / 2
         top = exponent.max(axis=0)

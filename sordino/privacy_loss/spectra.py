@@ -94,6 +94,7 @@ def _jump_power(plain: NDComplex, jump: NDComplex, count: int) -> tuple[NDComple
 def _multiply_with_jumps(
     plain: NDComplex, jump: NDComplex, other_plain: NDComplex, other_jump: NDComplex
 ) -> tuple[NDComplex, NDComplex]:
+    """Returns the product of two pairs (bulk, outcomes with a jump), by the formula above."""
     return plain * other_plain, jump * (other_plain + other_jump) + plain * other_jump
 
 
@@ -171,6 +172,7 @@ def _jump_share(jump: Weighted, theta: float, step: float, log_all: float) -> fl
 
 
 def _join_bulk_and_jumps(parts: Sequence[Weighted], jumps: Sequence[Weighted]) -> list[Weighted]:
+    """Returns every part with its jumps put back."""
     return [
         Weighted(np.concatenate((p.index, j.index)), np.concatenate((p.log_mass, j.log_mass)), p.count)
         for p, j in zip(parts, jumps, strict=True)

@@ -247,6 +247,20 @@ def test_an_event_that_says_nothing_is_refused(accountant):
     assert isinstance(make_claim(SaysNothing(), DELTA, accountant), NoGuarantee)
 
 
+def test_noise_whose_end_is_not_bounded_is_not_claimed():
+    @dataclass(frozen=True)
+    class Endless(Event):
+        multiplier: float
+
+        def dominating_pair(self, moves):
+            return GaussianPair(moves / self.multiplier)
+
+    assert A.PLD().epsilon(Endless(5.0), 1e-5) == A.PLD().epsilon(Gaussian(5.0), 1e-5)
+    claim = make_claim(Poisson(0.1, Endless(5.0)), 1e-5, A.PLD())
+    assert isinstance(claim, NoGuarantee)
+    assert "the end of its noise" in claim.reason
+
+
 def test_only_frozen_events_with_a_name_of_their_own_are_registered():
     @dataclass
     class Changing(Event):

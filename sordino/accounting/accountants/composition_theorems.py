@@ -63,6 +63,7 @@ def _epsilon_of_release(sampled: Sampled, delta: float, event: Event) -> float:
 
 
 def _count_spending_delta(phases: Phases) -> int:
+    """Returns how many releases are not purely private, so that they need a share of δ."""
     return sum(count for sampled, count in phases if math.isinf(pure_epsilon(((sampled, 1),))))
 
 
@@ -219,6 +220,7 @@ def _compose_with_best_split(
 
 
 def _require_delta(delta: float) -> float:
+    """Returns δ; refuses what is not in [0, 1)."""
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta}: must lie in [0, 1)")

@@ -119,6 +119,7 @@ class Moments:
         object.__setattr__(self, "most", validate.count("most", self.most))
 
     def _log_moments(self, event: Event) -> tuple[Array, Array]:
+        """Returns the orders λ and the log moments α(λ) of the event."""
         powers = np.arange(1.0, self.most + 1)
         event = canonical(event)
         return powers, powers * event.renyi_curve(powers + 1, relation_of(event, self.relation))
@@ -147,4 +148,5 @@ class Moments:
 
 
 def _list_releases(event: Event) -> list[Event]:
+    """Returns all events inside an event that are no mere compositions."""
     return [inner for inner in event.walk() if not isinstance(inner, Together | Repeat)]

@@ -122,6 +122,7 @@ def lower_search_epsilon(event: Event, delta: float, accountant: RunAccountant, 
 
 @lru_cache(maxsize=256)
 def _lower_run_epsilon(accountant: RunAccountant, event: Event, delta: float, relation: Relation | None) -> float:
+    """Returns the certified lower bound on ε of one run; kept, because it is asked for at the same δ again."""
     return accountant.bounds(event, delta, relation=relation)[0]
 
 
@@ -155,6 +156,7 @@ def _run_epsilon(search: RunSearch, accountant: RunAccountant, relation: Relatio
 
 
 def _bound_winner(event: RunSearch, accountant: RunAccountant, relation: Relation | None, delta: float) -> Winner:
+    """Returns the bound on the best of K runs, from a table that serves all δ of one decade."""
     return _prepare_winner(event, accountant, relation, min(_USUAL, 10.0 ** math.floor(math.log10(delta))))
 
 

@@ -39,6 +39,7 @@ class _ParameterSearch:
         self.known: dict[float, float] = {}
 
     def parameter(self, log_x: float) -> float:
+        """Returns the parameter at a logarithm, rounded if it has to be whole."""
         return max(1, round(math.exp(log_x))) if self.whole else math.exp(log_x)
 
     def excess(self, log_x: float) -> float:
