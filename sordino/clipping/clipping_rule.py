@@ -30,9 +30,9 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from sordino.accelerations import accelerated
 from sordino.distributed.shared_lot import RankedLot
 from sordino.events import Event
-from sordino.kernels.matrices import load_functions
 from sordino.per_sample.protocol import Norms, PerSample, sums_one_by_one
 from sordino.refusal import Refusal
 from sordino.release.exact_sums import MOST_CHUNK_STEPS, MOST_STEPS, Grid, OnGrid, OnGridAccumulator
@@ -48,9 +48,6 @@ FLOOR = 1e-18
 
 _ROUNDED = 1e-6
 """The relative error of a few roundings: a weight C / r times r may exceed C by it, and such a row is left as it is."""
-
-_COMPILED_UP_TO = 1 << 14
-"""Number of records up to which one compiled call is faster than five of torch's."""
 
 Sizes = Callable[[], Mapping[str, int]]
 
@@ -262,33 +259,31 @@ def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes
         return weights
     largest_reach = largest_l2_reach(sensitivity)
     # The common case first: nearly always every row keeps the bound, and one call shows it.
-    if _is_surely_within(weights, norms, sensitivity, largest_reach * (1 + _ROUNDED)):
+    limit = largest_reach * (1 + _ROUNDED)
+    has_one_weight = weights.shape[1] == 1 and sensitivity.units is None
+    if has_one_weight and are_surely_within(weights, norms.sums, FLOOR, limit):
         return weights
     if weights.is_cpu:  # what follows leaves such weights as they are; a device is not waited for to see that
         low, high = torch.aminmax(
             compute_reaches(weights, norms, sensitivity, sizes)
         )  # of what is not a number both are not
-        if low.item() >= 0 and high.item() <= largest_reach * (1 + _ROUNDED):
+        if low.item() >= 0 and high.item() <= limit:
             return weights
     # Otherwise mend row by row: an improper weight becomes 0, and a reach beyond the bound is scaled down to it.
     proper = ((weights >= 0) & torch.isfinite(weights)).all(dim=1, keepdim=True)
     kept = torch.where(proper, weights, 0)
     reach = compute_reaches(kept, norms, sensitivity, sizes).double()
-    shorter = torch.where(
-        reach <= largest_reach * (1 + _ROUNDED), 1.0, largest_reach / reach
-    )  # 0 of an infinite reach, 1 of none
+    shorter = torch.where(reach <= limit, 1.0, largest_reach / reach)  # 0 of an infinite reach, 1 of none
     return torch.where(reach.isfinite().unsqueeze(1), kept * shorter.to(kept.dtype).unsqueeze(1), 0)
 
 
-def _is_surely_within(weights: Tensor, norms: Norms, sensitivity: Sensitivity, largest_reach: float) -> bool:
-    """Returns whether one compiled call shows that all rows are within the bound; False settles nothing."""
-    compiled = load_functions()
-    if compiled is None or weights.shape[1] != 1 or sensitivity.units is not None:
-        return False
-    both = (norms.sums, weights)
-    return compiled.are_readable(both, _COMPILED_UP_TO) and compiled.is_within_bound(
-        weights, norms.sums, FLOOR, largest_reach
-    )
+@accelerated
+def are_surely_within(weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
+    """Returns whether one look shows that 0 ≤ w (√s + floor) ≤ limit for all rows; False settles nothing.
+
+    Plain code has no such look, and computes the reach of every row.
+    """
+    return False
 
 
 def largest_l2_reach(sensitivity: Sensitivity) -> float:

@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.accelerations import accelerated
 from sordino.clipping.clipping_rule import Rule, State, Stateless
-from sordino.kernels.matrices import load_functions
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
 from sordino.release.sensitivity import Sensitivity
 
 _ONE = torch.ones(())
-_COMPILED_UP_TO = 1 << 14
-"""Number of records up to which one compiled call is faster than three of torch's."""
 
 
 def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
@@ -35,11 +33,9 @@ def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
     return torch.fmin(ratio, _ONE.to(ratio))
 
 
-def _shorten_by_squares(squared: Tensor, bound: float) -> Tensor:
-    """Returns `shorten` of the square roots without taking roots; one compiled call does it for small lots."""
-    compiled = load_functions()
-    if compiled is not None and compiled.are_readable((squared,), _COMPILED_UP_TO):
-        return compiled.clipping_factors(squared, bound)
+@accelerated
+def clip_by_squares(squared: Tensor, bound: float) -> Tensor:
+    """Returns min(1, C / √s) for squared norms s, without taking roots."""
     return torch.fmin(squared.rsqrt().mul_(bound), _ONE.to(squared))
 
 
@@ -72,7 +68,7 @@ class Flat(Stateless):
 
     @cached_property
     def _rule(self) -> Rule:
-        return Rule(lambda norms: _shorten_by_squares(norms.sums, self.bound).unsqueeze(1), Sensitivity(l2=self.bound))
+        return Rule(lambda norms: clip_by_squares(norms.sums, self.bound).unsqueeze(1), Sensitivity(l2=self.bound))
 
 
 DECLARED = Declaration(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -146,3 +146,68 @@ def agrees_with_torch(made: Functions) -> bool:
         and torch.equal(to, y * w[:, None])
         and are_close((total, 1 + (y * w[:, None]).sum(0)))
     )
+
+
+# The accelerations that `sordino/accelerations.py` lists. Each takes the plain function, and calls it where the library
+# is not there or cannot read the tensors.
+
+_FEW = 1 << 14
+"""Number of records up to which one compiled call is faster than several of torch's."""
+_SMALL = 1 << 20
+"""Numbers up to which one call for all tensors is better than torch's threads."""
+_ANY = 1 << 62
+
+
+def accelerate_clipping(plain: Callable[[Tensor, float], Tensor]) -> Callable[[Tensor, float], Tensor]:
+    """Returns a function from squared norms and a bound to clipping factors, by one call for a lot of few records."""
+
+    def clip_by_squares(squared: Tensor, bound: float) -> Tensor:
+        compiled = load_functions()
+        if compiled is not None and compiled.are_readable((squared,), _FEW):
+            return compiled.clipping_factors(squared, bound)
+        return plain(squared, bound)
+
+    return clip_by_squares
+
+
+def accelerate_bound(
+    plain: Callable[[Tensor, Tensor, float, float], bool],
+) -> Callable[[Tensor, Tensor, float, float], bool]:
+    """Returns a function that shows, by one call for a lot of few records, that no row reaches beyond a limit."""
+
+    def are_surely_within(weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
+        compiled = load_functions()
+        if compiled is not None and compiled.are_readable((squared, weights), _FEW):
+            return compiled.is_within_bound(weights, squared, floor, limit)
+        return plain(weights, squared, floor, limit)
+
+    return are_surely_within
+
+
+def accelerate_finiteness(plain: Callable[[Sequence[Tensor]], bool]) -> Callable[[Sequence[Tensor]], bool]:
+    """Returns a function that looks for what is not finite in all tensors by one call, if they are small."""
+
+    def are_all_finite(tensors: Sequence[Tensor]) -> bool:
+        compiled = load_functions()
+        if compiled is not None and compiled.are_readable(tensors, _SMALL):
+            return compiled.are_finite(tensors)
+        return plain(tensors)
+
+    return are_all_finite
+
+
+def accelerate_wide_addition(
+    plain: Callable[[Iterable[Sequence[Tensor]], float], None],
+) -> Callable[[Iterable[Sequence[Tensor]], float], None]:
+    """Returns a function that adds two sums to each tensor by one call for each, and to others as the plain one does."""
+
+    def add_in_float64(rows: Iterable[Sequence[Tensor]], factor: float) -> None:
+        compiled = load_functions()
+        for row in rows:
+            if len(row) == 3 and compiled is not None and compiled.are_readable(row, _ANY):
+                out, first, second = row
+                compiled.add_three(first, second, out, factor)
+            else:
+                plain((row,), factor)
+
+    return add_in_float64

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sordino.accelerations import accelerated
 from sordino.distributed.row_shard import local_rows
-from sordino.kernels.matrices import load_functions
-
-_SMALL = 1 << 20
-"""Numbers up to which one call for all tensors is better than torch's threads."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +33,13 @@ class Diverged:
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether every number of these tensors is finite, as far as this rank has them.
+    """Returns whether every number of these tensors is finite, as far as this rank has them."""
+    return are_all_finite([local_rows(tensor) for tensor in tensors])
 
-    It takes one pass: a sum that is finite has finite terms.
-    """
-    compiled, tensors = load_functions(), [local_rows(tensor) for tensor in tensors]
-    if compiled is not None and compiled.are_readable(tensors, _SMALL):
-        return compiled.are_finite(tensors)
+
+@accelerated
+def are_all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Returns whether every number of these tensors is finite, in one pass: a sum that is finite has finite terms."""
     with torch.no_grad():
         sums = [tensor.sum() for tensor in tensors]
         all_alike = bool(sums) and len({(t.device, t.dtype) for t in sums}) == 1  # a device is waited for once

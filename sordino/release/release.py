@@ -15,7 +15,7 @@ float64 and is rounded to float32 after the noise, where rounding is free. A sum
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from sordino import events, validate
+from sordino.accelerations import accelerated
 from sordino.distributed.noise_division import Stretches
 from sordino.events import Event
-from sordino.kernels import matrices
 from sordino.release.exact_sums import ROUNDING_STEPS, OnGrid
 from sordino.release.noise import Gaussian, Noise, make_dense
 from sordino.release.sealed import Sealed, unseal
@@ -55,7 +55,6 @@ class Tap(Protocol):
 
 
 TAPPED = "the door was tapped"
-_LONGEST = 1 << 62
 _STRETCH = 1 << 16
 """Coordinates that stay in the cache while noise is added to them."""
 _taps: list[Tap] = []
@@ -240,16 +239,18 @@ def _add_noise_in_float64(value: TwoPartSum | WideSum, noise: Noise, scale: floa
     released = {name: make_dense(tensor) for name, tensor in released.items()}
     noise.add_(released, scale, rng)
     # Sum and noise meet in float64 and are rounded once, after the noise, where rounding is free.
-    compiled = matrices.load_functions()
-    for out, first, *others in iterate_together(released, *sums):
-        if others and compiled is not None and compiled.are_readable((out, first, *others), _LONGEST):
-            compiled.add_three(first, others[0], out, 1 / divide_by)
-            continue
+    add_in_float64(iterate_together(released, *sums), 1 / divide_by)
+    return released
+
+
+@accelerated
+def add_in_float64(rows: Iterable[Sequence[Tensor]], factor: float) -> None:
+    """Sets out = (Σ others + out) · factor for each row (out, *others), in float64 and rounded once."""
+    for out, first, *others in rows:
         total = first.double()
         for other in (*others, out):
             total = total + other
-        out.copy_(total.mul_(1 / divide_by))
-    return released
+        out.copy_(total.mul_(factor))
 
 
 @dataclass(frozen=True)

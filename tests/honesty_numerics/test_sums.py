@@ -164,7 +164,7 @@ def test_two_chunks_have_the_bits_of_their_sum_in_float64(one_buffer, compiled, 
     from sordino.release import release as door
 
     if not compiled:
-        monkeypatch.setattr(door.matrices, "load_functions", lambda: None)
+        monkeypatch.setattr(door, "add_in_float64", door.add_in_float64.plain)
     torch.manual_seed(0)
     shapes = {"w": (300, 130), "b": (7,)}
 

@@ -9,7 +9,7 @@ from torch import nn
 from sordino.kernels import build, pool
 from sordino.kernels.abi import KernelWindow
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.layers import pooling
+from sordino.per_sample.accelerations import max_pooling as pooling
 from tests.kernels.libraries import library as of_these_sources
 from tests.per_sample.oracle import same
 

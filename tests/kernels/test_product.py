@@ -156,7 +156,7 @@ class Second(nn.Module):
 )
 def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
     monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: "gram")
-    monkeypatch.setattr("sordino.per_sample.engine.batch_result.find_small_layers", lambda *_: None)
+    monkeypatch.setattr("sordino.per_sample.engine.batch_result._FINDERS", [])
     same(model(), (torch.randn(shape),), backend=Captured())
     assert Willing.calls
 
@@ -169,6 +169,6 @@ def test_layers_summed_by_it_are_the_loops(used, monkeypatch, model, shape):
 )
 def test_layers_whose_rows_it_makes_are_the_loops(used, monkeypatch, model, shape, keep):
     monkeypatch.setattr(output.OutputGradient, "choose_formula", lambda *_: "rows")
-    monkeypatch.setattr("sordino.per_sample.engine.batch_result.find_small_layers", lambda *_: None)
+    monkeypatch.setattr("sordino.per_sample.engine.batch_result._FINDERS", [])
     same(model(), (torch.randn(shape),), backend=Captured(PerformanceOptions(keep_bytes=keep)))
     assert Willing.calls

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample import Captured
-from sordino.per_sample.layers import sequential as chain
+from sordino.per_sample.accelerations import linear_chains as chain
 from sordino.refusal import Refusal
 from tests.per_sample.oracle import same, square
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from sordino.kernels import matrices as rows
 from sordino.per_sample import Captured, Loop
-from sordino.per_sample.engine import small_layers
+from sordino.per_sample.accelerations import small_layers
 from sordino.per_sample.engine.batch_result import Result
 from sordino.per_sample.layers import rule
 from tests.per_sample.oracle import same, square
@@ -33,12 +33,12 @@ def test_norms_and_sums_are_those_of_the_ordinary_way(monkeypatch: pytest.Monkey
     model, x = _net(), torch.randn(21, 37)
     w = torch.rand(21, 1)
     fast = _grads(model, x)
-    assert fast._small_layers is not None
+    assert fast._joint_parts is not None
     norms, total = fast.norms(), fast.weighted_sum(w)
     twice = fast.weighted_sum(w, into={name: t.clone() for name, t in total.items()})
     monkeypatch.setattr(small_layers, "load_functions", lambda: None)
     plain = _grads(model, x)
-    assert plain._small_layers is None
+    assert plain._joint_parts is None
     _close(norms.squared, plain.norms().squared)
     _close(norms.total(), plain.norms().total())
     assert norms.finite
@@ -61,7 +61,7 @@ def _mixed() -> nn.Module:
 def test_small_layers_of_other_models_are_taken_together_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, w = _mixed(), torch.randn(5, 2, 5, 5), torch.rand(5, 1)
     fast = _grads(model, x)
-    together = fast._small_layers
+    together = fast._joint_parts
     assert together is not None
     assert not together.everything
     assert together.columns == [1, 2, 3, 4, 5, 6, 7]  # all but the convolution's weight

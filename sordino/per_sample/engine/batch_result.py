@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from sordino import accelerations
 from sordino.per_sample.engine.gradient_buffer import Pool
 from sordino.per_sample.engine.kept_rows_budget import KeepBudget
-from sordino.per_sample.engine.small_layers import SmallLayers, find_small_layers
 from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic, full_precision
 from sordino.per_sample.protocol import Norms
+from sordino.per_sample.recording.layer_accelerations import JointParts
 from sordino.release.vectors import Grads, accumulation_dtype
 
 _SMALL = 1 << 20
 """Elements of a sum up to which its memory does not cost page faults."""
+_FINDERS: list[Callable[[Sequence[Part | None], int], JointParts | None]] = [
+    accelerations.load(name) for name in accelerations.JOINT_PARTS
+]
 
 
 @dataclass
@@ -73,26 +77,30 @@ class Result:
         """Returns the squared norms, (B, P), computing each layer's by its fastest formula."""
         if self._norms is None:
             with PlainArithmetic(self.losses.device):
-                small = self._small_layers
-                if small is not None and small.everything and self._squares is None:
-                    self._norms = small.norms(self._names)
+                joint = self._joint_parts
+                if joint is not None and joint.everything and self._squares is None:
+                    self._norms = joint.norms(self._names)
                 else:
-                    self._norms = Norms(self._measure_columns(small), self._names)
+                    self._norms = Norms(self._measure_columns(joint), self._names)
         return self._norms
 
     @cached_property
-    def _small_layers(self) -> SmallLayers | None:
-        """The small layers among the parts that were not measured during the backward pass, or None."""
+    def _joint_parts(self) -> JointParts | None:
+        """Those of the parts, not measured during the backward pass, that one call measures and sums; or None."""
         parts = self._parts
         if self._squares is not None:
             parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
-        return find_small_layers(parts, self.losses.shape[0])
+        for find_joint_parts in _FINDERS:
+            found = find_joint_parts(parts, self.losses.shape[0])
+            if found is not None:
+                return found
+        return None
 
-    def _measure_columns(self, small: SmallLayers | None) -> Tensor:
-        """Returns the squared norms (B, P), each column from what is known, from the small layers or from its part."""
+    def _measure_columns(self, joint: JointParts | None) -> Tensor:
+        """Returns the squared norms (B, P), each column from what is known, from the joint parts or from its part."""
         columns, b = [], self.losses.shape[0]
         squares = list(self._squares or [None] * len(self._parts))
-        for column, squared in () if small is None else small.squared_norms_by_column():
+        for column, squared in () if joint is None else joint.squared_norms_by_column():
             squares[column] = squared
         for part, p, known in zip(self._parts, self._parameters, squares, strict=True):
             if known is not None:
@@ -144,13 +152,13 @@ class Result:
         norms, beta = self.norms(), 0 if into is None else 1
         # Samples whose norm is not finite must be left out of the arithmetic, not only weighted by 0.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
-        small_layers_sum, summed_columns = self._small_layers if finite is None else None, set[int]()
-        # One call adds the small layers, unless samples have to be masked, which it cannot do.
-        if small_layers_sum is not None:
-            added = small_layers_sum.add_to([total[name] for name in self._names].__getitem__, weights, beta)
+        joint, summed_columns = self._joint_parts if finite is None else None, set[int]()
+        # One call adds the joint parts, unless samples have to be masked, which it cannot do.
+        if joint is not None:
+            added = joint.add_to([total[name] for name in self._names].__getitem__, weights, beta)
             if added is not None:
                 summed_columns.update([k for k, _ in added])
-                if small_layers_sum.everything:
+                if joint.everything:
                     return total
         # The other parameters follow one by one; a parameter that no loss uses contributes zero.
         columns = weights.unbind(1)
@@ -169,12 +177,12 @@ class Result:
     def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yields Σ_i w_i g_i one parameter at a time, so that a sum can be released before the next is made."""
         norms = self.norms()
-        # Samples whose norm is not finite are masked below, which the joint call for small layers cannot do.
+        # Samples whose norm is not finite are masked below, which the call for joint parts cannot do.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
-        small_layers_sum = self._small_layers if finite is None else None
+        joint = self._joint_parts if finite is None else None
         with PlainArithmetic(weights.device):
-            added = None if small_layers_sum is None else small_layers_sum.add_to(self._allocate_sum, weights, 0)
-        small = frozenset[int]() if small_layers_sum is None or added is None else frozenset(small_layers_sum.columns)
+            added = None if joint is None else joint.add_to(self._allocate_sum, weights, 0)
+        small = frozenset[int]() if joint is None or added is None else frozenset(joint.columns)
         # The sums are made lazily; each is let go of before the next one is made.
         column_sums = self._iterate_sums(weights, finite, small, added or iter(()))
         while True:

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from sordino import accelerations
 from sordino.per_sample.engine.gradient_buffer import Pool
 from sordino.per_sample.engine.loose_parameters import LooseParameters
 from sordino.per_sample.engine.loss_identity import find_loss_identity
 from sordino.per_sample.layers.fallback import run_fallback
 from sordino.per_sample.layers.layer_registry import rule_for
-from sordino.per_sample.layers.pooling import is_plain_max_pool, run_max_pool
-from sordino.per_sample.layers.sequential import may_be_chain, run_chain
 from sordino.per_sample.model_inventory import Inventory, Mark
 from sordino.per_sample.protocol import LossFn, trainable_parameters
+from sordino.per_sample.recording.layer_accelerations import FasterRule, StandIn
 from sordino.per_sample.recording.sample_layout import OUTSIDE, Layouts
 from sordino.per_sample.recording.tape import Rule, Tape
 from sordino.refusal import Refusal
@@ -33,6 +33,9 @@ from sordino.refusal import Refusal
 _REWRITTEN = ("weight_g", "weight_v", "_orig")
 """What weight_norm, spectral_norm and pruning by hooks leave in place of a weight."""
 
+
+_FASTER_RULES: list[FasterRule] = [accelerations.load(name) for name in accelerations.LAYER_RULES]
+_STAND_INS: list[StandIn] = [accelerations.load(name) for name in accelerations.STAND_INS]
 
 Lengths = tuple[torch.Size, ...]
 """The shapes of a batch's tensors, without their samples."""
@@ -49,7 +52,7 @@ class ModelStructure:
     columns: dict[int, int]  # id of a parameter -> its column
     trainable: frozenset[int]  # the same ids
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
-    pools: tuple[int, ...]  # positions of layers that pool windows
+    stand_ins: tuple[tuple[int, StandIn], ...]  # positions of layers without parameters that have faster code
     has_loose_parameters: bool  # some parameters belong to no layer
     has_convolutions: bool
 
@@ -205,7 +208,7 @@ def make_plan(inventory: Inventory) -> ModulePlan:
     model = inventory.model
     parameters = trainable_parameters(model)
     rules: list[tuple[int, str, Rule]] = []
-    pools: list[int] = []
+    stand_ins: list[tuple[int, StandIn]] = []
     loose, convolutions, covered = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
         # A compiled module hides its layers, so none of them could be recorded.
@@ -218,15 +221,14 @@ def make_plan(inventory: Inventory) -> ModulePlan:
         # Modules below a fallback layer run inside it, and get no rule of their own.
         if id(module) in covered:
             continue
-        # Pooling layers have no parameters; they only run faster.
-        if is_plain_max_pool(module):
-            pools.append(position)
+        # Some layers without parameters have faster code, which records nothing.
+        stand_ins += [(position, faster) for faster in _STAND_INS if faster.may_run(module)]
         if not any(p.requires_grad for p in module.parameters()):
             continue
-        if may_be_chain(module):
-            rules.append(
-                (position, name, run_chain)
-            )  # its layers have their own rules too, for passes on which it is none
+        # A module that can run as one layer; its layers have their own rules too, for passes on which it cannot.
+        faster_rule = next((faster.rule for faster in _FASTER_RULES if faster.may_run(module)), None)
+        if faster_rule is not None:
+            rules.append((position, name, faster_rule))
             continue
         # A layer with a rule of its own, unless a parametrization rewrites its weight, which the fallback follows.
         trained_keys = [key for key, p in module._parameters.items() if p is not None and p.requires_grad]
@@ -261,7 +263,7 @@ def make_plan(inventory: Inventory) -> ModulePlan:
         columns,
         frozenset(columns),
         tuple(rules),
-        tuple(pools),
+        tuple(stand_ins),
         loose,
         convolutions,
     )
@@ -294,7 +296,7 @@ class Installed:
             raise
 
     def _install(self, loose: LooseParameters | None) -> None:
-        """Replaces `forward` of every module that has a rule, is followed, or pools, and remembers what was there."""
+        """Replaces `forward` of every module that has a rule or a stand-in, or is followed, and remembers what was there."""
         structure, learned, tape = self._plan.structure, self._plan.learned, self._tape
         places: dict[int, tuple[int, Rule]] = {}
         tape.rules = places
@@ -308,11 +310,11 @@ class Installed:
                 own["forward"] = partial(_run_by_rule, tape, position, name, module, rule, original)
             elif loose is not None and learned.follows_code:
                 own["forward"] = partial(_run_followed, tape, loose, position, name, original)
-        for position in structure.pools:
+        for position, stand_in in structure.stand_ins:
             module = self._modules[position]
             if "forward" not in module.__dict__:
                 self._before.append((module, None))
-                module.__dict__["forward"] = partial(run_max_pool, tape, module, module.forward)
+                module.__dict__["forward"] = partial(stand_in.run, tape, module, module.forward)
 
     def __exit__(self, *error: Any) -> None:
         """Stops following operations and puts the layers back."""

@@ -26,6 +26,7 @@ from sordino.distributed.layer_by_layer import is_layer_by_layer
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.layers.linear import run_linear
+from sordino.per_sample.recording.layer_accelerations import FasterRule
 from sordino.per_sample.recording.sample_layout import OUTSIDE
 from sordino.per_sample.recording.tape import Tape
 from sordino.refusal import Refusal
@@ -180,3 +181,6 @@ def _make_chain_parts(
                 )
             g = links[k - 1].between[1](g.mm(link.weight), a)
     return found
+
+
+LINEAR_CHAIN = FasterRule(may_be_chain, run_chain)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sordino.kernels.abi import KernelWindow
 from sordino.kernels.pool import Pools, can_run, load_pools
+from sordino.per_sample.recording.layer_accelerations import StandIn
 from sordino.per_sample.recording.tape import Rule, Tape
 
 
@@ -73,3 +74,6 @@ def _backward_by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: Kernel
     image = torch.zeros_like(g.new_empty(1).expand(size), memory_format=torch.channels_last)  # only its shape is read
     found: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(g, image, *options, places)
     return found
+
+
+MAX_POOLING = StandIn(is_plain_max_pool, run_max_pool)
