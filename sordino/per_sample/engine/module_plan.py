@@ -296,7 +296,7 @@ class Installed:
             raise
 
     def _install(self, loose: LooseParameters | None) -> None:
-        """Replaces `forward` of every module that has a rule or a stand-in, or is followed, and remembers what was there."""
+        """Replaces `forward` of every module that has a rule or a stand-in, or is followed, and notes what was there."""
         structure, learned, tape = self._plan.structure, self._plan.learned, self._tape
         places: dict[int, tuple[int, Rule]] = {}
         tape.rules = places
