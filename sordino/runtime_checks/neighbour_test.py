@@ -74,7 +74,7 @@ _MORE = 3
 """Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
 _EXCHANGED_ONE_IN = 4
 """One of so many records is exchanged in a whole batch, all for one and the same, so that every ranking moves."""
-_SEEDS = 8
+_SEEDS = 24
 """Seeds under which two batches must draw equally much, before a difference between them is taken for a coupling."""
 _TRIES = 4
 """Other records tried in search of one that leaves the batch's shapes as they are."""

@@ -19,6 +19,8 @@ from sordino.per_sample.user_state import UserState
 from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, SteadyDraws
 from sordino.runtime_checks.alterations import Alterations
 from tests.honesty.data import INPUTS, cross_entropy, network, vectors
+from tests.honesty.honest import HONEST
+from tests.honesty.script import outcome
 
 QUERY = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
 
@@ -247,3 +249,11 @@ def test_on_a_device_no_value_is_made_up_that_could_end_the_process() -> None:
     )
     assert len(altered["ids"]) == 3
     assert 0 <= float(altered["x"].min()) <= float(altered["x"].max()) <= 1
+
+
+def test_python_draws_that_come_to_the_same_number_by_chance_are_no_coupling() -> None:
+    """Python's shuffle rejects half of the numbers it draws, so that records of four and of five words often draw
+    equally many. With this seed they did so under eight seeds in a row, and an honest run was refused.
+    """
+    case = next(one for one in HONEST if one.name == "a masked language model with words shuffled by python")
+    assert outcome(case, 10_014, 100)[0] == "claimed"
