@@ -103,6 +103,17 @@ def test_the_version_is_the_same_everywhere():
     assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == __version__
 
 
+def test_files_that_the_pages_name_exist():
+    """A page names a file by its path, or by the end of it: `clipping/flat.py`, `winograd.c`."""
+    folders = ("sordino", "lab", "tests", "bench", "tools", "examples", "docs")
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    made_by_users = {"train.py", "net.py"}
+    for page in PAGES:
+        named = set(re.findall(r"`([\w./-]+\.(?:py|c|h))`", page.read_text())) - made_by_users
+        missing = [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
+        assert not missing, f"{page.relative_to(ROOT)} names {missing}"
+
+
 def test_the_opacus_side_of_the_diff_runs_too():
     pytest.importorskip("opacus", reason="opacus is in the extra [bench], not in [dev]")
     _, code = BLOCK.findall((ROOT / "docs" / "from_opacus.md").read_text())[0]
