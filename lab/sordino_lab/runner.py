@@ -24,6 +24,8 @@ from sordino_lab.workbench import Workbench
 from sordino_lab.workers import run_all
 
 Say = Callable[[str], None]
+_MOST_NAMED = 4
+"""Curves that the note under a figure names where they are missing; the notes of the result name all."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def _describe_seeds(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> 
     counts = sorted({len(each.runs) for each in trained})
     seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
     said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve"
+    if len(missing) > _MOST_NAMED:
+        return f"{said}; not run yet: {len(missing)} of {len(missing) + len(trained)} curves"
     return f"{said}; not run yet: {'; '.join(missing)}" if missing else said
 
 

@@ -232,8 +232,8 @@ Grid = dict[str, dict[float, TrainedCurve]]
 Judge = Callable[["Workbench", Grid], Sequence[Finding]]
 
 
-def draw_swept(trained: Mapping[float, TrainedCurve], label: str, *, variant: int = 0) -> Series:
-    """Returns the final accuracy against a setting that was swept."""
+def draw_swept(trained: Mapping[float, TrainedCurve], label: str, *, variant: int = 0, points: bool = False) -> Series:
+    """Returns the final accuracy against a setting that was swept; with `points`, marks without a line between them."""
     ends = {x: one.final() for x, one in trained.items()}
     first = next(iter(trained.values()))
     several = len(first.runs) > 1
@@ -245,6 +245,7 @@ def draw_swept(trained: Mapping[float, TrainedCurve], label: str, *, variant: in
         high=[mean + spread for mean, spread in ends.values()] if several else (),
         method=first.plan.method,
         variant=variant,
+        points=points,
         hollow=first.hollow,
     )
 
@@ -292,7 +293,10 @@ class Sweep:
         """Trains what is not there and returns the figure: final accuracy against the setting, compared and judged."""
         grid = self.train(bench)
         every = [one for row in grid.values() for one in row.values()]
-        lines = [draw_swept(row, method, variant=k) for k, (method, row) in enumerate(grid.items())]
+        # Where values are missing, a line between the others would say something of them.
+        gaps = bool(bench.missing(self.plans(bench)))
+        lines = [draw_swept(row, method, variant=k, points=gaps) for k, (method, row) in enumerate(grid.items())]
+        lines += self._draw_published(bench, published or {})
         return Outcome(
             [Panel(self.title, self.name, "test accuracy, %", lines, xlog=True)],
             compare_with_published(every, published or {}, where),
@@ -304,6 +308,18 @@ class Sweep:
                 for method, row in grid.items()
             },
         )
+
+    def _draw_published(self, bench: Workbench, published: PublishedPairs) -> list[Series]:
+        """Returns the published accuracies of all values as stars, in the colours of their methods."""
+        stars: list[Series] = []
+        for method in self.methods:
+            for value in self._values_at(bench, method):
+                plan = self.plan(bench, method, value)
+                accuracy = published.get(plan.label, (None, None))[1]
+                if accuracy is not None:
+                    label = "" if stars else "published"
+                    stars.append(Series(label, [value], [accuracy], method=plan.method, variant=_STAR, points=True))
+        return stars
 
 
 def _mean(values: Sequence[float]) -> float:

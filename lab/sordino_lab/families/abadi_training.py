@@ -144,6 +144,14 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
         for ones in (spent, printed)
         for one, level in zip(ones, LEVELS, strict=True)
     ]
+    stars = Series(
+        "published",
+        [level.epsilon for level in LEVELS],
+        [level.published for level in LEVELS],
+        method="theory",
+        variant=7,
+        points=True,
+    )
     looked = [one for one in every if one.series("train_accuracy").x]
     together = Finding(
         "training and test accuracy go together",
@@ -171,7 +179,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
                 "what ε buys",
                 "ε at δ = 1e-5",
                 "test accuracy, %",
-                [one.series(x="epsilon") for one in every],
+                [*(one.series(x="epsilon") for one in every), stars],
                 xlog=True,
             ),
         ],

@@ -13,11 +13,11 @@ _ORDER: tuple[tuple[str, ...], ...] = (
     ("projected", "minimum", "moments", "advanced", "rdp", "momentum", "global-flat"),
     ("l2-inside", "threshold", "noisy-lookahead", "private-sorted", "adam", "transfer", "global-layerwise"),
     ("class-diverse", "quantile-sorted", "adagrad", "microbatches", "similar-length"),
-    ("median", "ignored", "printed", "jl", "attack"),
+    ("median", "ignored", "printed", "jl", "attack", "own"),
     ("sgd", "plain", "none", "theory"),
     ("logarithmic", "adamw", "optimistic-lookahead", "captured", "pca", "truth"),
 )
-"""Rows by colour; two of a row never meet in one panel."""
+"""Rows by colour; two of a row never meet in one panel. `own` is a variant of the user's."""
 
 COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_ORDER) for name in row}
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from sordino import events
-from sordino.app.runs.methods import PLAIN_WORDS, WORDS, assign_parameters, is_plain_dpsgd, words_of
+from sordino.app.runs.methods import PLAIN_WORDS, assign_parameters, find_word, is_plain_dpsgd, words_of
 from sordino.app.runs.preparation import preparation_events
 from sordino.app.runs.prepared import Prepared
 from sordino.app.runs.problem import Problem, build
@@ -53,22 +53,22 @@ class RunParts:
         if self.non_private:
             weigher, noise = Flat(math.inf), Gaussian(0.0)
         else:
-            weigher = WORDS["weigher"][self._words["weigher"]].build(run, parameters["weigher"])
-            noise = WORDS["noise"][self._words["noise"]].build(multiplier)
-        query: Query = WORDS["query"][self._words["query"]].build(run, parameters["query"], weigher, noise)
+            weigher = find_word("weigher", self._words["weigher"]).build(run, parameters["weigher"])
+            noise = find_word("noise", self._words["noise"]).build(multiplier)
+        query: Query = find_word("query", self._words["query"]).build(run, parameters["query"], weigher, noise)
         return query
 
     def create_sampler(self) -> Sampler:
         """Returns the sampler, which draws the lots."""
         run, parameters = self._run_numbers_and_parameters(1.0)
-        sampler: Sampler = WORDS["sampler"][self._words["sampler"]].build(run, parameters["sampler"])
+        sampler: Sampler = find_word("sampler", self._words["sampler"]).build(run, parameters["sampler"])
         return sampler
 
     def create_backend(self) -> Backend:
         """Returns the backend, which computes per-sample gradients."""
         run, parameters = self._run_numbers_and_parameters(1.0)
         word = PLAIN_WORDS["backend"] if self.non_private else self._words["backend"]
-        backend: Backend = WORDS["backend"][word].build(run, parameters["backend"])
+        backend: Backend = find_word("backend", word).build(run, parameters["backend"])
         return backend
 
     def event(self, multiplier: float, steps: int | None = None) -> Event:

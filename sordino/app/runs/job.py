@@ -143,6 +143,7 @@ class Job:
             "columns": list(self.data.columns) or None,
             "class_names": list(self.data.classes) or None,
             "model_file": file_digest(self.settings.recipe.model),
+            "clipping_file": file_digest(self.settings.recipe.weigher or ""),
         }
 
     def create_private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sordino import clipping, queries, sampling
+from sordino.app.runs import own_clipping
 from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.per_sample import JL, Captured, Loop, PerformanceOptions, Vmap
 from sordino.queries.noisy_sum import NoisySum
@@ -146,6 +147,26 @@ WORDS: Mapping[str, Mapping[str, Word]] = {part: _words_of_part(part) for part i
 """By part, DP-SGD's own first."""
 
 
+def find_word(part: str, name: str) -> Word:
+    """Returns the building block of this name; a clipping rule may come from a user's file, as FILE.py:NAME.
+
+    >>> find_word("weigher", "psac").name
+    'psac'
+    """
+    if part == "weigher" and own_clipping.is_own_rule(name):
+        defaults = own_clipping.default_parameters(name)
+        return Word(
+            name,
+            "a clipping rule of your own",
+            lambda run, own: own_clipping.build_own_rule(name, run.bound, own),
+            lambda run: dict(defaults),
+        )
+    if name not in WORDS[part]:
+        more = ", or FILE.py:NAME" if part == "weigher" else ""
+        raise ValueError(f"{part}={name!r}: there is {', '.join(WORDS[part])}{more}")
+    return WORDS[part][name]
+
+
 def words_of(recipe: Recipe) -> dict[str, str]:
     """Returns the word of every part: what the recipe says, else its method's word, else DP-SGD's.
 
@@ -158,8 +179,8 @@ def words_of(recipe: Recipe) -> dict[str, str]:
     # A word beside a method may repeat what the method means, but never contradict it.
     for part in PARTS:
         given_word = getattr(recipe, part)
-        if given_word is not None and given_word not in WORDS[part]:
-            raise ValueError(f"{part}={given_word!r}: there is {', '.join(WORDS[part])}")
+        if given_word is not None:
+            find_word(part, given_word)  # refuses a word that is not there
         if given_word is not None and method_words.get(part, given_word) != given_word:
             raise ValueError(
                 f"{part}={given_word!r}: the method {recipe.method} means {part}={method_words[part]!r}; "
@@ -177,7 +198,7 @@ def is_plain_dpsgd(recipe: Recipe) -> bool:
 
 def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
     """Returns the parameters of each part: the defaults, replaced by those that were given."""
-    parameters_by_part = {part: WORDS[part][word].parameters(run) for part, word in words.items()}
+    parameters_by_part = {part: find_word(part, word).parameters(run) for part, word in words.items()}
     known_names = {part: frozenset(own) for part, own in parameters_by_part.items()}
     # A name is looked up in all parts; where two have it, the user must say which one is meant.
     for name, value in given.items():

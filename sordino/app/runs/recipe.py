@@ -118,7 +118,8 @@ class PrivacyPlan:
     sampler: str | None = None
     """How lots are drawn; `sordino recipes --words` lists these and the next. None: the method's own."""
     weigher: str | None = None
-    """How much each record's gradient counts. None: the method's own."""
+    """How much each record's gradient counts: a word, or a clipping rule of your own as FILE.py:NAME. None: the method's
+    own."""
     query: str | None = None
     """What is asked of each lot. None: the method's own."""
     noise: str | None = None

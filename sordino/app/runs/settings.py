@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino import validate
-from sordino.app.runs import diagnosis
+from sordino.app.runs import diagnosis, own_clipping
 from sordino.app.runs.known_recipes import find
 from sordino.app.runs.methods import words_of
 from sordino.app.runs.own_file import GivenData, OwnFile, own_file_from_table, recipe_for_own_data
@@ -136,6 +136,8 @@ def make_settings(
     if options.get("non_private"):
         changes.pop("epsilon", None)
         changes["noise_multiplier"] = 0.0
+    if own_clipping.is_own_rule(changes.get("weigher")):
+        changes["weigher"] = own_clipping.with_absolute_path(changes["weigher"])
     chosen = _choose_recipe(recipe, changes) if own is None else _choose_own_recipe(recipe, own, changes)
     settings = Settings(chosen, Options(**options), _check_numbers(parameters or {}), own)
     words_of(settings.recipe)  # refuses a name that is not there
