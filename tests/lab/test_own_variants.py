@@ -66,7 +66,7 @@ def test_a_file_that_gives_no_rule_is_refused_with_its_name(folder, code, messag
 
 
 def test_a_file_that_is_not_there_is_refused(folder):
-    with pytest.raises(ValueError, match="need FILE.py:NAME"):
+    with pytest.raises(ValueError, match=r"need FILE\.py:NAME"):
         sd.fit("spiral", weigher="nowhere.py:Smooth", steps=2, records=300)
 
 
