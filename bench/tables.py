@@ -16,7 +16,9 @@ from typing import Any
 from bench.step import RESULTS, table
 
 ROOT = Path(__file__).parent.parent
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/benchmarks.md", "docs/engine_measurements.md", "docs/from_opacus.md"))
+PAGES = tuple(
+    ROOT / name for name in ("README.md", "docs/benchmarks.md", "docs/engine_measurements.md", "docs/from_opacus.md")
+)
 TASKS = {
     "mnist": "MNIST, from scratch",
     "fashion-mnist": "Fashion-MNIST, from scratch",

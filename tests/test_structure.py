@@ -11,7 +11,17 @@ from tools import module_listing
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "sordino").rglob("*.py"), *(ROOT / "lab" / "sordino_lab").rglob("*.py")])
-BELOW_RELEASE = {"accelerations", "accounting", "distributed", "events", "kernels", "refusal", "release", "rng", "validate"}
+BELOW_RELEASE = {
+    "accelerations",
+    "accounting",
+    "distributed",
+    "events",
+    "kernels",
+    "refusal",
+    "release",
+    "rng",
+    "validate",
+}
 """What `sordino/release` may import: nothing that knows of models, batches or training."""
 
 EVENTS_OF_THEIR_NAME = {"BallsInBins", "FixedSize", "Gaussian", "Laplace", "Poisson", "Shuffle"}

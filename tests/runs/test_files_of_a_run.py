@@ -12,7 +12,8 @@ MOST_FILES = 40
 
 
 def test_a_run_walks_through_at_most_forty_files_besides_the_library(tmp_path):
-    assert argument_parsing and launcher
+    assert argument_parsing
+    assert launcher
     found = set()
 
     def called(frame, event, arg):
