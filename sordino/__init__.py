@@ -33,6 +33,7 @@ _NAMES = {
     "refusal": ("Refusal",),
     "replay": ("Replay",),
     "app.runs.fit": ("fit",),
+    "app.runs.trained_model": ("load",),
     "statistics": ("ask", "dry_ask"),
 }
 """The module of each public name that does not declare itself."""

@@ -14,6 +14,7 @@ from sordino import sampling as sampling
 from sordino import schedules as schedules
 from sordino import statistics as statistics
 from sordino.app.runs.fit import fit as fit
+from sordino.app.runs.trained_model import load as load
 from sordino.clipping.adaptive_layerwise import AdaptiveLayerwise as AdaptiveLayerwise
 from sordino.clipping.adaptive_quantile import AdaptiveQuantile as AdaptiveQuantile
 from sordino.clipping.automatic import Automatic as Automatic

@@ -47,7 +47,7 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 _DIGITS = 6
 """Significant digits of the numbers in a file; accuracies on 10,000 images have four."""
-_LEFT_OUT = ("seconds", "delta", "learning_rate")
+_LEFT_OUT = ("seconds", "delta", "learning_rate", "measures")
 """Columns of an evaluation that no figure uses."""
 
 

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from sordino.app.data.own.bad_file import FaultyFile
 from sordino.app.data.own.columns import choose_scheme
-from sordino.app.data.own.declared_columns import DeclaredColumns, read_declarations
+from sordino.app.data.own.declared_columns import DeclaredColumns, read_schema
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import read_table
+from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.own_records import read_own_file
 
 TABLE = "age,sex,town,pay\n31,F,Ulm,2.5\n64,M,Jena,-1\n150,F,Rome,0\n"
 DECLARED = DeclaredColumns({"age": (0, 100)}, {"town": ("Ulm", "Jena", "*")})
@@ -48,14 +51,14 @@ def test_declared_columns_make_a_record_s_numbers_its_own(rows, tmp_path):
 
 def test_a_schema_file_says_the_same_as_flags(tmp_path):
     (tmp_path / "s.toml").write_text('[bounds]\nage = [0, 100]\n[categories]\ntown = ["Ulm", "Jena", "*"]\n')
-    assert read_declarations(tmp_path / "s.toml") == DECLARED
+    assert read_schema(tmp_path / "s.toml").columns == DECLARED
 
 
 @pytest.mark.parametrize("text", ["[bounds", "[limits]\nage = [0, 1]", "[bounds]\nage = 3", '[categories]\nsex = "F"'])
 def test_a_schema_file_that_says_something_else(tmp_path, text):
     (tmp_path / "s.toml").write_text(text)
     with pytest.raises(ValueError, match=r"need|not TOML"):
-        read_declarations(tmp_path / "s.toml")
+        read_schema(tmp_path / "s.toml")
 
 
 def test_one_record_less_moves_nobody_to_the_other_side():
@@ -73,3 +76,56 @@ def test_quotes_blank_lines_and_a_mark_at_the_beginning(tmp_path):
     assert found.columns == ("a", "b")
     assert found.cells == [['1, or "two"', "x\ny"], ["3", "4"]]
     assert found.lines == [3, 5]
+
+
+MORE = "born,town,pay\n2020-01-06,Ulm,2\n,Oslo,\n2030-05-05,Ulm,NA\n"
+KINDS = DeclaredColumns(
+    bounds={"pay": (0, 4)}, dates={"born": ("2020-01-01", "2020-12-31")}, hashed={"town": 8}, missing=("born", "pay")
+)
+
+
+def test_dates_hashed_names_and_missing_numbers_by_hand(tmp_path):
+    (tmp_path / "t.csv").write_text(MORE)
+    rows = read_table(tmp_path / "t.csv")
+    made = choose_scheme(rows, KINDS, ())
+    numbers = dict(zip(made.titles, made.encode(rows).T, strict=True))
+    assert made.read_off == ()
+    assert rows.faults == []
+    # A missing number is the middle of its range, and says so.
+    np.testing.assert_allclose(numbers["pay in [0, 4]"], [0, 0, 0])
+    np.testing.assert_allclose(numbers["pay is missing"], [0, 1, 1])
+    # 6 January is day 5 of 365, a Monday, day 6 of the year; a day after the last is cut to it.
+    year = 2 * np.pi * 6 / 365.25
+    np.testing.assert_allclose(numbers["born in its range"], [2 * 5 / 365 - 1, 0, 1], atol=1e-6)
+    np.testing.assert_allclose(numbers["born year, sine"][:2], [np.sin(year), 0], atol=1e-6)
+    np.testing.assert_allclose(numbers["born week, cosine"][:2], [1, 0], atol=1e-6)
+    np.testing.assert_allclose(numbers["born is missing"], [0, 1, 0])
+    # The same town has the same place, and every town one place.
+    places = np.stack([numbers[f"town hashed to {place}"] for place in range(8)], axis=1)
+    np.testing.assert_array_equal(places.sum(axis=1), 1)
+    np.testing.assert_array_equal(places[0], places[2])
+    assert not np.array_equal(places[0], places[1])
+
+
+def test_missing_needs_a_declared_range():
+    with pytest.raises(ValueError, match="middle of a declared range"):
+        DeclaredColumns(missing=("age",))
+    with pytest.raises(ValueError, match="of one kind"):
+        DeclaredColumns(bounds={"age": (0, 1)}, hashed={"age": 4})
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path):
+    (tmp_path / "t.csv").write_text("age,sex,y\n1,F,a\n,F,b\nx,F,a\n2,M\n3,X,b\n,M,a\n")
+    own = OwnFile(path=str(tmp_path / "t.csv"), target="y", bounds={"age": (0, 9)}, categories={"sex": ("F", "M")})
+    with pytest.raises(FaultyFile) as caught:
+        read_own_file(own, "none", True, print)
+    words = str(caught.value)
+    assert "5 faults" in words
+    for part in (
+        "in lines 3, 7; mend",
+        "no finite number in line 4",
+        "2 cells where",
+        "none of its 2 declared",
+        "--missing age",
+    ):
+        assert part in words

@@ -18,6 +18,7 @@ COMMANDS = {
     "tune": ("sordino.app.cli.tune", "search for hyper-parameters, with the search in the claim"),
     "recipes": ("sordino.app.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
     "data": ("sordino.app.cli.data", "get, list and check data sets"),
+    "predict": ("sordino.app.cli.predict", "what a trained model says of new records"),
     "report": ("sordino.app.cli.report", "a run's report, written anew"),
     "compare": ("sordino.app.cli.compare", "runs side by side, and where they differ"),
     "account": ("sordino.app.cli.account", "epsilon of a training run, and how it came about"),
@@ -80,7 +81,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(parse_command(import_module(module).Command, rest, f"sordino {name}", about).run())
     except (ValueError, TypeError) as error:
-        print(f"sordino {name}: {' '.join(str(error).split())}", file=sys.stderr)
+        # Several faults of one file stand on lines of their own; every other message is one line.
+        from sordino.app.data.own.bad_file import FaultyFile
+
+        message = str(error) if isinstance(error, FaultyFile) else " ".join(str(error).split())
+        print(f"sordino {name}: {message}", file=sys.stderr)
         return BAD_INPUT
     except ImportError as error:
         if "pip install" not in str(error):

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sordino.app.cli.dataclass_flags import Flag, flags_of
-from sordino.app.data.own.declared_columns import DeclaredColumns, parse_bounds, parse_categories, read_declarations
+from sordino.app.data.own.declared_columns import (
+    DeclaredColumns,
+    Schema,
+    parse_bounds,
+    parse_categories,
+    parse_dates,
+    parse_hashed,
+    read_schema,
+)
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.recipe import SETTING_RECORDS, Recipe
 
@@ -27,10 +35,18 @@ class OwnFlags:
     """Public bounds of columns, as in age=0:100,hours=0:99; those of other columns of numbers are found privately."""
     categories: str | None = None
     """Public categories of columns, as in 'sex=Female|Male;country=Peru|Cuba|*'; * is every other one."""
+    dates: str | None = None
+    """Public first and last days of columns of dates, as in joined=2015-01-01:2025-12-31."""
+    hashed: str | None = None
+    """Columns of many names, hashed into so many places, as in city=64."""
+    missing: str | None = None
+    """Columns with bounds or dates in which cells may be missing, with commas."""
+    ignore_label: str | None = None
+    """Leave out records with this target."""
     classes: str | None = None
     """The public classes of the target, as in 'yes|no'."""
     schema: str | None = None
-    """A TOML file with the tables [bounds] and [categories] in place of these flags."""
+    """A TOML file in place of these flags, as `sordino data inspect` proposes one."""
     drop: str | None = None
     """Columns to leave out, with commas."""
     test: str | None = None
@@ -60,16 +76,27 @@ def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
             raise ValueError(f"--{next(iter(given_flags)).replace('_', '-')} without --data: which file is it about?")
         return None
     # Flags win over the schema file.
-    declared = DeclaredColumns() if "schema" not in given_flags else read_declarations(Path(given_flags["schema"]))
-    declared = declared.merged_with(
-        DeclaredColumns(
-            parse_bounds(given_flags.get("bounds", "")), parse_categories(given_flags.get("categories", ""))
-        )
-    )
+    schema = Schema() if "schema" not in given_flags else read_schema(Path(given_flags["schema"]))
+    missing = tuple(one.strip() for one in given_flags["missing"].split(",")) if "missing" in given_flags else ()
+    bounds, dates = parse_bounds(given_flags.get("bounds", "")), parse_dates(given_flags.get("dates", ""))
+    flagged: dict[str, Any] = {
+        "bounds": bounds,
+        "categories": parse_categories(given_flags.get("categories", "")),
+        "dates": dates,
+        "hashed": parse_hashed(given_flags.get("hashed", "")),
+        "missing": tuple(name for name in missing if name in bounds or name in dates),
+    }
+    declared = schema.columns.merged_with(DeclaredColumns(**flagged))
+    declared = replace(declared, missing=tuple(dict.fromkeys((*declared.missing, *missing))))
     # The remaining flags are taken as they are, or split at their separators.
     other_fields: dict[str, Any] = {
+        name: getattr(schema, name)
+        for name in ("target", "classes", "drop", "ignore_label", "read_off_records")
+        if getattr(schema, name) not in (None, (), False)
+    }
+    other_fields |= {
         name: given_flags[name]
-        for name in ("target", "text", "test", "held_out", "delimiter", "channels")
+        for name in ("target", "text", "test", "held_out", "delimiter", "channels", "ignore_label")
         if name in given_flags
     }
     if "classes" in given_flags:
@@ -78,7 +105,7 @@ def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
         other_fields["drop"] = tuple(one.strip() for one in given_flags["drop"].split(","))
     if "size" in given_flags:
         other_fields["size"] = _parse_size(given_flags["size"])
-    return OwnFile(path=given_flags["data"], bounds=declared.bounds, categories=declared.categories, **other_fields)
+    return OwnFile(path=given_flags["data"], **vars(declared), **other_fields)
 
 
 def _parse_size(given: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from sordino.accounting import BudgetExhausted
 from sordino.app.runs.directory import FINISHED
 from sordino.app.runs.fit import History, RunFailed
+from sordino.app.runs.measures import describe_measures
 from sordino.app.runs.several_seeds import SeveralSeeds
 from sordino.distributed.shared_lot import StoppedElsewhere
 from sordino.ledger import claims
@@ -31,6 +32,7 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
                     "status": history.status,
                     "test_accuracy": history.test_accuracy,
                     "test_loss": history.test_loss,
+                    "measures": history.measures,
                     "claim": claims.claim_to_json(history.claim),
                     "seconds": history.seconds,
                     "run": str(history.run),
@@ -44,6 +46,8 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
         steps = history.rows[-1].step if history.rows else 0
         ended = f", last evaluated at step {steps}" if stopped else ""
         print(f"\n{accuracy}{history.seconds:.1f} s of training{ended}")
+        for line in _measure_lines(history):
+            print(line)
         print(f"\n{history.claim}\n")
         print(f"run directory  {history.run}")
         if (history.run / "report.html").exists():
@@ -53,6 +57,20 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
+
+
+def _measure_lines(history: History) -> list[str]:
+    """Returns the measures of the last evaluation beside those of the baseline, as aligned lines."""
+    rows = describe_measures(history.measures)
+    if not rows:
+        return []
+    kind = (history.measures.get("baseline") or {}).get("kind", "baseline")
+    head = ("on the test records", "model", f"always the {kind}")
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(3)]
+    return [
+        f"{name:<{widths[0]}}  {model:>{widths[1]}}  {baseline:>{widths[2]}}".rstrip()
+        for name, model, baseline in (head, *rows)
+    ]
 
 
 def _describe_noise_key(history: History) -> str:

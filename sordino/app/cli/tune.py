@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from sordino.app.cli.dataclass_flags import flags_of, was_given
-from sordino.app.cli.run_flags import recipe_flags
+from sordino.app.cli.run_flags import OwnFlags, own_file_from_flags, recipe_flags
 from sordino.app.cli.training_outcome import STOPPED, run_and_report_failures
 from sordino.app.runs.fit import folder_for
 from sordino.app.runs.progress_view import choose_view
@@ -31,8 +31,8 @@ _SINGLE_RUN_OPTIONS = ("budget", "show_private", "diagnose", "non_private")
 class Tune:
     """The flags of the command itself, and what it does."""
 
-    recipe: Annotated[str, tyro.conf.Positional]
-    """A name that `sordino recipes` lists."""
+    recipe: Annotated[str | None, tyro.conf.Positional] = None
+    """A name that `sordino recipes` lists; none with --data."""
     grid: tuple[str, ...] = ()
     """Fields of the recipe with the values to try, as in learning_rate=0.5,1,2 momentum=0,0.9."""
     runs: float = 10.0
@@ -52,8 +52,12 @@ class Tune:
     def run(self) -> int:
         """Searches, releases the best trial and prints the claim; returns the exit code."""
         own = {one.name for one in fields(Tune)}
+        own |= {one.name for one in fields(OwnFlags)}
         names = [one.name for one in fields(self) if one.name not in own and was_given(self, one.name)]
-        settings = make_settings(self.recipe, {name: getattr(self, name) for name in names})
+        own_file = own_file_from_flags({one.name: getattr(self, one.name) for one in fields(OwnFlags)})
+        if self.recipe is None and own_file is None:
+            raise ValueError("nothing to search for: name a recipe, as in `sordino tune mnist`, or give --data")
+        settings = make_settings(self.recipe, {name: getattr(self, name) for name in names}, own=own_file)
         shapes = {"geometric": 1.0, "logarithmic": 0.0}
         number = PoissonNumber(self.runs) if self.law == "poisson" else NegativeBinomial(self.runs, shapes[self.law])
         view = choose_view(quiet=self.json)
@@ -94,7 +98,10 @@ class Tune:
 
 
 Command = make_dataclass(
-    "Command", [*recipe_flags(), *flags_of(Options, _SINGLE_RUN_OPTIONS)], bases=(Tune,), frozen=True
+    "Command",
+    [*flags_of(OwnFlags), *recipe_flags(), *flags_of(Options, _SINGLE_RUN_OPTIONS)],
+    bases=(Tune,),
+    frozen=True,
 )
 Command.__doc__ = "Search for hyper-parameters; the claim has the price of the search in it."
 

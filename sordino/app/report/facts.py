@@ -16,6 +16,7 @@ from sordino.app.report.checklist import Question, answer_checklist
 from sordino.app.report.evidence import Evidence
 from sordino.app.report.statement import Statement
 from sordino.app.runs.directory import FINISHED, read_findings
+from sordino.app.runs.measures import describe_measures
 from sordino.ledger.claims import Guarantee, explain_not_covered, round_up
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)
@@ -67,6 +68,10 @@ class ReportFacts:
     evidence: Evidence
     title: str
     headline: list[tuple[str, str]]
+    measures: list[tuple[str, str, str]]
+    """Name, value, and the baseline's value."""
+    confusion: list[tuple[str, list[int]]]
+    """How many records of a class were said to be of each class."""
     privacy: PrivacyFacts | None
     reason: str
     unfinished: str
@@ -83,6 +88,8 @@ def collect_facts(evidence: Evidence, statement: Statement) -> ReportFacts:
         evidence,
         f"{dataset}: " + ("a privately trained network" if guarantee else "a network trained without a guarantee"),
         _headline_figures(evidence),
+        describe_measures(_last_measures(evidence)),
+        _confusion_rows(evidence),
         _privacy_facts(evidence, guarantee, statement) if guarantee else None,
         "" if guarantee else getattr(evidence.claim, "reason", ""),
         _unfinished_warning(evidence),
@@ -147,6 +154,18 @@ def _headline_figures(evidence: Evidence) -> list[tuple[str, str]]:
         if isinstance(value, int | float):
             rows.append((label, f"{value:,}" if isinstance(value, int) else f"{value:.4g}"))
     return rows
+
+
+def _last_measures(evidence: Evidence) -> Mapping[str, Any]:
+    """Returns the measures of the last evaluation; empty if it has none."""
+    return (evidence.last.measures or {}) if evidence.last is not None else {}
+
+
+def _confusion_rows(evidence: Evidence) -> list[tuple[str, list[int]]]:
+    """Returns the confusion of the last evaluation by the names of the classes; empty if there is none."""
+    counts = _last_measures(evidence).get("confusion") or []
+    names = evidence.get("resolved", "class_names") or [str(number) for number in range(len(counts))]
+    return list(zip(map(str, names), counts, strict=False))
 
 
 def _format_time(seconds: float) -> str:

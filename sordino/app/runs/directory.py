@@ -3,11 +3,12 @@
     config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
                          calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
                          sampler, trainable, classes, started; [versions]
+    encoder.json         how a record becomes the numbers that the network takes, see record_encoder.py
     metrics.jsonl        one object per evaluation, oldest first: step, epoch, epsilon (null: no guarantee), delta,
                          test_accuracy (null: numbers, no classes), test_loss, learning_rate, seconds; then, where there
-                         is one, test_by_class; where they were asked for, what the claim then lists as not covered:
-                         train_accuracy, train_loss, and of every step since the line before, lengths, classes, substeps;
-                         and cosines, which it covers
+                         is one, test_by_class and measures; where they were asked for, what the claim then lists as not
+                         covered: train_accuracy, train_loss, and of every step since the line before, lengths, classes,
+                         substeps; and cosines, which it covers
     privacy.json         the claim as data, see `privacy_statement`
     initial.safetensors  the network before training, a function of a public seed
     model.safetensors    the trained network; where the recipe averages, the average
@@ -78,6 +79,8 @@ class Row:
     learning_rate: float
     seconds: float
     test_by_class: list[float | None] | None = None
+    measures: dict[str, Any] | None = None
+    """Further measures on the test records, and those of a baseline, see measures.py."""
     train_accuracy: float | None = None
     train_loss: float | None = None
     cosines: list[Any] | None = None
@@ -143,6 +146,11 @@ class Run:
         if not self.is_writer:
             return
         atomic_files.write_file(self.folder / CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
+
+    def write_json(self, name: str, table: Mapping[str, Any]) -> None:
+        """Writes a table as a JSON file."""
+        if self.is_writer:
+            atomic_files.write_file(self.folder / name, json.dumps(table, indent=1, ensure_ascii=False) + "\n")
 
     def write_model(self, name: str, model: nn.Module) -> None:
         """Writes parameters and buffers under the names of the model's own state dict."""

@@ -1,4 +1,4 @@
-"""Accuracy and loss on the public test set, and on the training set if asked for."""
+"""Accuracy, loss and further measures on the public test set; accuracy and loss on the training set if asked for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.app.runs.job import TRAINING_EVALUATED, Job
+from sordino.app.runs.measures import Measures, majority_baseline, mean_baseline, measure_classes, measure_numbers
 from sordino.ledger.ledger import Ledger
 from sordino.release.sealed import Sealed
 
@@ -25,6 +26,8 @@ class Evaluation:
     accuracy: float | None = None
     by_class: list[float | None] | None = None
     """The accuracy on the records of each class; None of a class without any."""
+    outputs: Tensor | None = None
+    """What the model said of every record, (N, …)."""
 
 
 def evaluate(
@@ -39,12 +42,14 @@ def evaluate(
     model.eval()
     class_count = classes or 0
     correct_by_class, records_by_class, loss = torch.zeros(class_count).double(), torch.zeros(class_count).double(), 0.0
+    outputs = []
     x, y = records.tensors
     # Records are processed in chunks to bound memory; the scores that the loss computed serve the accuracy too.
     with torch.no_grad():
         for inputs, targets in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
             scores = _OutputRecorder(model)
             loss += float(loss_fn(scores, inputs, targets).sum())
+            outputs.append(scores.last_output)
             if classes is not None:
                 records_by_class += torch.bincount(targets, minlength=class_count)
                 correct_by_class += torch.bincount(
@@ -52,9 +57,9 @@ def evaluate(
                 )
     model.train(training)
     if classes is None:
-        return Evaluation(loss / len(y))
+        return Evaluation(loss / len(y), outputs=torch.cat(outputs))
     by_class = [r / n if n else None for r, n in zip(correct_by_class.tolist(), records_by_class.tolist(), strict=True)]
-    return Evaluation(loss / len(y), float(correct_by_class.sum()) / len(y), by_class)
+    return Evaluation(loss / len(y), float(correct_by_class.sum()) / len(y), by_class, torch.cat(outputs))
 
 
 def mark_correct_records(model: nn.Module, job: Job) -> Tensor:
@@ -83,11 +88,26 @@ def evaluate_run(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation
     prepared, problem = job.data.prepared, job.problem
     classes = prepared.classes if problem.classifies else None
     test_result = evaluate(model, prepared.test, problem.loss_fn, classes)
-    further_fields: dict[str, Any] = {"test_by_class": test_result.by_class}
+    further_fields: dict[str, Any] = {"test_by_class": test_result.by_class, "measures": _measure(job, test_result)}
     if job.settings.options.show_private:
         train = Sealed(evaluate(model, prepared.train, problem.loss_fn, classes), ledger).disclose(TRAINING_EVALUATED)
         further_fields |= {"train_accuracy": train.accuracy, "train_loss": train.loss}
     return test_result, further_fields
+
+
+def _measure(job: Job, result: Evaluation) -> Measures | None:
+    """Returns the measures of a run's model on its test records beside those of a baseline; None of landscapes."""
+    _, targets = job.data.prepared.test.tensors
+    outputs = result.outputs
+    if outputs is None or outputs.dim() != 2 or not bool(torch.isfinite(outputs).all()):
+        return None
+    if job.problem.classifies:
+        baseline = majority_baseline(targets, outputs.shape[1])
+        return {"accuracy": result.accuracy, **measure_classes(outputs, targets), "baseline": baseline}
+    if outputs.shape != targets.shape or job.settings.recipe.loss not in ("squared", "absolute"):
+        return None
+    units = job.data.encoder.units_per_one
+    return {**measure_numbers(outputs, targets, units), "baseline": mean_baseline(targets, units)}
 
 
 class _OutputRecorder(nn.Module):

@@ -40,6 +40,7 @@ from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
 from sordino.app.runs.job import Job, assemble_job
 from sordino.app.runs.own_file import GIVEN, GivenData, OwnFile
 from sordino.app.runs.progress_view import Silent, View
+from sordino.app.runs.record_encoder import ENCODER
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
@@ -106,6 +107,11 @@ class History:
     def test_loss(self) -> float | None:
         """The test loss at the last evaluation."""
         return self.rows[-1].test_loss if self.rows else None
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        """AUC, F1, calibration and others at the last evaluation, or RMSE and R² of numbers, and a `baseline`."""
+        return dict(self.rows[-1].measures or {}) if self.rows else {}
 
     @property
     def finished(self) -> bool:
@@ -315,6 +321,7 @@ def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks) -> His
     # The planned claim is on the disk before anything is released, so a killed run reports at least what it spent.
     """Writes the files that a run begins with, then trains."""
     run.write_config(job.config_table())
+    run.write_json(ENCODER, job.data.encoder.table())
     run.write_model(INITIAL, job.problem.model)
     run.write_privacy(job.planned_claim(), RUNNING, job.steps, job.settings.budget)
     environment_now = current_environment(run_ranks.environment)

@@ -140,8 +140,8 @@ class Job:
             "classes": prepared.classes if self.problem.classifies else None,
             "query": repr(self.create_query()),
             "started": self.started,
-            "columns": list(self.data.columns) or None,
-            "class_names": list(self.data.classes) or None,
+            "columns": self.data.encoder.titles or None,
+            "class_names": list(self.data.encoder.classes) or None,
             "model_file": file_digest(self.settings.recipe.model),
             "clipping_file": file_digest(self.settings.recipe.weigher or ""),
         }

@@ -30,10 +30,7 @@ from torch.utils.data import TensorDataset
 
 from sordino import validate
 from sordino.app.data.own.bad_file import BadFile
-from sordino.app.data.own.declared_columns import (
-    Bounds,
-    DeclaredColumns,
-)
+from sordino.app.data.own.declared_columns import Bounds, Dates, DeclaredColumns
 from sordino.app.runs.problem import FILE_MARK, with_absolute_path
 from sordino.app.runs.recipe import Recipe
 from sordino.refusal import Refusal
@@ -51,6 +48,16 @@ class OwnFile:
     text: str | None = None
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dates: Mapping[str, Dates] = field(default_factory=dict)
+    """The first and last day of columns of dates."""
+    hashed: Mapping[str, int] = field(default_factory=dict)
+    """Into how many places the names of a column are hashed."""
+    missing: tuple[str, ...] = ()
+    """Columns with bounds or dates in which cells may be missing."""
+    ignore_label: str | None = None
+    """Records with this target are left out."""
+    read_off_records: bool = False
+    """Whether the declarations were made by looking at the records, which the claim then says."""
     classes: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     test: str | None = None
@@ -61,9 +68,9 @@ class OwnFile:
 
     def __post_init__(self) -> None:
         """Checks and normalises the fields; raises if a path does not exist."""
-        declared = DeclaredColumns(self.bounds, self.categories)
-        object.__setattr__(self, "bounds", declared.bounds)
-        object.__setattr__(self, "categories", declared.categories)
+        declared = self.declared
+        for name in ("bounds", "categories", "dates", "hashed", "missing"):
+            object.__setattr__(self, name, getattr(declared, name))
         for name in ("classes", "drop", "size"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else tuple(given))
@@ -80,8 +87,8 @@ class OwnFile:
 
     @property
     def declared(self) -> DeclaredColumns:
-        """The bounds and categories that were declared for its columns."""
-        return DeclaredColumns(self.bounds, self.categories)
+        """What was declared of its columns."""
+        return DeclaredColumns(self.bounds, self.categories, self.dates, self.hashed, tuple(self.missing))
 
     @property
     def is_image_folder(self) -> bool:
@@ -96,7 +103,9 @@ class OwnFile:
     def table(self) -> dict[str, Any]:
         """Returns the fields that are set, as TOML and JSON can hold them, with absolute paths."""
         given_fields = {
-            one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, (), {})
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if getattr(self, one.name) not in (None, (), {}, False)
         }
         listed = {name: _tuples_to_lists(value) for name, value in given_fields.items()}
         return listed | {name: str(Path(listed[name]).absolute()) for name in ("path", "test") if name in listed}

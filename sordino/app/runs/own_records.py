@@ -1,7 +1,7 @@
 """Reads a user's own data for a run: records into numbers, targets into classes or numbers, and a part held out.
 
-**Privacy:** each record's numbers are made of that record, by what was declared; a record is held out by a hash of itself.
-Whatever was read off the records besides is in `not_covered`.
+**Privacy:** each record's numbers are made of that record, by what was declared; a record is held out by a hash of itself,
+and left out by its own label. Whatever was read off the records besides is in `not_covered`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.app.data.own import arrays, image_folder, rows
-from sordino.app.data.own.bad_file import BadFile
+from sordino.app.data.own.bad_file import BadFile, raise_faults
 from sordino.app.data.own.columns import (
     MOST_CATEGORIES,
     Column,
@@ -31,18 +29,20 @@ from sordino.app.data.own.columns import (
 from sordino.app.data.own.declared_columns import DeclaredColumns
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import TableRows
-from sordino.app.runs.features import compute_text_features
 from sordino.app.runs.own_file import HELD_OUT_SHARE, GivenData, OwnFile
 from sordino.app.runs.prepared import Prepared, RunData
 from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.record_encoder import RecordEncoder, scale_to_unit
 from sordino.refusal import Refusal
 
 Say = Callable[[str], None]
-T = TypeVar("T")
 
+HELD_OUT = "accuracy and loss on the records held out for testing, told without noise"
+TESTED = "accuracy and loss on the test records, told without noise"
 _CLASSES = "which classes there are, read off the data; give classes"
 _IMAGES = "size and colours of the images, read off the first one; give size and channels"
+_SCHEMA = "the schema, read off the data by `sordino data inspect`; replace it by what is known of the columns"
 _PIXELS = 255.0
 
 
@@ -53,21 +53,67 @@ class RecordsFromFile:
     x: Tensor
     y: Tensor
     keys: list[bytes]
-    outputs: int
-    """Classes, or 1."""
-    classes: tuple[str, ...] | None = None
-    titles: tuple[str, ...] = ()
-    """Of a record's numbers, where they have names."""
-    unbounded: int = 0
-    """How many of them come first whose bounds are to be found."""
-    not_covered: tuple[str, ...] = ()
     units: Tensor | None = None
     """Whose each record is, where lots are drawn by unit."""
 
 
-def read_own_file(
-    own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None
-) -> tuple[RecordsFromFile, RecordsFromFile | None]:
+@dataclass(frozen=True, eq=False)
+class OwnRecords:
+    """A user's own file after it was read: training records, test records if they are apart, and their encoder."""
+
+    train: RecordsFromFile
+    test: RecordsFromFile | None
+    encoder: RecordEncoder
+    read_off: tuple[str, ...]
+    """What had to be read off the records, in words."""
+
+
+def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> RunData:
+    """Returns the records of a file or a folder, split into training and test records."""
+    classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
+    found = read_own_file(own, recipe.features, classifies, say, recipe.unit)
+    records, test, units = found.train, found.test, found.train.units
+    # Without a test file, records are held out by a hash of themselves, so one record never moves another.
+    if test is None:
+        is_held_out, test_disclosure = _mark_held_out(records.keys, own.held_out), HELD_OUT
+        train, test_pair = (
+            (records.x[~is_held_out], records.y[~is_held_out]),
+            (records.x[is_held_out], records.y[is_held_out]),
+        )
+        units = None if units is None else units[~is_held_out]
+    else:
+        train, test_pair, test_disclosure = (records.x, records.y), (test.x, test.y), TESTED
+    encoder = found.encoder
+    prepared = Prepared(
+        TensorDataset(*train), TensorDataset(*test_pair), encoder.outputs, units, unbounded=encoder.unbounded
+    )
+    private = train if units is None else (*train, units)
+    read_off = (*found.read_off, _SCHEMA) if own.read_off_records else found.read_off
+    return RunData(prepared, private, False, (*read_off, test_disclosure), encoder)
+
+
+def load_given_data(given: GivenData) -> RunData:
+    """Returns a user's own model and dataset, split into training and test records."""
+    train = given.train
+    if given.test is None:
+        keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train, strict=True)]
+        is_held_out, test_disclosure = _mark_held_out(keys, HELD_OUT_SHARE), HELD_OUT
+        train, test = (train[0][~is_held_out], train[1][~is_held_out]), (train[0][is_held_out], train[1][is_held_out])
+    else:
+        test, test_disclosure = given.test, TESTED
+    # Labels are checked against the number of outputs here, because an index beyond it would fail in the middle of
+    # training.
+    outputs = _count_outputs(given.model, train[0])
+    for _, y in (train, test):
+        if not y.is_floating_point() and bool(((y < 0) | (y >= outputs)).any()):
+            raise Refusal(
+                f"a label beyond the model's {outputs} outputs: need 0 to {outputs - 1}; mend labels or model"
+            )
+    prepared = Prepared(TensorDataset(*train), TensorDataset(*test), outputs, network=given.model)
+    return RunData(prepared, train, False, (test_disclosure,))
+
+
+def read_own_file(own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None) -> OwnRecords:
     """Returns the records of the file and, if there is one, of the test file, encoded in the same way.
 
     `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are identified
@@ -84,56 +130,67 @@ def read_own_file(
         return _read_array_file(own, classifies)
     if own.target is None:
         raise ValueError("own data without --target: which column is to be learnt?")
-    # The target's classes or bounds come from what was declared; whatever is read off the records is listed.
-    table = rows.read_table(Path(own.path), own.delimiter)
-    test = None if own.test is None else rows.read_table(Path(own.test), own.delimiter)
-    target_column, read_off_target = _choose_target(table, own, own.target, classifies)
-    owners = () if unit is None else (unit,)
     if unit is not None and unit in (own.target, own.text):
         raise ValueError(
             f"unit={unit!r}: is what is learnt, or learnt from; need the column that says whose a record is"
         )
-    # Each record is encoded by itself: a text by a public encoder, a row by the scheme of its columns.
+    return _read_tables(own, own.target, features, classifies, say, unit)
+
+
+def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say: Say, unit: str | None) -> OwnRecords:
+    """Reads a table or texts, and the test file if there is one, and chooses the encoder of both."""
+    table = _leave_out_ignored(rows.read_table(Path(own.path), own.delimiter), own, target)
+    test = None if own.test is None else _leave_out_ignored(rows.read_table(Path(own.test), own.delimiter), own, target)
+    # The target's classes or bounds come from what was declared; whatever is read off the records is listed.
+    target_column, read_off_target = _choose_target(table, own, target, classifies)
+    read_off = read_off_target
+    columns: tuple[Column, ...] = ()
     if own.text is not None:
         table.column(own.text, "--text")
-        names: tuple[str, ...] = ()
-        unbounded, read_off = 0, read_off_target
-
-        def x_of(one: TableRows) -> Tensor:
-            return compute_text_features(one.column(own.text or "", "--text"), features, say)
-
     else:
-        encoding = choose_scheme(table, own.declared, (own.target, *own.drop, *owners))
-        if unit is not None and encoding.unbounded:
+        scheme = choose_scheme(table, own.declared, (target, *own.drop, *(() if unit is None else (unit,))))
+        if unit is not None and scheme.unbounded:
             raise BadFile(
                 table.path,
-                f"columns of numbers without bounds, by {unit}: {', '.join(encoding.titles[: encoding.unbounded])}",
-                f"give them, because they are found by record, not by {unit}: --bounds {encoding.titles[0]}=low:high",
+                f"columns of numbers without bounds, by {unit}: {', '.join(scheme.titles[: scheme.unbounded])}",
+                f"give them, because they are found by record, not by {unit}: --bounds {scheme.titles[0]}=low:high",
             )
-        names, unbounded, read_off = tuple(encoding.titles), encoding.unbounded, (*encoding.read_off, *read_off_target)
+        read_off, columns = (*scheme.read_off, *read_off_target), scheme.columns
+    encoder = RecordEncoder(
+        "table" if own.text is None else "text",
+        (),
+        1 if target_column.categories is None else len(target_column.categories),
+        sum(one.is_unbounded for one in columns),
+        target_column.categories or (),
+        columns,
+        own.text,
+        features if own.text is not None else "none",
+        None,
+        target,
+        target_column.bounds,
+    )
+    train_records = _encode_table(table, encoder, target_column, say, unit)
+    encoder = encoder.with_shape(train_records.x.shape[1:])
+    return OwnRecords(
+        train_records,
+        None if test is None else _encode_table(test, encoder, target_column, say, unit),
+        encoder,
+        read_off,
+    )
 
-        def x_of(one: TableRows) -> Tensor:
-            return torch.from_numpy(encoding.encode(one))
 
-    def records_of(one: TableRows) -> RecordsFromFile:
-        """Returns one table as records; a bad target is reported before texts are encoded, which takes long."""
-        whose = None if unit is None else one.column(unit, "--unit")
-        keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in one.cells]
-        y = _encode_targets(one, target_column)  # a bad row of the target is told before texts are encoded
-        outputs = 1 if target_column.categories is None else len(target_column.categories)
-        return RecordsFromFile(
-            x_of(one),
-            y,
-            keys,
-            outputs,
-            target_column.categories,
-            names,
-            unbounded,
-            read_off,
-            None if whose is None else number_names(whose),
-        )
-
-    return records_of(table), None if test is None else records_of(test)
+def _encode_table(
+    table: TableRows, encoder: RecordEncoder, target_column: Column, say: Say, unit: str | None
+) -> RecordsFromFile:
+    """Returns one table as records; raises with all faults of the file at once."""
+    whose = None if unit is None else table.column(unit, "--unit")
+    keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in table.cells]
+    y = _encode_targets(table, target_column)
+    if encoder.text is not None:  # a bad row of the target is told before texts are encoded, which takes long
+        raise_faults(table.path, table.faults)
+    x = encoder.encode_table(table, say)
+    raise_faults(table.path, table.faults)
+    return RecordsFromFile(x, y, keys, None if whose is None else number_names(whose))
 
 
 def number_names(whose: Sequence[str]) -> Tensor:
@@ -144,6 +201,20 @@ def number_names(whose: Sequence[str]) -> Tensor:
     """
     numbers: dict[str, int] = {}
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in whose])
+
+
+def _leave_out_ignored(table: TableRows, own: OwnFile, target: str) -> TableRows:
+    """Returns the table without the records whose target is the ignored label, each by its own label."""
+    if own.ignore_label is None:
+        return table
+    kept = [at for at, cell in enumerate(table.column(target, "--target")) if cell != own.ignore_label]
+    if not kept:
+        raise BadFile(
+            table.path, f"every record has the ignored label {own.ignore_label!r}", "need others to learn from"
+        )
+    return TableRows(
+        table.path, table.columns, [table.cells[at] for at in kept], [table.lines[at] for at in kept], table.faults
+    )
 
 
 def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool) -> tuple[Column, tuple[str, ...]]:
@@ -163,6 +234,13 @@ def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool
         return declared_column(target, DeclaredColumns(categories={target: given})), ()
     # Without declared classes they are read off the data, which the claim then names.
     classes = tuple(sorted(set(cells)))
+    if "" in classes:
+        raise BadFile(
+            found.path,
+            f"the target {target!r} is empty",
+            "mend the cell, or say --ignore-label '' to leave such records out",
+            found.lines[cells.index("")],
+        )
     if len(classes) > MOST_CATEGORIES:
         wanted = f"for a number say --loss squared --bounds {target}=low:high"
         cure = wanted if parse_number(cells[0]) is not None else "choose another target, or give its classes"
@@ -178,7 +256,7 @@ def _encode_targets(table: TableRows, target_column: Column) -> Tensor:
     return torch.from_numpy(category_numbers(table, target_column))
 
 
-def _read_images(own: OwnFile, classifies: bool) -> tuple[RecordsFromFile, RecordsFromFile | None]:
+def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
     """Reads a folder of images by class, and the test folder if there is one."""
     if not classifies:
         raise ValueError("images have classes, the names of their folders: leave --loss out")
@@ -189,21 +267,22 @@ def _read_images(own: OwnFile, classifies: bool) -> tuple[RecordsFromFile, Recor
     # Whatever was not declared had to be read off the data, and the claim names it.
     read_off = [] if own.classes else [_CLASSES]
     read_off += [] if own.size is not None and own.channels is not None else [_IMAGES]
+    encoder = RecordEncoder("images", (channels, tall, wide), len(classes), classes=classes, bounds=(0.0, _PIXELS))
 
     def records_of(one: image_folder.ImageFolder) -> RecordsFromFile:
         """Returns one folder as records with pixels in [−1, 1]."""
         y = [_class_number(classes, name, Path(file)) for name, file in zip(one.classes, one.files, strict=True)]
         keys = [image.tobytes() + name.encode() for image, name in zip(one.images, one.classes, strict=True)]
-        x = _scale_to_unit(one.images, 0.0, _PIXELS)
-        return RecordsFromFile(x, torch.tensor(y), keys, len(classes), classes, not_covered=tuple(read_off))
+        return RecordsFromFile(encoder.encode_array(one.images), torch.tensor(y), keys)
 
-    if own.test is None:
-        return records_of(folder), None
-    test = image_folder.read_image_folder(Path(own.test), own.size or (wide, tall), own.channels or channels)
-    return records_of(folder), records_of(test)
+    test = None
+    if own.test is not None:
+        read = image_folder.read_image_folder(Path(own.test), own.size or (wide, tall), own.channels or channels)
+        test = records_of(read)
+    return OwnRecords(records_of(folder), test, encoder, tuple(read_off))
 
 
-def _read_array_file(own: OwnFile, classifies: bool) -> tuple[RecordsFromFile, RecordsFromFile | None]:
+def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
     """Reads an .npz file of records and targets, and the test file if there is one."""
     train_arrays = arrays.read_arrays(Path(own.path), own.target)
     target = own.target or arrays.TARGET
@@ -230,33 +309,33 @@ def _read_array_file(own: OwnFile, classifies: bool) -> tuple[RecordsFromFile, R
             f"the records of {train_arrays.name!r} have no bounds",
             f"say --bounds {train_arrays.name}=low:high",
         )
+    shape = train_arrays.x.shape[1:]
+    encoder = RecordEncoder(
+        "arrays",
+        (1, *shape) if len(shape) == 2 else shape,  # pictures without colours get one channel
+        len(classes or (1,)),
+        shape[0] if bounds is None else 0,
+        classes or (),
+        bounds=bounds,
+        target=own.target,
+        target_bounds=None if classes is not None else own.bounds[target],
+    )
 
     def records_of(one: arrays.Arrays) -> RecordsFromFile:
         """Returns one file as records, scaled by the declared bounds where there are any."""
-        if one.x.shape[1:] != train_arrays.x.shape[1:]:
-            raise BadFile(
-                one.path, f"records of shape {one.x.shape[1:]}", f"need {train_arrays.x.shape[1:]}, as in the data"
-            )
+        if one.x.shape[1:] != shape:
+            raise BadFile(one.path, f"records of shape {one.x.shape[1:]}", f"need {shape}, as in the data")
         keys = [row.tobytes() + label.tobytes() for row, label in zip(one.x, one.y, strict=True)]
-        x = torch.from_numpy(one.x.astype(np.float32)) if bounds is None else _scale_to_unit(one.x, *bounds)
-        if x.dim() == 3:  # pictures without colours
-            x = x.unsqueeze(1)
         if classes is None:
-            y = _scale_to_unit(one.y.reshape(-1, 1), *own.bounds[target])
+            y = scale_to_unit(one.y.reshape(-1, 1), *own.bounds[target])
         else:
             y = torch.tensor(
                 [_class_number(classes, str(label), one.path, at) for at, label in enumerate(one.y.tolist())]
             )
-        unbounded = x.shape[1] if bounds is None else 0
-        return RecordsFromFile(x, y, keys, len(classes or (1,)), classes, (), unbounded, tuple(read_off))
+        return RecordsFromFile(encoder.encode_array(one.x), y, keys)
 
     test = None if own.test is None else records_of(arrays.read_arrays(Path(own.test), own.target))
-    return records_of(train_arrays), test
-
-
-def _scale_to_unit(values: NDArray[Any], low: float, high: float) -> Tensor:
-    """Returns values cut to the bounds and mapped linearly to [−1, 1]."""
-    return torch.from_numpy(np.clip(values.astype(np.float32), low, high)).sub_(low).mul_(2 / (high - low)).sub_(1)
+    return OwnRecords(records_of(train_arrays), test, encoder, tuple(read_off))
 
 
 def _class_number(classes: Sequence[str], name: str, path: Path, record: int | None = None) -> int:
@@ -271,55 +350,6 @@ def _refuse_single_class(path: Path, what: str, classes: Sequence[str]) -> None:
     """Raises if there are fewer than two classes."""
     if len(classes) < 2:
         raise BadFile(path, f"only one class in {what!r}", "need two or more to learn to tell them apart")
-
-
-HELD_OUT = "accuracy and loss on the records held out for testing, told without noise"
-TESTED = "accuracy and loss on the test records, told without noise"
-
-
-def load_own_file(own: OwnFile, recipe: Recipe, say: Callable[[str], None]) -> RunData:
-    """Returns the records of a file or a folder, split into training and test records."""
-    classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
-    records, test = read_own_file(own, recipe.features, classifies, say, recipe.unit)
-    # Without a test file, records are held out by a hash of themselves, so one record never moves another.
-    units, test_disclosure = records.units, TESTED
-    if test is None:
-        is_held_out, test_disclosure = _mark_held_out(records.keys, own.held_out), HELD_OUT
-        train, test_pair = (
-            (records.x[~is_held_out], records.y[~is_held_out]),
-            (records.x[is_held_out], records.y[is_held_out]),
-        )
-        units = None if units is None else units[~is_held_out]
-    else:
-        train, test_pair = (records.x, records.y), (test.x, test.y)
-    prepared = Prepared(
-        TensorDataset(*train), TensorDataset(*test_pair), records.outputs, units, unbounded=records.unbounded
-    )
-    private = train if units is None else (*train, units)
-    return RunData(
-        prepared, private, False, (*records.not_covered, test_disclosure), records.titles, records.classes or ()
-    )
-
-
-def load_given_data(given: GivenData) -> RunData:
-    """Returns a user's own model and dataset, split into training and test records."""
-    train = given.train
-    if given.test is None:
-        keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train, strict=True)]
-        is_held_out, test_disclosure = _mark_held_out(keys, HELD_OUT_SHARE), HELD_OUT
-        train, test = (train[0][~is_held_out], train[1][~is_held_out]), (train[0][is_held_out], train[1][is_held_out])
-    else:
-        test, test_disclosure = given.test, TESTED
-    # Labels are checked against the number of outputs here, because an index beyond it would fail in the middle of
-    # training.
-    outputs = _count_outputs(given.model, train[0])
-    for _, y in (train, test):
-        if not y.is_floating_point() and bool(((y < 0) | (y >= outputs)).any()):
-            raise Refusal(
-                f"a label beyond the model's {outputs} outputs: need 0 to {outputs - 1}; mend labels or model"
-            )
-    prepared = Prepared(TensorDataset(*train), TensorDataset(*test), outputs, network=given.model)
-    return RunData(prepared, train, False, (test_disclosure,))
 
 
 def _mark_held_out(keys: list[bytes], share: float) -> Tensor:

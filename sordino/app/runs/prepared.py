@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 from sordino.app.data import Data, Images
 from sordino.app.runs.features import MAPS, compute_features
 from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.record_encoder import RecordEncoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +90,16 @@ class RunData:
     generated: bool
     not_covered: tuple[str, ...] = ()
     """What the claim must name, of own data."""
-    columns: tuple[str, ...] = ()
-    """What the numbers of a record are, of own data."""
-    classes: tuple[str, ...] = ()
+    own_encoder: RecordEncoder | None = None
+    """How a record of own data became numbers."""
     _digests: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def encoder(self) -> RecordEncoder:
+        """What a trained model needs to take records: the encoder of own data, or the shape of tensors."""
+        if self.own_encoder is not None:
+            return self.own_encoder
+        return RecordEncoder("tensors", tuple(self.prepared.shape), self.prepared.classes, self.prepared.unbounded)
 
     def digest(self, key: str) -> str:
         """Returns a keyed digest that recognises the training records; the key is hexadecimal, and the digest is

@@ -180,23 +180,34 @@ class Problem:
 
 def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
     """Builds model, loss, optimizer and schedule; torch's global generator is left as it was."""
-    # Layers that a private preparation fits later stand in front of the model, empty until then.
-    shape = prepared.shape if recipe.pca is None else torch.Size([recipe.components])
-    preparation_layers: list[nn.Module] = [Ranged(prepared.unbounded)] if prepared.unbounded else []
-    if recipe.features in MAPS or recipe.normalise is not None:
-        typical = MAPS[recipe.features].typical_sizes if recipe.features in MAPS else (1.0,)
-        preparation_layers.append(Normalise(prepared.shape[0], typical))
-    if recipe.pca is not None:
-        preparation_layers.append(unfitted_projection(prepared.shape.numel(), recipe.components))
-    # The initial weights are a function of a public seed.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(validate.count("seed", seed, least=0))
-        model = _build_model(recipe, shape, prepared.classes) if prepared.network is None else prepared.network
-    model = nn.Sequential(*preparation_layers, model) if preparation_layers else model
+    model = build_network(recipe, prepared.shape, prepared.classes, prepared.unbounded, prepared.network, seed)
     loss = loss_by_name(recipe.loss, prepared.train.tensors[1])
     return Problem(
         model, loss.losses_of, _build_optimizer(recipe, model), learning_rate_schedule(recipe), loss.classifies
     )
+
+
+def build_network(
+    recipe: Recipe, shape: torch.Size, outputs: int, unbounded: int, own_network: nn.Module | None, seed: int
+) -> nn.Module:
+    """Builds the network for records of a shape, with the layers in front of it that private preparations fit.
+
+    `unbounded` is how many numbers of a record come first whose bounds are to be found; `own_network` is a user's
+    own model.
+    """
+    # Layers that a private preparation fits later stand in front of the model, empty until then.
+    inner_shape = shape if recipe.pca is None else torch.Size([recipe.components])
+    preparation_layers: list[nn.Module] = [Ranged(unbounded)] if unbounded else []
+    if recipe.features in MAPS or recipe.normalise is not None:
+        typical = MAPS[recipe.features].typical_sizes if recipe.features in MAPS else (1.0,)
+        preparation_layers.append(Normalise(shape[0], typical))
+    if recipe.pca is not None:
+        preparation_layers.append(unfitted_projection(shape.numel(), recipe.components))
+    # The initial weights are a function of a public seed.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(validate.count("seed", seed, least=0))
+        model = _build_model(recipe, inner_shape, outputs) if own_network is None else own_network
+    return nn.Sequential(*preparation_layers, model) if preparation_layers else model
 
 
 def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:

@@ -103,7 +103,7 @@ def summarise_job(job: Job) -> list[str]:
     if options.non_private:
         noise = "no bound, no noise: the baseline, without a guarantee"
     else:
-        noise = f"{recipe.described()}, bound {recipe.bound:g}, noise multiplier {job.multiplier:.4g}"
+        noise = f"{recipe.describe()}, bound {recipe.bound:g}, noise multiplier {job.multiplier:.4g}"
         if recipe.ranges is not None:
             noise += f", bounds of columns found privately at {recipe.ranges:g}"
         if recipe.normalise is not None:

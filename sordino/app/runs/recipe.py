@@ -265,11 +265,11 @@ class Recipe:
             raise AttributeError(f"a recipe has no field {name!r}")
         return getattr(getattr(self, _RECORD_OF[name]), name)
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Returns the private gradient in words: the method, and the words given besides it.
 
         >>> from sordino.app.runs import find
-        >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").described()
+        >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").describe()
         'sorted-top-k × batch-median'
         """
         return describe_gradient(vars(self.privacy))

@@ -224,7 +224,10 @@ def plan_search(
         raise ValueError("grid: need at least one field with values, as in learning_rate=0.5,1,2")
     if score_noise is not None and recipe.unit is not None:
         raise ValueError(f"score_noise with unit={recipe.unit!r}: that score is bounded by record; use the test set's")
-    data = load_run_data(recipe, options.records, say)
+    data = load_run_data(recipe, options.records, say, settings.own)
+    if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
+        recipe = replace(recipe, preparation=replace(recipe.preparation, ranges=None))
+        settings = replace(settings, recipe=recipe)
     parts = _parts_of_trial(settings, recipe, data)
     if score_noise is not None and not parts.problem.classifies:
         raise ValueError(f"score_noise={score_noise:g}: these records have no classes; use the test set's loss")

@@ -62,6 +62,15 @@ def read_arrays(path: Path, target: str | None) -> Arrays:
     return Arrays(path, x, y, others[0])
 
 
+def read_records(path: Path, target: str | None) -> NDArray[Any]:
+    """Returns the records of a file alone, with or without their targets beside them, to be predicted."""
+    arrays, target_name = _load_npz(path), target or TARGET
+    others = [name for name in arrays if name != target_name]
+    if len(others) != 1:
+        raise BadFile(path, f"has {', '.join(arrays)}", "need one array of records")
+    return arrays[others[0]]
+
+
 def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Returns the arrays of a file; pickled objects are refused, because reading them runs code."""
     file = io.BytesIO(read_content(path))

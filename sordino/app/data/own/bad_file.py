@@ -1,11 +1,25 @@
-"""The error for a file that cannot be read as data: file, line, what is wrong, what to do.
+"""The error for a file that cannot be read as data: file, line, what is wrong, what to do, all faults at once.
 
 Privacy: it names a line and a column and never what is written there: errors end in logs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+_MOST_LINES = 5
+"""Lines that are named of one fault; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong with a file: what, what to do, and the line."""
+
+    what: str
+    cure: str
+    line: int | None = None
 
 
 class BadFile(ValueError):
@@ -15,6 +29,39 @@ class BadFile(ValueError):
         name = str(path) if not path.is_absolute() else path.name
         where = name if line is None else f"{name}, line {line}"
         super().__init__(f"{where}: {what}; {cure}")
+
+
+class FaultyFile(BadFile):
+    """Raised for a file with several faults; the message names all of them."""
+
+    def __init__(self, path: Path, faults: Sequence[Fault]) -> None:
+        name = str(path) if not path.is_absolute() else path.name
+        lines_of: dict[tuple[str, str], list[int]] = {}
+        for fault in faults:
+            lines_of.setdefault((fault.what, fault.cure), []).extend([] if fault.line is None else [fault.line])
+        listed = [f"  {what}{_name_lines(lines)}; {cure}" for (what, cure), lines in lines_of.items()]
+        ValueError.__init__(self, "\n".join([f"{name}: {len(faults)} faults; nothing was trained", *listed]))
+
+
+def raise_faults(path: Path, faults: Sequence[Fault]) -> None:
+    """Raises with all faults of a file; does nothing if there are none."""
+    if len(faults) == 1:
+        raise BadFile(path, faults[0].what, faults[0].cure, faults[0].line)
+    if faults:
+        raise FaultyFile(path, faults)
+
+
+def _name_lines(lines: Sequence[int]) -> str:
+    """Returns the first lines in words and how many others there are.
+
+    >>> _name_lines([3]), _name_lines([1, 2, 3, 4, 5, 6, 7])
+    (' in line 3', ' in lines 1, 2, 3, 4, 5 and 2 others')
+    """
+    if not lines:
+        return ""
+    named = ", ".join(map(str, lines[:_MOST_LINES]))
+    others = len(lines) - _MOST_LINES
+    return f" in line{'s' if len(lines) > 1 else ''} {named}" + (f" and {others} others" if others > 0 else "")
 
 
 def read_content(path: Path) -> bytes:

@@ -1,52 +1,91 @@
 """Turns the columns of a table into numbers: as declared, or else by looking at the records.
 
     bounds declared         cut to them and scaled to [−1, 1]
+    dates declared          days between the two, scaled to [−1, 1], and the places in the year and in the week
     categories declared     a column of 0 and 1 for each; another name is refused by its line, or is `*`
+    hashed declared         a column of 0 and 1 for each of so many places, by a public hash of the cell
+    missing declared        one column more, 1 where a number or date is missing; the number is then the middle of its range
     nothing declared        a number if every cell is one, else a name. Numbers stay as they are: their bounds are found
                             privately, later. Names become the categories that there are.
 
-Privacy: a record's numbers are made of its own cells. What a look told (`Scheme.read_off`) is not covered by a claim, which
-has to say so.
+Privacy: a record's numbers are made of its own cells. What a look told (`EncodingScheme.read_off`) is not covered by a
+claim, which has to say so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.app.data.own.bad_file import BadFile
-from sordino.app.data.own.declared_columns import OTHERS, Bounds, DeclaredColumns
+from sordino.app.data.own.bad_file import BadFile, Fault
+from sordino.app.data.own.declared_columns import OTHERS, Bounds, DeclaredColumns, parse_date
 from sordino.app.data.own.rows import TableRows
 
 MOST_CATEGORIES = 100
 """Of a column about which nothing was declared: more are no categories."""
+MISSING_MARKS = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+"""What stands for a missing number or date, in upper or lower case, in columns declared to have such."""
+
+_DAYS_IN_YEAR = 365.25
+_DATE_TITLES = ("in its range", "year, sine", "year, cosine", "week, sine", "week, cosine")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the file: a number with bounds, a number without known bounds, or names."""
+    """One column of the file: a number with bounds, a number without known bounds, a date, or names."""
 
     name: str
     bounds: Bounds | None = None
     categories: tuple[str, ...] | None = None
     refuses_others: bool = True
     """Another name than these is refused."""
+    dates: tuple[str, str] | None = None
+    """The first and the last day, as in 2020-01-31."""
+    places: int | None = None
+    """How many places names are hashed into."""
+    may_be_missing: bool = False
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether it is a number whose bounds are still to be found."""
+        return self.bounds is None and self.categories is None and self.dates is None and self.places is None
 
     @property
     def width(self) -> int:
         """How many numbers the column becomes."""
-        return 1 if self.categories is None else len(self.categories)
+        return len(self.titles)
 
     @property
     def titles(self) -> list[str]:
         """The titles of these numbers."""
         if self.categories is not None:
             return [f"{self.name}={one}" for one in self.categories]
-        return [self.name if self.bounds is None else f"{self.name} in [{self.bounds[0]:g}, {self.bounds[1]:g}]"]
+        if self.places is not None:
+            return [f"{self.name} hashed to {place}" for place in range(self.places)]
+        missing = [f"{self.name} is missing"] if self.may_be_missing else []
+        if self.dates is not None:
+            return [f"{self.name} {title}" for title in _DATE_TITLES] + missing
+        return [
+            self.name if self.bounds is None else f"{self.name} in [{self.bounds[0]:g}, {self.bounds[1]:g}]",
+            *missing,
+        ]
+
+    def table(self) -> dict[str, Any]:
+        """Returns the fields that are set, as JSON holds them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def column_from_table(table: Mapping[str, Any]) -> Column:
+    """Creates a column from what `Column.table` returned."""
+    tuples = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
+    return Column(**{**table, **tuples})
 
 
 @dataclass(frozen=True)
@@ -60,7 +99,7 @@ class EncodingScheme:
     @property
     def unbounded(self) -> int:
         """How many numbers, which come first, have bounds that are still to be found."""
-        return sum(one.categories is None and one.bounds is None for one in self.columns)
+        return sum(one.is_unbounded for one in self.columns)
 
     @property
     def titles(self) -> list[str]:
@@ -68,7 +107,7 @@ class EncodingScheme:
         return [title for column in self.columns for title in column.titles]
 
     def encode(self, rows: TableRows) -> NDArray[np.float32]:
-        """Returns the records as numbers, (N, numbers)."""
+        """Returns the records as numbers, (N, numbers); faulty cells are entered in `rows.faults` and become 0."""
         made = [encode_column(rows, column) for column in self.columns]
         return np.concatenate(made, axis=1).astype(np.float32)
 
@@ -81,7 +120,7 @@ def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequenc
     for name in rows.columns:
         if name in leave_out:
             continue
-        if name in declared.bounds or name in declared.categories:
+        if declared.speaks_of(name):
             columns.append(declared_column(name, declared))
             continue
         inspected.append(name)
@@ -91,7 +130,7 @@ def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequenc
     if not columns:
         raise BadFile(rows.path, "no column is left to learn from", "need one besides the target")
     # Columns without bounds come first, because a private release finds their bounds later.
-    columns.sort(key=lambda one: (one.categories is not None, one.bounds is not None))
+    columns.sort(key=lambda one: (not one.is_unbounded, one.categories is not None, one.bounds is not None))
     read_off = (
         [f"which columns are numbers: {', '.join(inspected)}, read off the data; give bounds or categories"]
         if inspected
@@ -105,29 +144,72 @@ def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequenc
 
 def declared_column(name: str, declared: DeclaredColumns) -> Column:
     """Returns a column about which something was declared."""
+    may_be_missing = name in declared.missing
     if name in declared.bounds:
-        return Column(name, bounds=declared.bounds[name])
+        return Column(name, bounds=declared.bounds[name], may_be_missing=may_be_missing)
+    if name in declared.dates:
+        return Column(name, dates=declared.dates[name], may_be_missing=may_be_missing)
+    if name in declared.hashed:
+        return Column(name, places=declared.hashed[name])
     categories = declared.categories[name]
     return Column(name, categories=categories, refuses_others=OTHERS not in categories)
 
 
 def encode_column(rows: TableRows, column: Column) -> NDArray[np.float64]:
-    """Returns one column as numbers, (N, width)."""
-    cells = rows.column(column.name)
+    """Returns one column as numbers, (N, width); faulty cells are entered in `rows.faults` and become 0."""
     if column.categories is not None:
         return np.eye(len(column.categories) + 1)[category_numbers(rows, column)][:, : len(column.categories)]
-    values = [parse_number(cell) for cell in cells]
-    if None in values:
-        row = values.index(None)
-        empty = "is empty" if not cells[row] else "is no finite number"
-        raise BadFile(
-            rows.path, f"column {column.name!r} {empty}", "mend the cell or leave the record out", rows.lines[row]
-        )
-    numbers = np.array(values, dtype=np.float64).reshape(-1, 1)
+    if column.places is not None:
+        return np.eye(column.places)[_hashed_places(rows.column(column.name), column.places)]
+    return _encode_dates(rows, column) if column.dates is not None else _encode_numbers(rows, column)
+
+
+def _encode_numbers(rows: TableRows, column: Column) -> NDArray[np.float64]:
+    """Returns a column of numbers, scaled by its bounds if it has any, and which of them are missing if some may be."""
+    cells = rows.column(column.name)
+    values = np.array([math.nan if (value := parse_number(cell)) is None else value for cell in cells])
+    absent = _find_absent(rows, column, cells, np.isnan(values), "no finite number")
     if column.bounds is None:
-        return numbers
+        return np.where(absent, 0.0, values)[:, None]
     low, high = column.bounds
-    return 2 * (np.clip(numbers, low, high) - low) / (high - low) - 1
+    scaled = np.where(absent, 0.0, 2 * (np.clip(values, low, high) - low) / (high - low) - 1)
+    return np.stack([scaled, absent], axis=1) if column.may_be_missing else scaled[:, None]
+
+
+def _encode_dates(rows: TableRows, column: Column) -> NDArray[np.float64]:
+    """Returns a column of dates as five numbers: place in its range, in the year and in the week."""
+    assert column.dates is not None
+    cells = rows.column(column.name)
+    parsed = [parse_date(cell) for cell in cells]
+    absent = _find_absent(rows, column, cells, np.array([one is None for one in parsed]), "no date, as in 2020-01-31")
+    first, last = (date.fromisoformat(end).toordinal() for end in column.dates)
+    days = np.array([first if one is None else one.toordinal() for one in parsed], dtype=np.float64)
+    in_range = 2 * (np.clip(days, first, last) - first) / (last - first) - 1
+    year = 2 * math.pi * np.array([0 if one is None else one.timetuple().tm_yday for one in parsed]) / _DAYS_IN_YEAR
+    week = 2 * math.pi * np.array([0 if one is None else one.weekday() for one in parsed]) / 7
+    numbers = np.stack([in_range, np.sin(year), np.cos(year), np.sin(week), np.cos(week)], axis=1)
+    numbers[absent] = 0.0
+    return np.concatenate([numbers, absent[:, None]], axis=1) if column.may_be_missing else numbers
+
+
+def _find_absent(
+    rows: TableRows, column: Column, cells: Sequence[str], unreadable: NDArray[np.bool_], what: str
+) -> NDArray[np.bool_]:
+    """Returns which cells hold nothing that can be used; those that may not be missing are entered as faults."""
+    for at in np.flatnonzero(unreadable).tolist():
+        is_empty = cells[at].lower() in MISSING_MARKS
+        if is_empty and column.may_be_missing:
+            continue
+        cure = "mend the cell or leave the record out"
+        if is_empty and not column.is_unbounded:
+            cure = f"mend the cell, leave the record out, or say --missing {column.name}"
+        elif is_empty:
+            cure = (
+                f"mend the cell, leave the record out, or say --bounds {column.name}=low:high --missing {column.name}"
+            )
+        words = "is empty" if not cells[at] else f"is {what}"
+        rows.faults.append(Fault(f"column {column.name!r} {words}", cure, rows.lines[at]))
+    return unreadable
 
 
 def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
@@ -136,14 +218,28 @@ def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
     by_name: Mapping[str, int] = {name: place for place, name in enumerate(column.categories)}
     other = by_name.get(OTHERS, len(by_name))
     categories = [by_name.get(cell, -1) for cell in rows.column(column.name)]
-    if column.refuses_others and -1 in categories:
-        raise BadFile(
-            rows.path,
-            f"column {column.name!r} holds none of its {len(by_name)} declared categories",
-            f"mend the cell, declare the category, or declare {OTHERS!r} for every other one",
-            rows.lines[categories.index(-1)],
-        )
+    if column.refuses_others:
+        for at in (at for at, place in enumerate(categories) if place < 0):
+            fault = Fault(
+                f"column {column.name!r} holds none of its {len(by_name)} declared categories",
+                f"mend the cell, declare the category, or declare {OTHERS!r} for every other one",
+                rows.lines[at],
+            )
+            rows.faults.append(fault)
     return np.array([other if place < 0 else place for place in categories], dtype=np.int64)
+
+
+def _hashed_places(cells: Sequence[str], places: int) -> NDArray[np.int64]:
+    """Returns the place of every cell by a public hash, which nobody's records have a part in.
+
+    >>> _hashed_places(["Lima", "Oslo", "Lima"], 16).tolist()
+    [13, 11, 13]
+    """
+    known = {
+        cell: int.from_bytes(hashlib.blake2b(cell.encode(), digest_size=8).digest(), "big") % places
+        for cell in set(cells)
+    }
+    return np.array([known[cell] for cell in cells], dtype=np.int64)
 
 
 def parse_number(cell: str) -> float | None:
@@ -165,25 +261,29 @@ def _infer_column(rows: TableRows, name: str) -> Column:
     not_numbers = [at for at, cell in enumerate(cells) if parse_number(cell) is None]
     if not not_numbers:
         return Column(name)
+    # Mostly numbers: the others are faults, which are entered when the column is encoded.
     if len(not_numbers) < len(cells) / 2:
-        raise BadFile(
-            rows.path,
-            f"column {name!r} holds numbers in most records and none here",
-            f"mend the cell, leave the record out, or declare the column's categories (--categories '{name}=…')",
-            rows.lines[not_numbers[0]],
-        )
+        for at in not_numbers:
+            is_empty = cells[at].lower() in MISSING_MARKS
+            cure = f"mend the cell, leave the record out, or declare the column's categories (--categories '{name}=…')"
+            if is_empty:
+                cure = f"mend the cell, leave the record out, or say --bounds {name}=low:high --missing {name}"
+            rows.faults.append(
+                Fault(f"column {name!r} holds numbers in most records and none here", cure, rows.lines[at])
+            )
+        return Column(name, categories=(OTHERS,), refuses_others=False)
     categories = tuple(sorted(set(cells)))
     if len(categories) > MOST_CATEGORIES:
-        raise BadFile(
-            rows.path,
+        fault = Fault(
             f"column {name!r} holds text, and more than {MOST_CATEGORIES} different ones",
-            f"leave it out (--drop {name}), declare its categories, or say --text {name}",
+            f"leave it out (--drop {name}), hash it (--hashed {name}=64), declare its categories, or say --text {name}",
         )
+        rows.faults.append(fault)
     return Column(name, categories=categories, refuses_others=False)
 
 
 def _refuse_unknown_names(rows: TableRows, declared: DeclaredColumns, leave_out: Sequence[str]) -> None:
     """Raises if a name in the declarations is no column, because a misspelt one would go unnoticed."""
-    for flag, named in (("--bounds", declared.bounds), ("--categories", declared.categories), ("--drop", leave_out)):
+    for flag, named in (*declared.by_flag(), ("--drop", leave_out)):
         for name in named:
             rows.column(name, flag)

@@ -12,12 +12,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from sordino.app.data.own.bad_file import BadFile, check_names, read_text
+import numpy as np
+
+from sordino.app.data.own.bad_file import BadFile, Fault, check_names, read_text
 
 LONGEST_CELL = 1_000_000
 """Characters of a cell: a quote that is never closed makes one of the rest of the file."""
@@ -32,6 +35,8 @@ class TableRows:
     cells: list[list[str]]
     lines: list[int]
     """Where each row begins; of a Parquet file, its number."""
+    faults: list[Fault] = field(default_factory=list)
+    """What was found wrong so far; whoever has read all that is needed raises them together."""
 
     def column(self, name: str, flag: str = "--data") -> list[str]:
         """Returns all cells of one column; a missing column is refused with the names of those that exist."""
@@ -53,9 +58,28 @@ def read_table(path: Path, delimiter: str | None = None) -> TableRows:
             f"need {', '.join(READERS)}, .npz, or a folder of images",
         )
     table = READERS[ending](path, delimiter)
-    if not table.cells:
+    if not table.cells and not table.faults:
         raise BadFile(path, "has names of columns and no records", "need a line for each record")
     return table
+
+
+def rows_from_records(records: Sequence[Mapping[str, Any]]) -> TableRows:
+    """Returns rows that are in memory as a table; the first row decides which columns there are.
+
+    >>> rows_from_records([{"age": 41, "city": "Lima"}]).cells
+    [['41', 'Lima']]
+    """
+    path = Path("records")
+    if not records:
+        raise BadFile(path, "no rows were given", "need one for each record")
+    columns = tuple(str(name) for name in records[0])
+    cells = []
+    for number, record in enumerate(records, start=1):
+        lacking = next((name for name in columns if name not in record), None)
+        if lacking is not None:
+            raise BadFile(path, f"lacks the field {lacking!r}", "give every record the same fields", number)
+        cells.append([_format_cell(path, name, record[name], number) for name in columns])
+    return TableRows(path, columns, cells, list(range(1, len(cells) + 1)))
 
 
 def _read_csv(path: Path, delimiter: str | None) -> TableRows:
@@ -78,6 +102,7 @@ def _read_csv_rows(path: Path, separator: str) -> TableRows:
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
+    faults: list[Fault] = []
     while True:
         # A record may span several lines; errors name the one in which it begins.
         line = reader.line_num + 1
@@ -86,7 +111,7 @@ def _read_csv_rows(path: Path, separator: str) -> TableRows:
         except csv.Error as error:
             raise _csv_error(path, line, str(error)) from error
         if row is None:
-            return TableRows(path, columns, cells, lines)
+            return TableRows(path, columns, cells, lines, faults)
         row = [cell.strip() for cell in row]
         if not any(row):
             continue
@@ -95,12 +120,9 @@ def _read_csv_rows(path: Path, separator: str) -> TableRows:
             columns = _check_header(path, row, separator)
             continue
         if len(row) != len(columns):
-            raise BadFile(
-                path,
-                f"{len(row)} cells where the first line has {len(columns)} names",
-                "put quotes around cells that hold the delimiter, or mend the row",
-                line,
-            )
+            what = f"{len(row)} cells where the first line has {len(columns)} names"
+            faults.append(Fault(what, "put quotes around cells that hold the delimiter, or mend the row", line))
+            continue
         cells.append(row)
         lines.append(line)
 
@@ -169,6 +191,14 @@ def _format_cell(path: Path, name: str, value: Any, line: int) -> str:
     """Returns a JSON value as the text of a cell."""
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
+    if isinstance(value, date | np.generic):  # of Parquet files and data frames
+        value = (
+            value.item()
+            if isinstance(value, np.generic)
+            else value.isoformat(" ")
+            if isinstance(value, datetime)
+            else value.isoformat()
+        )
     if not isinstance(value, str | int | float):
         raise BadFile(
             path, f"the field {name!r} is a {type(value).__name__}", "need numbers, text, or true and false", line

@@ -1,0 +1,81 @@
+"""`sordino predict RUN FILE`: what a trained model says of new records."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+_MOST_PROBABILITIES = 20
+"""Classes up to which every probability gets a column of its own."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Write what a trained model says of new records: classes with probabilities, or numbers in the target's units."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The directory of a finished run on own data."""
+    data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A file or folder like the one it was trained on, with or without the target."""
+    out: Path | None = None
+    """The CSV file to write; printed without it."""
+    keep: tuple[str, ...] = ()
+    """Columns of the file to copy beside the predictions, such as an id."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Predicts and writes; returns the exit code."""
+        from sordino.app.data.own import rows
+        from sordino.app.runs import atomic_files
+        from sordino.app.runs.trained_model import load
+
+        model = load(self.run_dir)
+        is_table = model.encoder.kind in ("table", "text")
+        if self.keep and not is_table:
+            raise ValueError("--keep: copies columns of a table, and this is none")
+        table = rows.read_table(self.data) if is_table else None
+        kept = {name: table.column(name, "--keep") for name in self.keep} if table is not None else {}
+        columns = {**kept, **_columns_of(model, self.data if table is None else table)}
+        # One JSON object for programs, a CSV file for people.
+        if self.json:
+            print(json.dumps({"records": len(columns["prediction"]), **columns}))
+        else:
+            text = _as_csv(columns)
+            if self.out is None:
+                print(text, end="")
+            else:
+                atomic_files.write_file(self.out, text)
+                print(f"{len(columns['prediction']):,} predictions  {self.out}")
+        return 0
+
+
+def _columns_of(model: Any, records: Any) -> dict[str, list[Any]]:
+    """Returns the prediction of every record and, of classes, its probability and that of every class."""
+    if not model.classifies:
+        return {"prediction": [round(number, 6) for number in model.predict(records)]}
+    probabilities = model.predict_proba(records)
+    places = probabilities.argmax(axis=1)
+    columns: dict[str, list[Any]] = {
+        "prediction": [model.classes[place] for place in places],
+        "probability": [round(float(row[place]), 6) for row, place in zip(probabilities, places, strict=True)],
+    }
+    if len(model.classes) <= _MOST_PROBABILITIES:
+        for place, name in enumerate(model.classes):
+            columns[f"probability of {name}"] = [round(float(one), 6) for one in probabilities[:, place]]
+    return columns
+
+
+def _as_csv(columns: dict[str, list[Any]]) -> str:
+    """Returns columns as the text of a CSV file."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return file.getvalue()
