@@ -26,16 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sordino.integrations.integrated_run import IntegratedRun
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import EVALUATED, TrainedOn
+from sordino.integrations.same_records import EVALUATED
 from sordino.ledger.claims import Claim
-from sordino.ledger.ledger import ledger_for
-from sordino.lots.loading import count_records
-from sordino.lots.lot import Draws, Lot
+from sordino.lots.lot import Draws
 from sordino.per_sample.protocol import Backend
 from sordino.private import Private
-from sordino.queries.with_loss import WithLoss
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Sampler
 
@@ -121,33 +119,29 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
                 raise Refusal(f"{name} is overridden: what it computes is not bounded by record; write record_losses")
         if not self.automatic_optimization:
             raise Refusal("automatic_optimization=False: each lot is one step of one optimizer; leave it as it is")
-        # The noise is calibrated before the first draw; the ledger is that of the parameters, if they have one.
-        query = privacy.query_for(sampler, count_records(dataset), steps, expected_batch)
-        ledger = ledger_for(self, None)
-        private = Private(self, _losses_by_record, query, backend=backend, ledger=ledger, isolate=privacy.isolate)
+        run = IntegratedRun(
+            self, _losses_by_record, privacy, dataset, sampler, steps, expected_batch=expected_batch, backend=backend
+        )
         # A checkpoint that was loaded before brings its ledger and position.
         if _STATE in self._held:
-            private.load_state_dict(self._held.pop(_STATE))
-        self._held.update(
-            private=private,
-            privacy=privacy,
-            loss=isinstance(query, WithLoss),
-            ledger=ledger,
-            data=TrainedOn(dataset),
-        )
-        return private.draws(dataset, sampler, steps, expected_batch=expected_batch, **more)
+            run.private.load_state_dict(self._held.pop(_STATE))
+        self._held["run"] = run
+        return run.draws(**more)
 
     @property
     def private(self) -> Private:
         """The run."""
-        if "private" not in self._held:
+        return self._require_run().private
+
+    def _require_run(self) -> IntegratedRun:
+        if "run" not in self._held:
             raise Refusal("this module was not made private: fit it on the lots that module.make_private(…) gives")
-        run: Private = self._held["private"]
+        run: IntegratedRun = self._held["run"]
         return run
 
     def claim(self) -> Claim:
         """Returns what can truly be said of the training so far."""
-        return self.private.claim(self._held["privacy"].delta)
+        return self._require_run().claim()
 
     def on_train_start(self) -> None:
         """Refuses what a loop of lots cannot do."""
@@ -184,38 +178,31 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         super().log(name, value, *positional, **more)
 
     def _void_if_trained_on(self, loaders: Any) -> None:
-        for loader in _flatten_loaders(loaders):
-            dataset = getattr(loader, "dataset", None)
-            if "data" in self._held and dataset is not None and self._held["data"].shares_records_with(dataset):
-                self._held["ledger"].void(EVALUATED)
+        if "run" in self._held:
+            datasets = (getattr(loader, "dataset", None) for loader in _flatten_loaders(loaders))
+            self._require_run().void_if_trained_on(datasets, EVALUATED)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Keeps the lot for `backward`."""
-        if not isinstance(batch, Lot):
-            raise Refusal(
-                f"fit was given batches ({type(batch).__name__}) that no sampler drew: need the lots that "
-                "module.make_private(…) returns, as in trainer.fit(module, lots)"
-            )
         self._held["lot"] = batch
         return torch.zeros((), device=self.device, requires_grad=True)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Writes the lot's noisy gradient into `.grad`, and what was released into the log."""
-        lot: Lot = self._held.pop("lot")
-        private = self.private
-        private.backward(lot)
+        lot, run = self._held.pop("lot"), self._require_run()
+        released_loss = run.backward(lot, "Fit on the lots of module.make_private(…), as in trainer.fit(module, lots).")
         size = max(1, round(lot.expected_batch))  # a public number
-        if self._held["loss"] and private.loss is not None:
-            self.log("loss", private.loss, on_step=True, batch_size=size)
+        if released_loss is not None:
+            self.log("loss", released_loss, on_step=True, batch_size=size)
         if lot.step % _EVERY == 0:
             # Without a guarantee ε is infinite; the last finite one must not stay on the progress bar.
-            epsilon = private.spent(self._held["privacy"].delta)
+            epsilon = run.epsilon()
             shown = math.inf if epsilon is None else epsilon
             self.log("privacy/epsilon", shown, on_step=True, prog_bar=True, batch_size=size)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Saves the ledger and the position with the weights; the noise key stays in this process."""
-        if "private" in self._held:
+        if "run" in self._held:
             checkpoint[_STATE] = self.private.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -223,7 +210,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         state = checkpoint.get(_STATE)
         if state is None:
             raise Refusal("this checkpoint has no ledger: what its training cost is not known; begin from its weights")
-        if "private" in self._held:
+        if "run" in self._held:
             raise Refusal(
                 "load the checkpoint before make_private: module = Classifier.load_from_checkpoint(path), then "
                 "module.make_private(…) for the steps that are left, then fit"

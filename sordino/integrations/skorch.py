@@ -22,14 +22,11 @@ from sordino.integrations.callers import inspect_callers_of_fit
 from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
 from sordino.integrations.equal_rows import table_of
 from sordino.integrations.fitted_tables import find_sign_of_fitting
+from sordino.integrations.integrated_run import IntegratedRun, require_privacy
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import SCORED, TrainedOn, stand_in_for
+from sordino.integrations.same_records import SCORED, stand_in_for
 from sordino.ledger.claims import Claim
-from sordino.ledger.ledger import ledger_for
-from sordino.lots.lot import Lot
-from sordino.private import Private
-from sordino.queries.with_loss import WithLoss
 from sordino.refusal import Refusal
 from sordino.sampling.poisson import Poisson
 
@@ -55,16 +52,13 @@ class _PrivateNet:
         """Returns lots for training; any other iterator voids the claim if it has records of the training set."""
         net: Any = self
         if not training:  # every way of theirs to predict, score or validate comes through here
-            if hasattr(net, "trained_on_") and net.trained_on_.shares_records_with(dataset):
-                net.ledger_.void(SCORED)
+            if hasattr(net, "run_"):
+                net.run_.void_if_trained_on((dataset,), SCORED)
             return super().get_iterator(dataset, training=training)  # type: ignore[misc]
         # Look at what came before this fit: it may have read the records without noise.
         table = table_of(dataset)
         void = inspect_callers_of_fit() or (None if table is None else find_sign_of_fitting(_to_array(table)))
-        if not isinstance(self.privacy, Privacy):
-            raise TypeError(
-                f"privacy={self.privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
-            )
+        privacy = require_privacy(self.privacy)
         if isinstance(net.train_split, skorch.dataset.ValidSplit):
             raise Refusal(
                 "train_split would score private records without noise after every epoch: use train_split=None, or "
@@ -75,21 +69,16 @@ class _PrivateNet:
         sampler = Poisson(min(1.0, net.batch_size / n))
         per_epoch = count_lots_per_epoch(n, sampler.expected(n))
         steps = per_epoch * net.max_epochs
-        query = self.privacy.query_for(sampler, n, steps, None)
         # From here on the run is charged; what is known against its claim is recorded at once.
         net.module_.train()
-        net.ledger_ = ledger_for(net.module_, None)
-        net.private_ = Private(
-            net.module_, self._losses_by_record, query, ledger=net.ledger_, isolate=self.privacy.isolate
-        )
+        net.run_ = IntegratedRun(net.module_, self._losses_by_record, privacy, dataset, sampler, steps)
+        net.private_, net.ledger_ = net.run_.private, net.run_.ledger
         net.ledger_.uses(stand_in_for(table))
-        net.trained_on_ = TrainedOn(dataset)
         if getattr(net, "classes", ()) is None:
             net.ledger_.disclose(CLASSES)
         if void is not None:
             net.ledger_.void(void)
-        net.releases_loss_ = isinstance(query, WithLoss)
-        return EpochLoader(net.private_.draws(dataset, sampler, steps), per_epoch, dataset)
+        return EpochLoader(net.run_.draws(), per_epoch, dataset)
 
     def _losses_by_record(self, module: nn.Module, x: Any, y: Any) -> Tensor:
         net: Any = self
@@ -100,13 +89,10 @@ class _PrivateNet:
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """Writes the lot's noisy gradient and returns the released loss, or NaN if none is released."""
         net: Any = self
-        if not isinstance(batch, Lot):
-            raise Refusal("train_step was given a batch that no sampler drew: leave get_iterator as it is")
         if fit_params:
             raise Refusal(f"fit parameters {', '.join(fit_params)}: need everything a record has in X; put them there")
         net._set_training(True)
-        net.private_.backward(batch)
-        loss = net.private_.loss if net.releases_loss_ else None
+        loss = net.run_.backward(batch, "Leave get_iterator as it is.")
         return {"loss": torch.tensor(float("nan") if loss is None else loss), "y_pred": torch.zeros(0)}
 
     def run_single_epoch(self, iterator: Any, training: bool, prefix: str, step_fn: Any, **fit_params: Any) -> None:
@@ -132,15 +118,15 @@ class _PrivateNet:
     def claim_(self) -> Claim:
         """What can truly be said of the training so far."""
         net: Any = self
-        if not hasattr(net, "private_"):
+        if not hasattr(net, "run_"):
             raise Refusal("nothing was trained yet: call fit first")
-        found: Claim = net.private_.claim(self.privacy.delta)
+        found: Claim = net.run_.claim()
         return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state without the run: its noise must not be in two places, and a copy has no ledger."""
         state: Any = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("private_", "trained_on_")}
+        return {name: value for name, value in state.items() if name not in ("private_", "run_")}
 
 
 class NeuralNetClassifier(_PrivateNet, skorch.NeuralNetClassifier):  # type: ignore[misc]

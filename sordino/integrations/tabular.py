@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from sordino.integrations.callers import inspect_callers_of_fit
 from sordino.integrations.fitted_tables import find_sign_of_fitting
+from sordino.integrations.integrated_run import IntegratedRun
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import SCORED, TrainedTable, stand_in_for
@@ -19,7 +20,6 @@ from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import Ledger
 from sordino.lots.repeated_records import EqualRows
 from sordino.optim.average import Average
-from sordino.private import Private
 from sordino.sampling.poisson import Poisson
 
 try:
@@ -60,7 +60,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
     def claim_(self) -> Claim:
         """What can truly be said of everything done so far."""
         check_is_fitted(self, "model_")
-        found: Claim = self.private_.claim(self.delta)
+        found: Claim = self.run_.claim()
         return found
 
     def _train(self, given: Any, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
@@ -75,19 +75,21 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         sampler = Poisson(min(1.0, self.lot / n))
         steps = max(1, round(self.epochs * n / expected))
         privacy = Privacy.target(epsilon=self.epsilon, delta=self.delta, bound=self.bound)
-        query = privacy.query_for(sampler, n, steps, expected)
-        # Copies of a table count as one dataset, so that two fits are known to add up.
+        data = TensorDataset(features, y)
         self.ledger_ = Ledger() if self.ledger is None else self.ledger
+        # Copies of a table count as one dataset, so that two fits are known to add up.
         self.ledger_.uses(stand_in_for(x))
         for name in disclosed:
             self.ledger_.disclose(name)
-        self.private_ = Private(model, loss, query, ledger=self.ledger_, seed=self.seed)
+        self.run_ = IntegratedRun(
+            model, loss, privacy, data, sampler, steps, expected_batch=expected, ledger=self.ledger_, seed=self.seed
+        )
+        self.private_ = self.run_.private
         optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
         average = Average(model, decay=_DECAY)
-        data = torch.utils.data.TensorDataset(features, y)
         # Plain DP-SGD with Adam; the average of the last weights is post-processing.
-        for drawn in self.private_.draws(data, sampler, steps, expected_batch=expected):
+        for drawn in self.run_.draws():
             self.private_.backward(drawn)
             optimizer.step()
             schedule.step()
@@ -131,7 +133,9 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
 
         A loaded model predicts; its claim stays with this one.
         """
-        return {name: value for name, value in vars(self).items() if name not in ("private_", "_trained_tables")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("private_", "run_", "_trained_tables")
+        }
 
 
 def _explain_repeated_rows(x: Array) -> str | None:

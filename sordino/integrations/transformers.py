@@ -29,16 +29,14 @@ import torch
 from torch import Tensor, nn
 
 from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
+from sordino.integrations.integrated_run import IntegratedRun, require_privacy
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
-from sordino.integrations.same_records import EVALUATED, TrainedOn
+from sordino.integrations.same_records import EVALUATED
 from sordino.ledger.claims import Claim, Guarantee
-from sordino.ledger.ledger import Ledger, ledger_for
 from sordino.losses import for_model
-from sordino.lots.lot import Lot
 from sordino.per_sample.protocol import Backend
 from sordino.private import Private
-from sordino.queries.with_loss import WithLoss
 from sordino.refusal import Refusal
 from sordino.sampling.poisson import Poisson
 from sordino.sampling.sampler import Sampler
@@ -103,10 +101,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         backend: Backend | None = None,
         **more: Any,
     ) -> None:
-        if not isinstance(privacy, Privacy):
-            raise TypeError(
-                f"privacy={privacy!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)"
-            )
+        require_privacy(privacy)
         # A loss of a batch cannot be bounded by record, so whatever would replace it is refused.
         if type(self).compute_loss is not transformers.Trainer.compute_loss:
             raise Refusal(
@@ -122,15 +117,18 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._privacy, self._loss_fn, self._sampler, self._expected = privacy, loss_fn, sampler, expected_batch
         self._backend, self._at_once = backend, given.per_device_train_batch_size
         self._lot_size: int = given.per_device_train_batch_size * given.gradient_accumulation_steps
-        self.private: Private | None = None
+        self._run: IntegratedRun | None = None
         self._resume: dict[str, Any] | None = None
-        self._trained_on: TrainedOn | None = None
-        self._ledger, self._releases_loss = Ledger(), False
         super().__init__(model, _check_arguments(given), *positional, **more)
 
     def claim(self) -> Claim:
         """Returns what can truly be said of the training so far."""
-        return self._require_run().claim(self._privacy.delta)
+        return self._require_run().claim()
+
+    @property
+    def private(self) -> Private | None:
+        """The run; None before `train`."""
+        return None if self._run is None else self._run.private
 
     def get_train_dataloader(self) -> EpochLoader:
         """Returns lots instead of batches; it is asked for once by each call of `train`."""
@@ -144,26 +142,27 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         expected = sampler.expected(n) if self._expected is None else self._expected
         per_epoch = count_lots_per_epoch(n, expected)
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
-        query = self._privacy.query_for(sampler, n, steps, self._expected)
         # The loss must be one per record: that of the model's class, or the user's own.
         loss = for_model(self.model) if self._loss_fn is None else self._loss_fn
-        self._ledger, self._releases_loss = ledger_for(self.model, None), isinstance(query, WithLoss)
-        self.private = Private(
-            self.model, loss, query, backend=self._backend, ledger=self._ledger, isolate=self._privacy.isolate
+        run = self._run = IntegratedRun(
+            self.model,
+            loss,
+            self._privacy,
+            self.train_dataset,
+            sampler,
+            steps,
+            expected_batch=self._expected,
+            backend=self._backend,
         )
         # A checkpoint brings its ledger and position; the noise has a new key.
         if self._resume is not None:
-            self.private.load_state_dict(self._resume)
+            run.private.load_state_dict(self._resume)
             self._resume = None
-        self._trained_on = TrainedOn(self.train_dataset)
         self.model.train()  # the mode in which the loss is tried before the first draw
         # Only the steps that are left are drawn.
-        left = max(1, steps - self.private.steps) if self.private.steps < steps else 1
-        draws = self.private.draws(
+        draws = run.draws(
             dataset,
-            sampler,
-            left,
-            expected_batch=self._expected,
+            max(1, steps - run.private.steps),
             physical_batch=self._at_once,
             collate=collate,
             workers=args.dataloader_num_workers,
@@ -182,22 +181,19 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if model is not self.model:
             raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model, in one process")
         model.train()
-        if not isinstance(inputs, Lot):
-            raise Refusal("training_step was given a batch that no sampler drew: leave get_train_dataloader as it is")
-        private = self._require_run()
-        private.backward(inputs)
-        return torch.tensor((private.loss or 0.0) if self._releases_loss else 0.0, device=self.args.device)
+        released_loss = self._require_run().backward(inputs, "Leave get_train_dataloader as it is.")
+        return torch.tensor(released_loss or 0.0, device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs what was released, and ε."""
-        private = self.private
-        if private is not None and private.steps:
-            if not self._releases_loss:
+        run = self._run
+        if run is not None and run.private.steps:
+            if not run.releases_loss:
                 logs.pop("loss", None)
                 logs.pop("train_loss", None)
-            epsilon = private.spent(self._privacy.delta)
+            epsilon = run.epsilon()
             if epsilon is not None:
-                logs.update({"epsilon": epsilon, "delta": self._privacy.delta})
+                logs.update({"epsilon": epsilon, "delta": run.delta})
         super().log(logs, start_time)
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **more: Any) -> Any:
@@ -209,7 +205,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             done.metrics.pop(name, None)
         if isinstance(claim, Guarantee):
             done.metrics.update({"epsilon": claim.epsilon, "delta": claim.delta})
-        if not self._releases_loss:
+        if not self._require_run().releases_loss:
             done.metrics.pop("train_loss", None)
             done = done._replace(training_loss=float("nan"))
         if self.args.should_save:
@@ -242,7 +238,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Writes their model card, with the claim at its end."""
         super().create_model_card(*positional, **more)
         card = Path(self.args.output_dir, "README.md")
-        if self.private is not None and card.exists():
+        if self._run is not None and card.exists():
             text = card.read_text(encoding="utf-8")
             card.write_text(f"{text}\n## Privacy\n\n```text\n{self.claim()}\n```\n", encoding="utf-8")
 
@@ -253,7 +249,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
         folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
         tensors: dict[str, Tensor] = {}
-        state = pack(self._require_run().state_dict(), STATE, tensors)
+        state = pack(self._require_run().private.state_dict(), STATE, tensors)
         (folder / f"{STATE}.json").write_text(json.dumps(state), encoding="utf-8")
         save_file(tensors, folder / f"{STATE}.safetensors")
 
@@ -275,13 +271,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._resume = unpack(state, load_file(folder / f"{STATE}.safetensors"))
 
     def _load_best_model(self) -> None:
-        with self._require_run().post_processing("the best of the saved checkpoints, by the evaluation set"):
+        with self._require_run().private.post_processing("the best of the saved checkpoints, by the evaluation set"):
             super()._load_best_model()
 
     def _void_if_trained_on(self, dataset: Any) -> None:
-        for one in dataset.values() if isinstance(dataset, dict) else (dataset,):
-            if self._trained_on is not None and one is not None and self._trained_on.shares_records_with(one):
-                self._ledger.void(EVALUATED)
+        if self._run is not None:
+            self._run.void_if_trained_on(dataset.values() if isinstance(dataset, dict) else (dataset,), EVALUATED)
 
     def _select_columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
         """Returns the dataset and collate with the columns that the model takes, as they do it."""
@@ -290,10 +285,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             return self._remove_unused_columns(dataset, description="training"), collate
         return dataset, self._get_collator_with_removed_columns(collate, description="training")
 
-    def _require_run(self) -> Private:
-        if self.private is None:
+    def _require_run(self) -> IntegratedRun:
+        if self._run is None:
             raise Refusal("nothing was trained yet: call train() first")
-        return self.private
+        return self._run
 
 
 def _check_arguments(args: Any) -> Any:
