@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from sordino.app import data
 from sordino.app.report.panels import Boxes, Panel, Series
+from sordino.rng.streams import Rng
+from sordino.sampling.poisson import Poisson
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Figure, Finding, Outcome
 from sordino_lab.thesis_plans import label_of, plan_cifar
@@ -172,12 +174,15 @@ def draw_crash(bench: Workbench) -> Outcome:
     top = by_name.get("sorted, lr 0.1", by_name.get("sorted, lr 0.01", 0.0))
     crashed = [name for name, why in ended.items() if why]
     diverse = [name for name in crashed if name.startswith("class-diverse")]
+    random_shares = measure_random_shares(bench)
+    unequal = float(np.abs(random_shares.mean(axis=0) - 100 / random_shares.shape[1]).max())
     only_the_smallest_rate_survives = set(crashed) & set(_SORTED_LABELS) == {"sorted, lr 0.1", "sorted, lr 1"}
     return Outcome(
         [
             Panel("SGD with sorted lots: loss", "epochs", "test loss", curves, ylog=True),
             Panel("median gradient length of each lot", "lots", "gradient length", lengths, ylog=True),
             Panel("share of the dominant class", "lots", "share of the lot, %", [line for _, line, _ in shares]),
+            _draw_random_shares(random_shares),
             *_draw_last_epochs(next((one for one in trained if one.plan.label == "sorted, lr 0.1"), trained[0])),
         ],
         findings=[
@@ -195,6 +200,13 @@ def draw_crash(bench: Workbench) -> Outcome:
                 "% of a random one",
             ),
             Finding(
+                "where lots are drawn at random, they are filled equally with all classes",
+                "001:629",
+                bench.judge(unequal < 1.0),
+                f"over {len(random_shares)} random lots the mean share of no class is more than {unequal:.2f} points from "
+                f"{100 / random_shares.shape[1]:g} %",
+            ),
+            Finding(
                 "with artificial diversity SGD still crashes at the rates 1.0 and 0.1",
                 "001:635",
                 bench.judge(len(diverse) == len(_DIVERSE_LABELS)) if set(_DIVERSE_LABELS) <= set(ended) else None,
@@ -203,6 +215,35 @@ def draw_crash(bench: Workbench) -> Outcome:
         ],
         commands=bench.commands(plan_crash(bench)),
         numbers={"ended": ended, "dominant": by_name},
+    )
+
+
+CIFAR_CLASSES = ("plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def measure_random_shares(bench: Workbench) -> NDArray[np.float64]:
+    """Returns the share of every class in each lot of an epoch of random lots, in percent: (lots, classes).
+
+    It depends on labels and sampler alone, so nothing is trained for it.
+    """
+    loaded = data.digits(train=300, test=10) if bench.is_tiny else data.load("cifar10")
+    labels = loaded.train.labels.numpy()
+    lots = bench.pick(3, 250, 250, 250)
+    shares = []
+    for number, draw in enumerate(Poisson(min(1.0, 200 / len(labels))).draws(len(labels), Rng.from_seed(0), 0)):
+        if number >= lots:
+            break
+        counts = np.bincount(labels[np.asarray(draw.indices)], minlength=10)
+        shares.append(100 * counts / max(1, counts.sum()))
+    return np.asarray(shares)
+
+
+def _draw_random_shares(shares: NDArray[np.float64]) -> Panel:
+    """Returns figure 4.12: box plots over lots of the share of every class."""
+    five = np.quantile(shares, [0.0, 0.25, 0.5, 0.75, 1.0], axis=0).T
+    boxes = Boxes("minimum, quartiles, maximum over random lots", range(len(five)), [tuple(row) for row in five], "sgd")
+    return Panel(
+        "random lots: share of every class", "class", "share of the lot, %", boxes=[boxes], xticks=CIFAR_CLASSES
     )
 
 
