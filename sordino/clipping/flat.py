@@ -24,19 +24,24 @@ from sordino.release.sensitivity import Sensitivity
 _ONE = torch.ones(())
 
 
+def _one_like(tensor: Tensor) -> Tensor:
+    """Returns the number 1 where a tensor is; made there, because a copy from the host would be waited for."""
+    return _ONE.to(tensor) if tensor.is_cpu else tensor.new_ones(())
+
+
 def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
     """Returns min(1, C / r), with 1 at r = 0 and for an infinite bound.
 
     Of 1 and what is not a number, `fmin` takes 1.
     """
     ratio = bound / norms if isinstance(bound, Tensor) else norms.reciprocal().mul_(bound)
-    return torch.fmin(ratio, _ONE.to(ratio))
+    return torch.fmin(ratio, _one_like(ratio))
 
 
 @accelerated
 def clip_by_squares(squared: Tensor, bound: float) -> Tensor:
     """Returns min(1, C / √s) for squared norms s, without taking roots."""
-    return torch.fmin(squared.rsqrt().mul_(bound), _ONE.to(squared))
+    return torch.fmin(squared.rsqrt().mul_(bound), _one_like(squared))
 
 
 @dataclass(frozen=True)

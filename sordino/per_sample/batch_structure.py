@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,4 +129,18 @@ def move_to(batch: Any, device: torch.device) -> Any:
     """Returns the batch on a device; itself if it is there."""
     if type(batch) is tuple and all(isinstance(leaf, Tensor) and leaf.device == device for leaf in batch):
         return batch
-    return map_tensors(lambda leaf: leaf.to(device), to_plain_containers(batch))
+    move = partial(_move_without_waiting, device=device) if device.type != "cpu" else partial(Tensor.to, device=device)
+    return map_tensors(move, to_plain_containers(batch))
+
+
+def _move_without_waiting(leaf: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor on an accelerator, copied from pinned memory so that the host does not wait for the copy.
+
+    PyTorch keeps pinned memory until what is copied from it has arrived.
+    """
+    if leaf.is_cpu and not leaf.is_pinned():
+        try:
+            leaf = leaf.pin_memory()
+        except RuntimeError:  # a device for which PyTorch has no pinned memory
+            return leaf.to(device)
+    return leaf.to(device, non_blocking=True)

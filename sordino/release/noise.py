@@ -88,9 +88,10 @@ class Gaussian:
         """
         if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor):
             return
-        if targets := _flat_targets(value):
+        targets = _flat_targets(value)
+        if targets and not _add_from_host(rng, targets, scale):
             _add_blocks(rng.normal_blocks(sum(map(len, targets)), scale, _dtype_of_noise(targets)), targets)
-            _multiply(targets, factor)
+        _multiply(targets, factor)
 
     @property
     def as_event(self) -> Event:
@@ -184,8 +185,28 @@ def _flat_targets(value: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def _multiply(targets: list[Tensor], factor: float) -> None:
-    if factor != 1.0:
+    if targets and factor != 1.0:
         torch._foreach_mul_(targets, factor)
+
+
+def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
+    """Adds normal values to tensors on a device, by one copy that nobody waits for; returns False where it cannot be so.
+
+    The compiled kernel makes the values on the host, in memory that the device can read by itself, so that the host goes on
+    while they are copied. They are those that `normal_blocks` gives, bit by bit.
+    """
+    place = targets[0].device
+    if place.type == "cpu" or any(t.dtype is not torch.float32 or t.device != place for t in targets):
+        return False
+    sizes = [len(tensor) for tensor in targets]
+    try:
+        values = torch.zeros(sum(sizes), pin_memory=True)
+    except RuntimeError:  # a device for which PyTorch has no pinned memory
+        values = torch.zeros(sum(sizes))
+    if not rng.add_normal_([values], scale):
+        return False
+    torch._foreach_add_(list(targets), list(values.to(place, non_blocking=True).split(sizes)))
+    return True
 
 
 def _add_blocks(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:

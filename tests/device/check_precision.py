@@ -7,8 +7,10 @@ from torch import nn
 
 import sordino as sd
 from sordino.ledger.claims import Guarantee
-from sordino.per_sample import Captured
+from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.formulas.gradient_part import PlainArithmetic, full_precision
+from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.output_gradient import compute_gram_sums
 from sordino.reduced_precision import FullPrecisionProducts
 from tests.device.simulated import move, start
 from tests.device.zoo import ZOO
@@ -64,11 +66,11 @@ def test_the_switches_are_off_inside_and_put_back(tf32, precision):
         assert read_switches() == before
 
 
-def cancelling_problem():
+def cancelling_problem(records=4):
     """Returns a layer over many positions whose terms cancel to a thousandth, so that TF32 would read the norm wrong."""
     torch.manual_seed(0)
     layer = nn.Linear(16, 8, bias=False)
-    x = torch.randn(4, 64, 16)
+    x = torch.randn(records, 64, 16)
     x[:, 1::2] = -x[:, ::2] * (1 + 1e-3)
 
     def loss_fn(model, x):
@@ -88,6 +90,35 @@ def test_cancelled_gram_norms_do_not_read_low(tf32):
     )  # the gradient does not depend on the weight
     found = norms_of(move(layer), x.to("sim"), loss_fn)
     assert float((found / true).min()) >= 1 - 1e-4, found / true
+
+
+def test_no_norm_reads_low_if_more_records_cancel_than_are_measured_again():
+    """The terms cancel to 5e-4 of their sum, and rows are rounded at 6e-8 of it: lengths are known to 1e-4."""
+    _, x, _ = cancelling_problem(records=40)
+    x[:, 1::2] = -x[:, ::2] * (1 + 1e-3)
+    g = torch.ones(40, 64, 8)
+    true = torch.bmm(g.double().transpose(1, 2), x.double()).flatten(1).norm(dim=1)
+    part = Matmul(x.to("sim"), g.to("sim"))
+    sums, diagonal = compute_gram_sums(part.a, part.g)
+    guarded = part._guard_cancellation(sums, diagonal, PerformanceOptions()).double().sqrt().cpu() / true
+    assert float((sums.clamp(min=0).double().sqrt().cpu() / true).min()) < 0.99  # what the guard is for
+    assert float(guarded.min()) >= 1 - 1e-4, guarded
+
+
+@pytest.mark.parametrize("width", [64, 4096])
+@pytest.mark.parametrize("kind", ["equal", "growing", "one large"])
+def test_long_sums_of_records_made_for_it_do_not_read_low(width, kind):
+    """Products of equal or growing sizes lose the most where they are added up one after the other."""
+    a = {
+        "equal": torch.full((6, 9, width), 1.0001),
+        "growing": torch.linspace(1e-3, 1.0, width).expand(6, 9, width).contiguous(),
+        "one large": torch.cat([torch.full((6, 9, 1), 64.0), torch.full((6, 9, width - 1), 0.03)], 2),
+    }[kind] * torch.linspace(0.5, 1.5, 6)[:, None, None]
+    g = torch.rand(6, 9, 5, generator=torch.Generator().manual_seed(0)) + 0.5
+    true = torch.bmm(g.double().transpose(1, 2), a.double()).flatten(1).norm(dim=1)
+    part = Matmul(a.to("sim"), g.to("sim"))
+    squared = part._guard_cancellation(*compute_gram_sums(part.a, part.g), PerformanceOptions())
+    assert float((squared.double().sqrt().cpu() / true).min()) >= 1 - 1e-7
 
 
 def test_sums_are_those_of_float32(tf32):

@@ -30,11 +30,10 @@ from sordino.per_sample.formulas.gradient_part import (
     estimate_square_sum,
     may_keep_rows,
     samples_per_pass,
-    split_rows,
     square_sum,
     zero_masked_rows,
 )
-from sordino.per_sample.formulas.matrix_product import find_cancelled, gram_rounding_factor, vanishing_floor
+from sordino.per_sample.formulas.matrix_product import guard_gram_sums, vanishing_floor
 from sordino.per_sample.formulas.workspace import Workspace
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.row_arithmetic import VANISHED
@@ -86,12 +85,16 @@ class Convolution:
                 for i in range(0, b, step)
             ]
             squared = torch.cat([s for s, _ in products])
-            again = find_cancelled(squared, torch.cat([d for _, d in products]))
-            self.terms = self._sum_terms_by_position()
-            squared = squared + self.terms * gram_rounding_factor(squared.dtype)
-            for index in split_rows(again, samples_per_pass(size, options)):
-                squared[index] = square_sum(self.rows(index))
-            return squared
+            diagonal, self.terms = torch.cat([d for _, d in products]), self._sum_terms_by_position()
+            additions = self.a.shape[1] * self.geometry.taps + self.g.shape[1]
+            return guard_gram_sums(
+                squared,
+                diagonal,
+                self.terms,
+                lambda index: square_sum(self.rows(index)),
+                samples_per_pass(size, options),
+                additions,
+            )
         # Rows, measured and dropped, or kept for the sum in place of input and output gradient.
         step = b if choice != "shift" else samples_per_pass(2 * sample + size, options, self.a.element_size())
         if not keep:

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from sordino.kernels.gram import Grams, load_grams
 from sordino.kernels.kernel_tensors import are_cpu_floats
-from sordino.per_sample.formulas.gradient_part import estimate_lengths, split_rows, square_sum, zero_masked_rows
-from sordino.per_sample.formulas.matrix_product import find_cancelled, gram_rounding_factor, vanishing_floor
+from sordino.per_sample.formulas.gradient_part import estimate_lengths, square_sum, zero_masked_rows
+from sordino.per_sample.formulas.matrix_product import guard_gram_sums, vanishing_floor
 from sordino.per_sample.formulas.output_gradient import add_weighted_product
 from sordino.per_sample.performance_options import PerformanceOptions
 
@@ -102,11 +102,8 @@ class Grouped:
         # Add up the stretches of each sample. Samples whose Gram sums cancelled are measured again from rows, the
         # others are raised by what rounding may have hidden.
         found.index_add_(1, torch.tensor(whose, device=found.device), torch.stack(parts, 1))
-        again = find_cancelled(found[0], found[1])
-        squared = found[0] + self.bound_squared_terms(options).mul(gram_rounding_factor(found.dtype))
-        for index in split_rows(again, 1):
-            squared[index] = square_sum(self.rows(index))
-        return squared
+        terms, additions = self.bound_squared_terms(options), self.a.shape[1] + self.g.shape[1]
+        return guard_gram_sums(found[0], found[1], terms, lambda index: square_sum(self.rows(index)), 1, additions)
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns (Σ_r ‖a_r‖‖g_r‖)²."""

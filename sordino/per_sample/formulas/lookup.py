@@ -22,11 +22,10 @@ from sordino.per_sample.formulas.gradient_part import (
     NEVER,
     Part,
     lift_precision,
-    split_rows,
     square_sum,
     zero_masked_rows,
 )
-from sordino.per_sample.formulas.matrix_product import Matmul, find_cancelled, gram_rounding_factor
+from sordino.per_sample.formulas.matrix_product import Matmul, guard_gram_sums
 from sordino.per_sample.performance_options import PerformanceOptions
 
 
@@ -117,11 +116,8 @@ class Tied:
         squared = separate + 2 * (inner * at.transpose(1, 2)).flatten(1).sum(1)
         # Samples in which the terms cancelled are measured again from rows, the others raised by what rounding may have
         # hidden.
-        again = find_cancelled(squared, separate)
-        squared += gram_rounding_factor(squared.dtype) * self.bound_squared_terms(options)
-        for index in split_rows(again, 1):
-            squared[index] = square_sum(self.rows(index))
-        return squared
+        terms, additions = self.bound_squared_terms(options), a.shape[2] + q.shape[2]
+        return guard_gram_sums(squared, separate, terms, lambda index: square_sum(self.rows(index)), 1, additions)
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns the square of the lengths of both, added."""

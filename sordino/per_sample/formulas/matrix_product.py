@@ -22,7 +22,8 @@ was hidden, whoever sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -57,6 +58,8 @@ _CANCELLED = 0.05
 
 
 _ROUNDINGS = 4
+_AGAIN = 4
+"""Samples that are measured again at every step on a device, at least; a sixteenth of larger batches."""
 
 
 def gram_rounding_factor(dtype: torch.dtype) -> float:
@@ -72,9 +75,56 @@ def vanishing_floor(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).tiny / gram_rounding_factor(dtype)
 
 
-def find_cancelled(squared: Tensor, diagonal: Tensor) -> Tensor:
-    """Returns the index of the samples whose Gram sums have cancelled."""
-    return (squared < _CANCELLED * diagonal).nonzero().flatten()
+def guard_gram_sums(
+    squared: Tensor,
+    diagonal: Tensor,
+    terms: Tensor,
+    measure_rows: Callable[[Tensor], Tensor],
+    samples_at_once: int,
+    additions: int,
+) -> Tensor:
+    """Returns Gram sums that do not read low: measured again where they cancelled, and raised by what rounding may hide.
+
+    On the CPU the samples that cancelled are looked up and all of them are measured again. On a device the host would have
+    to wait for their number. So the same number of samples is measured again at every step, those that cancelled most;
+    if more have cancelled, the others stay raised by the bound, which is higher than their norm and never lower.
+
+    Args:
+        squared: the Gram sums, (B,).
+        diagonal: the part of each that cannot cancel, (B,).
+        terms: the square of what each sample's terms come to without cancelling, (B,).
+        measure_rows: returns the squared norms of some samples, given their index, from their rows.
+        samples_at_once: how many samples' rows fit into memory.
+        additions: how many products are added up for one element of a Gram matrix; it counts where libraries add them.
+
+    """
+    has_cancelled = squared < _CANCELLED * diagonal
+    if squared.is_cpu:
+        raised = squared + terms.mul(gram_rounding_factor(squared.dtype))
+        again = has_cancelled.nonzero().flatten()
+        for index in split_rows(again, samples_at_once):
+            raised[index] = measure_rows(index)
+        return raised
+    raised = squared + terms.mul(device_rounding_factor(squared.dtype, additions))
+    if not len(squared):
+        return raised
+    most = torch.topk(
+        diagonal * _CANCELLED - squared, max(1, min(len(squared), max(_AGAIN, len(squared) // 16)))
+    ).indices
+    for index in split_rows(most, samples_at_once):
+        measured = torch.where(has_cancelled[index], measure_rows(index), raised[index])
+        raised = raised.index_copy(0, index, measured)
+    return raised
+
+
+def device_rounding_factor(dtype: torch.dtype, additions: int) -> float:
+    """Returns the factor of (Σ_t ‖a_t‖‖g_t‖)² by which a Gram sum may read low that a device's libraries computed.
+
+    They add up `additions` products in an order of their own. By the probabilistic analysis of rounding (Higham and Mary
+    2019, doi:10.1137/18M1226312) a sum of n products is off by more than λ √n u of its terms with a probability below
+    2 exp(−λ²/2); with λ = 8, 3e-14.
+    """
+    return gram_rounding_factor(dtype) * (1 + math.sqrt(additions))
 
 
 class Matmul:
@@ -157,16 +207,12 @@ class Matmul:
         )
 
     def _guard_cancellation(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
-        """Returns Gram sums that do not read low.
-
-        Samples that cancelled are measured again from rows, the others raised by what rounding may hide.
-        """
-        again = find_cancelled(squared, diagonal)
-        squared = squared + self._squared_terms().mul(gram_rounding_factor(squared.dtype))
-        step = samples_per_pass(self.a.shape[2] * self.g.shape[2], options, squared.element_size())
-        for index in split_rows(again, step):
-            squared[index] = square_sum(self.rows(index))
-        return squared
+        """Returns Gram sums that do not read low."""
+        d, p = self.a.shape[2], self.g.shape[2]
+        step = samples_per_pass(d * p, options, squared.element_size())
+        return guard_gram_sums(
+            squared, diagonal, self._squared_terms(), lambda index: square_sum(self.rows(index)), step, d + p
+        )
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
         """Returns (Σ_t ‖a_t‖‖g_t‖)², or ‖a‖²‖g‖² where positions are not next to each other.

@@ -1,0 +1,110 @@
+"""What a step costs on a device: how often the host waits, and that what it does not wait for arrives unharmed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import sordino as sd
+from sordino.release.noise import Gaussian
+from sordino.rng.streams import Rng
+from tests.device.simulated import move, start
+from tests.device.zoo import ZOO
+
+sim = start()
+
+MOST_WAITS = 2
+
+
+def cost_of_steps(name, steps=7):
+    """Returns what each step cost after the first, and what a plain pass of the same model costs."""
+    torch.manual_seed(0)
+    model, data, loss_fn = ZOO[name]()
+    optimizer = torch.optim.SGD(move(model).parameters(), lr=0.05)
+    private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+    lots, costs = iter(private.draws(data, sd.Poisson(0.1), steps=steps)), []
+    for _ in range(steps):
+        with sim.counting() as cost:
+            optimizer.zero_grad()
+            private.backward(next(lots))
+            optimizer.step()
+        costs.append(cost)
+    batch = [column[:20].to("sim") for column in data.tensors]
+    with sim.counting() as plain:
+        loss_fn(model, *batch).mean().backward()
+    return costs[1:], plain
+
+
+@pytest.mark.parametrize("name", ["mlp_dropout", "cnn_dropout", "lstm_dropout", "vit_dropout", "gpt2_dropout"])
+def test_a_plain_step_waits_at_most_twice(name):
+    """Some steps are tested by the runtime checks, which wait; the cheapest of six is one that was not."""
+    costs, plain = cost_of_steps(name)
+    cheapest = min(costs, key=lambda cost: cost.waits)
+    assert cheapest.waits <= MOST_WAITS + plain.waits, cheapest.waiting_sites()
+    assert sum(cost["overwritten_in_flight"] for cost in costs) == 0
+
+
+def noise_on(device, shapes, dtype=torch.float32):
+    value = {str(k): torch.zeros(shape, dtype=dtype, device=device) for k, shape in enumerate(shapes)}
+    Gaussian(1.0).add_(value, 1.5, Rng.from_seed(3), factor=0.5)
+    return [tensor.cpu() for tensor in value.values()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_on_a_device_has_the_bits_of_the_cpu(dtype):
+    shapes = [(3, 5), (1,), (0,), (700, 41), (2, 3, 4)]
+    for here, there in zip(noise_on("cpu", shapes, dtype), noise_on("sim", shapes, dtype), strict=True):
+        assert torch.equal(here, there)
+
+
+def test_noise_is_one_copy_that_nobody_waits_for():
+    noise_on("sim", [(3,)])
+    value = {str(k): torch.zeros(50, device="sim") for k in range(6)}
+    with sim.counting() as cost:
+        Gaussian(1.0).add_(value, 1.0, Rng.from_seed(0))
+    assert cost.waits == 0
+    assert cost["to_device_async"] == 1
+    assert cost["to_device_async_bytes"] == 4 * 300
+
+
+_WITHOUT_KERNELS = """
+import os, torch
+from tests.device.simulated import start
+start()
+from tests.device.check_costs import noise_on
+assert all(map(torch.equal, noise_on("cpu", [(3, 5), (700, 41)]), noise_on("sim", [(3, 5), (700, 41)])))
+print("equal", flush=True)
+os._exit(0)
+"""
+
+
+def test_noise_without_the_compiled_kernels_has_the_same_bits_too():
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_KERNELS],
+        env={**os.environ, "SORDINO_KERNELS": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "equal" in done.stdout, done.stderr
+
+
+def test_a_gradient_multiplied_by_one_number_is_still_the_released_one_and_any_other_is_not():
+    torch.manual_seed(0)
+    model, data, loss_fn = ZOO["mlp"]()
+    optimizer = torch.optim.SGD(move(model).parameters(), lr=0.05)
+    private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+    for lot in private.draws(data, sd.Poisson(0.1), steps=3):
+        optimizer.zero_grad()
+        private.backward(lot)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+        if lot.step == 1:
+            assert "differential privacy" in str(private.claim(1e-5))
+    optimizer.zero_grad()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert "no privacy guarantee" in str(private.claim(1e-5)).lower()
