@@ -487,6 +487,23 @@ _AGREE = 1e-4
 _ONE = [1.0]
 
 
+class NumbersOnDevice:
+    """Numbers of the gradients of one release, copied on their device and read when somebody asks for them.
+
+    A device is waited for then, and not at every step.
+    """
+
+    def __init__(self, views: Sequence[Tensor]) -> None:
+        self._copied = torch.cat(list(views))
+        self._numbers: list[float] | None = None
+
+    def read(self, first: int) -> list[float]:
+        """Returns the two numbers from a place on."""
+        if self._numbers is None:
+            self._numbers = self._copied.tolist()
+        return self._numbers[first : first + 2]
+
+
 @dataclass(slots=True)
 class ReleasedGradient:
     """A gradient as it was written: the tensor, its version, and two of its numbers with their places in memory."""
@@ -495,8 +512,13 @@ class ReleasedGradient:
     version: int
     first: int
     stride: int
-    sample: list[float]
+    numbers: list[float] | tuple[NumbersOnDevice, int]  # read, or still on a device, and where among the others there
     owner: ref[object]  # whose release it was
+
+    @property
+    def sample(self) -> list[float]:
+        """The two numbers."""
+        return self.numbers if isinstance(self.numbers, list) else self.numbers[0].read(self.numbers[1])
 
     def factors_to(self, grad: Tensor) -> list[float] | None:
         """Returns what the sampled numbers were multiplied by; None where it cannot have been a multiplication."""
@@ -526,10 +548,18 @@ _written: dict[
 def write_gradients(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
     """Sets released gradients and remembers what they looked like."""
     owner_reference = ref(owner)
+    on_device: list[tuple[ReleasedGradient, Tensor]] = []
     for p, grad in grads:
         # The tensors of a release may be views of one vector and share its version counter; `data` of them does not.
         p.grad = gradient = grad if grad._base is None else grad.data
-        _store_sample(p, gradient, owner_reference)
+        held = _store_sample(p, gradient, owner_reference, may_wait=False)
+        if not held.numbers and local_rows(gradient).numel():
+            on_device.append((held, _view_two_numbers(gradient, held.first, held.stride)))
+    # The samples of all gradients on a device are copied there at once, and read when they are needed.
+    if on_device:
+        copied = NumbersOnDevice([view for _, view in on_device])
+        for place, (held, _) in enumerate(on_device):
+            held.numbers = copied, 2 * place
 
 
 def remember_gradient(p: nn.Parameter, owner: object) -> None:
@@ -538,18 +568,22 @@ def remember_gradient(p: nn.Parameter, owner: object) -> None:
     _store_sample(p, p.grad, ref(owner))
 
 
-def _store_sample(p: nn.Parameter, grad: Tensor, owner: ref[object]) -> None:
-    """Stores a gradient with two of its numbers, at places drawn at random."""
+def _store_sample(p: nn.Parameter, grad: Tensor, owner: ref[object], *, may_wait: bool = True) -> ReleasedGradient:
+    """Stores a gradient with two of its numbers, at places drawn at random, and returns what is stored.
+
+    Without `may_wait` the numbers of a tensor on a device are left out, for the caller to copy.
+    """
     n, coin = local_rows(grad).numel(), _coins.random
     first = int(coin() * n)
     stride = int(coin() * (n - first))
     key = id(p)
     known = _written.get(key)
     whose = known[0] if known is not None and known[0]() is p else _reference_that_forgets(p)
-    _written[key] = (
-        whose,
-        ReleasedGradient(grad, version_of(grad), first, stride, _read_two_numbers(grad, first, stride), owner),
-    )
+    is_readable = may_wait or local_rows(grad).is_cpu
+    numbers = _read_two_numbers(grad, first, stride) if is_readable else []
+    held = ReleasedGradient(grad, version_of(grad), first, stride, numbers, owner)
+    _written[key] = whose, held
+    return held
 
 
 def _reference_that_forgets(p: nn.Parameter) -> ref[nn.Parameter]:
@@ -615,5 +649,11 @@ def _read_two_numbers(grad: Tensor, first: int, stride: int) -> list[float]:
         return []
     if grad.dtype is torch.float32 and grad.is_cpu and grad.is_contiguous():  # as a rule; others may have less memory
         return read_two_floats(grad.data_ptr(), first, stride)
-    numbers: list[float] = grad.as_strided((2,), (stride,), grad.storage_offset() + first).tolist()
+    numbers: list[float] = _view_two_numbers(grad, first, stride).tolist()
     return numbers
+
+
+def _view_two_numbers(grad: Tensor, first: int, stride: int) -> Tensor:
+    """Returns two numbers of a tensor as a view of its memory."""
+    grad = local_rows(grad)
+    return grad.as_strided((2,), (stride,), grad.storage_offset() + first)
