@@ -18,7 +18,7 @@ sim = start()
 MOST_WAITS = 2
 
 
-def cost_of_steps(name, steps=7):
+def cost_of_steps(name, steps=20):
     """Returns what each step cost after the first, and what a plain pass of the same model costs."""
     torch.manual_seed(0)
     model, data, loss_fn = ZOO[name]()
@@ -39,7 +39,7 @@ def cost_of_steps(name, steps=7):
 
 @pytest.mark.parametrize("name", ["mlp_dropout", "cnn_dropout", "lstm_dropout", "vit_dropout", "gpt2_dropout"])
 def test_a_plain_step_waits_at_most_twice(name):
-    """Some steps are tested by the runtime checks, which wait; the cheapest of six is one that was not."""
+    """Some steps are tested by the runtime checks, which wait; the cheapest of nineteen is one that was not."""
     costs, plain = cost_of_steps(name)
     cheapest = min(costs, key=lambda cost: cost.waits)
     assert cheapest.waits <= MOST_WAITS + plain.waits, cheapest.waiting_sites()
