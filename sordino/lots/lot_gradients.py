@@ -378,7 +378,9 @@ def _wants_layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySh
 
 
 def _backend_for_pass(backend: Backend, inventory: Inventory) -> Backend:
-    """Returns what a `PerPass` backend is for one pass; another backend is returned as it is.
+    """Returns what a backend with `for_pass` is for one pass over a lot; another backend is returned as it is.
+
+    Such a backend has something that all batches of a pass share: random directions, or a look at the model's modules.
 
     `isinstance` with a protocol would be slow here, because this is called at every step.
     """

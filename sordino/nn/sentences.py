@@ -36,11 +36,6 @@ class SentenceClassifier(nn.Module):
         scores: Tensor = self.head(self.features(input_ids, attention_mask))
         return scores
 
-    def freeze_encoder(self) -> None:
-        """Freezes the encoder, so that the head alone is trained."""
-        for p in self.encoder.parameters():
-            p.requires_grad_(False)
-
     def freeze_embeddings(self) -> None:
         """Freezes the tables of words and places: most of their rows do not occur in a small dataset."""
         for name, p in self.encoder.named_parameters():

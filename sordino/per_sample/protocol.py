@@ -18,7 +18,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from sordino.per_sample.model_inventory import Inventory
 from sordino.release.sensitivity import EXACT, Estimate
 from sordino.release.vectors import Grads
 
@@ -150,29 +149,10 @@ class Measuring(Protocol):
         ...
 
 
-@runtime_checkable
-class PerPass(Protocol):
-    """A backend with something that all batches of a pass share: random directions, or a look at the model's modules."""
-
-    def for_pass(self, inventory: Inventory) -> Backend:
-        """Returns the backend for one pass over a lot, during which modules and parameters stay as found here."""
-        ...
-
-
-@runtime_checkable
-class Estimating(Protocol):
-    """A backend whose norms are not exact says what they are."""
-
-    @property
-    def estimate(self) -> Estimate:
-        """How the norms are obtained."""
-        ...
-
-
 def estimate_kind(backend: Backend | None) -> Estimate:
-    """Returns how a backend obtains its norms: what an `Estimating` one says.
+    """Returns how a backend obtains its norms: what its `estimate` says, and exactly if it has none.
 
-    It is asked every step, and `isinstance` is slow there.
+    It is asked every step, and `isinstance` with a protocol is slow there.
     """
     found: Estimate = getattr(backend, "estimate", EXACT)
     return found
