@@ -1,5 +1,7 @@
 """Random streams and noise: distributions, independence, positions."""
 
+import hashlib
+import itertools
 import math
 
 import numpy as np
@@ -196,3 +198,21 @@ def test_choose_is_the_exponential_mechanism():
     wanted = torch.softmax(scores.double() * epsilon / 2, dim=0).numpy()
     assert stats.chisquare(counts, wanted * draws).pvalue > ALPHA
     assert choose(Sealed(scores), 1.0, epsilon, rng)[1] == sd.events.Exponential(1.5)
+
+
+def test_different_labels_give_different_streams():
+    words = ["", "/", "\\", "a", "a/b", "b", "1", 1, "-1", -1, "\\=1", "=1", "s", "\\s", "²"]
+    root = Rng.from_seed(0)
+    lists = [labels for length in range(4) for labels in itertools.product(words, repeat=length)]
+    keys = {root.child(*labels).state_dict()["key"] for labels in lists}
+    assert len(keys) == len(lists)
+
+
+@pytest.mark.parametrize(
+    "labels", [("noise",), ("draws", 3), (7, "released"), (np.int64(7),), ("records of units", 0, 12)]
+)
+def test_plain_labels_have_the_streams_of_version_0_2(labels):
+    root = Rng.from_seed(0)
+    key = bytes.fromhex(root.state_dict()["key"])
+    former = hashlib.blake2b("/".join(map(str, labels)).encode(), key=key, digest_size=32).hexdigest()
+    assert root.child(*labels).state_dict()["key"] == former

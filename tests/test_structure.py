@@ -210,3 +210,36 @@ def test_class_names_are_unique():
 
 def test_every_module_is_on_the_page():
     assert module_listing.PAGE.read_text() == module_listing.render_page(), "run `make names`"
+
+
+AUDITS = sorted(
+    path
+    for folder in ("auditing", "attacks", "app/audits", "app/attacks")
+    for path in (ROOT / "sordino" / folder).rglob("*.py")
+)
+NAMED_TUPLE = {"_replace", "_asdict", "_fields"}
+"""Public methods of named tuples, whatever they are called."""
+
+
+def foreign_private_attributes(source: str) -> list[str]:
+    """Returns every access to a private attribute of another object than `self` or `cls`."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and node.attr not in NAMED_TUPLE
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    ]
+
+
+@pytest.mark.parametrize("path", AUDITS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_audits_use_what_is_public(path):
+    """What audits need of a run they get from `Private.open_for_audit` and other public methods."""
+    assert foreign_private_attributes(path.read_text()) == []
+
+
+def test_a_private_attribute_of_another_object_would_be_found():
+    source = "private._model\nself._own\nself.run._state\nrecord._replace(x=1)\nthing.__class__"
+    assert foreign_private_attributes(source) == ["private._model", "self.run._state"]

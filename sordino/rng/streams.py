@@ -21,6 +21,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,20 @@ class _Process:
 os.register_at_fork(after_in_child=_Process.count_fork)
 
 
+def _encode_label(label: str | int) -> str:
+    """Returns a label as text, so that different lists of labels joined by "/" are different texts.
+
+    A word stands for itself, and a number for its digits. In a word "/" and the backslash are escaped, and a word that is
+    empty or looks like a number is marked. Labels that need no mark have the streams that they had in 0.2, so that states
+    of 0.2 are replayed bit by bit.
+    """
+    if not isinstance(label, str):
+        return str(index(label))
+    escaped = label.replace("\\", "\\\\").replace("/", "\\s")
+    looks_like_number = escaped.removeprefix("-").isdecimal()
+    return f"\\={escaped}" if looks_like_number or not escaped else escaped
+
+
 class Rng:
     """A stream of random values."""
 
@@ -73,8 +88,8 @@ class Rng:
         return Rng(hashlib.blake2b(f"sordino seed {int(seed)}".encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *labels: str | int) -> Rng:
-        """Returns an independent stream for a purpose; the same labels give the same stream."""
-        text = "/".join(map(str, labels)).encode()
+        """Returns an independent stream for a purpose; the same labels give the same stream, and others another one."""
+        text = "/".join(map(_encode_label, labels)).encode()
         return Rng(hashlib.blake2b(text, key=self._current_key(), digest_size=KEY_BYTES).digest())
 
     def split(self) -> Rng:

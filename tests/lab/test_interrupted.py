@@ -89,19 +89,19 @@ def test_a_training_that_was_asked_to_stop_is_kept_nowhere(tmp_path, monkeypatch
     from sordino.app.runs import training_loop
 
     settings = settings_of()
-    step = training_loop.Training._take_step
+    step = training_loop.Training.take_step
 
     def interrupt(training):
         step(training)
         if training.private.steps == 23:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(training_loop.Training, "_take_step", interrupt)
+    monkeypatch.setattr(training_loop.Training, "take_step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path)
     assert find(settings, tmp_path) is None
     assert unfinished_folder(settings, tmp_path).is_dir()
-    monkeypatch.setattr(training_loop.Training, "_take_step", step)
+    monkeypatch.setattr(training_loop.Training, "take_step", step)
     again, undisturbed = train(settings, tmp_path), train(settings, tmp_path / "undisturbed")
     assert rows_of(again) == rows_of(undisturbed)
     assert again.seconds > 0

@@ -72,7 +72,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
     given = {**TINY, "diagnose": "cosines,lengths", "checkpoint_every": 1}
     calm = sordino.fit("spiral", out=tmp_path / "calm", **given)
     steps = []
-    original = training_loop.Training._take_step
+    original = training_loop.Training.take_step
 
     def stopped(self):
         original(self)
@@ -80,7 +80,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
         if len(steps) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_loop.Training, "_take_step", stopped)
+    monkeypatch.setattr(training_loop.Training, "take_step", stopped)
     with pytest.raises(KeyboardInterrupt):
         sordino.fit("spiral", out=tmp_path / "killed", **given)
     monkeypatch.undo()

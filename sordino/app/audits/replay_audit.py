@@ -224,7 +224,7 @@ class _StepReplayer:
             if training is None or nearest_start > training.private.steps:
                 training = self._restore_training(self._start_checkpoints[nearest_start])
             while training.private.steps < step - 1:
-                training._take_step()
+                training.take_step()
                 self._compare_digest(training)
             self._check_step(training)
             self._compare_digest(training)
@@ -234,12 +234,12 @@ class _StepReplayer:
     def _restore_training(self, checkpoint: Checkpoint) -> Training:
         """Returns a run restored from a checkpoint; raises if its noise key is gone."""
         training = Training(self._job, self._run, _ReadOnlyLedger(), Silent(), self._run_ranks)  # type: ignore[arg-type]  # enters nothing
-        if not training._load_checkpoint(checkpoint.state, read_key(self._run.folder)):
+        if not training.load_checkpoint(checkpoint.state, read_key(self._run.folder)):
             raise ValueError(
                 f"{self._run.folder}: its noise key was erased when the run was finished, so nothing can be replayed.\n"
                 "Train with --keep-key to have a run that can be audited; its secret file is then as secret as the data."
             )
-        training._prepare()
+        training.prepare()
         return training
 
     def _compare_digest(self, training: Training) -> None:
@@ -265,7 +265,7 @@ class _StepReplayer:
         # Run the step and record what comes to the release.
         before = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
         with tap_releases(record_release):
-            training._take_step()
+            training.take_step()
         step = private.steps
         if len(releases) != 1 or not isinstance(releases[0].sensitivity, Sensitivity):
             self._result.not_tried.append(

@@ -117,7 +117,7 @@ class Training:
         """
         # Find out whether a replay would repeat every bit.
         replay_obstacle = self._find_replay_obstacle(checkpoint.state)
-        has_key = self._load_checkpoint(checkpoint.state, secret)
+        has_key = self.load_checkpoint(checkpoint.state, secret)
         if (
             not has_key and self.private.steps >= self.job.steps
         ):  # finished: the key was erased, and nothing is to be done
@@ -154,13 +154,13 @@ class Training:
     def train(self, stop: Callable[[], bool]) -> bool:
         """Trains until the last step, or until asked to stop; returns whether all steps are done."""
         job = self.job
-        self._prepare()
+        self.prepare()
         # No step is drawn before the write-ahead ledger has reserved it.
         while self.private.steps < job.steps:
             if self.private.steps >= self.write_ahead_ledger.released_below:
                 self.save()
                 self._reserve_steps()
-            self._take_step()
+            self.take_step()
             if self.private.steps % job.evaluate_every == 0 or self.private.steps == job.steps:
                 self._evaluate()
             self.view.show_step(self.private.steps, self._epsilon_so_far)
@@ -253,7 +253,7 @@ class Training:
             )
         )
 
-    def _load_checkpoint(self, state: Any, secret: Mapping[str, Any] | None) -> bool:
+    def load_checkpoint(self, state: Any, secret: Mapping[str, Any] | None) -> bool:
         """Loads a checkpoint; returns False where its noise key is gone, so that nothing can be replayed from it.
 
         Raises:
@@ -286,7 +286,7 @@ class Training:
         self.seconds = float(state["seconds"])
         return secret is not None
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Carries out, once, what is released before the first step."""
         if not self.is_prepared:
             carry_out_preparation(
@@ -304,7 +304,7 @@ class Training:
         self.write_ahead_ledger.branch()
         self.save()
 
-    def _take_step(self) -> None:
+    def take_step(self) -> None:
         """Draws a lot, releases its gradient and takes one optimizer step."""
         lot = next(self._open_draws(), None)
         if lot is None:
