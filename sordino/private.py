@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from sordino import environment, validate
 from sordino.accounting import PLD, Accountant
@@ -37,9 +38,10 @@ from sordino.ledger.claims import Claim
 from sordino.ledger.divergence import Diverged, first_not_finite
 from sordino.ledger.ledger import Ledger, ledger_for
 from sordino.ledger.live_epsilon import LiveEpsilon
+from sordino.lots.draw_arguments import DrawArguments
 from sordino.lots.draw_request import DrawPhase, DrawRequest, check_physical_batch
 from sordino.lots.isolated import isolated_backend, isolated_request
-from sordino.lots.loading import MapStyle
+from sordino.lots.loading import MapStyle, count_records
 from sordino.lots.lot import Draws, Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.privacy_units import AnyUnit
@@ -51,6 +53,7 @@ from sordino.per_sample import model_checks
 from sordino.per_sample.model_devices import refuse_unusable_devices
 from sordino.per_sample.protocol import Backend, LossFn, Measuring, PerSample, Resumable
 from sordino.queries.dry_run import dry_step
+from sordino.queries.epsilon_target import resolve_query
 from sordino.queries.noisy_sum import Query
 from sordino.queries.with_loss import released_loss
 from sordino.refusal import Refusal
@@ -109,12 +112,20 @@ class Private:
         print(private.claim(delta=1e-5))      # what can truly be said, or why nothing can
 
     `Flat(1.0)` shortens every record's gradient to length 1, `Gaussian(1.1)` adds noise of 1.1 times that to their sum,
-    `Poisson(0.01)` takes each record into a lot by a coin of its own. `sd.calibrate` finds the 1.1 from an ε.
+    `Poisson(0.01)` takes each record into a lot by a coin of its own. `sd.calibrate` finds the 1.1 from an ε, and so does
+    a run that is given the ε in place of a query:
+
+        private = sd.Private(model, loss_fn, epsilon=3.0, delta=1e-5, clip=1.0)
+        for lot in private.draws(dataset, batch_size=256, epochs=10): ...
+        print(private)                        # what was chosen: clipping, noise, rate, steps
 
     Args:
         model: stays your own; nothing is wrapped.
         loss_fn: `loss_fn(model, *batch)` gives one loss per record, shape (B,), made of that record alone.
-        query: what is asked of every lot.
+        query: what is asked of every lot; or
+        epsilon: what the run may cost, at
+        delta: this δ, by plain DP-SGD that clips every gradient to the length
+        clip: 1.0 by default. The noise is found when `draws` knows the number of steps.
         penalty: L2(λ), which joins every gradient before it is clipped.
         backend: how gradients are measured; None for the fast exact engine.
         seed: for tests. Without it all randomness comes from the operating system.
@@ -147,8 +158,11 @@ class Private:
         self,
         model: nn.Module,
         loss_fn: LossFn,
-        query: Query,
+        query: Query | None = None,
         *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        clip: float | None = None,
         penalty: L2 | None = None,
         backend: Backend | None = None,
         seed: int | None = None,
@@ -158,6 +172,7 @@ class Private:
         isolate: bool = False,
     ) -> None:
         # Refuse what cannot be trained privately before anything else is created.
+        query, self._target = resolve_query(query, epsilon, delta, clip)
         model_checks.refuse_wrong_arguments(model, loss_fn, query)
         model_checks.refuse_bad_structure(model)
         self._isolate = isolate
@@ -183,6 +198,7 @@ class Private:
         )
         # How far the run has come. All of this is in its saved state.
         self._query_state: State = query.init()
+        self._planned: DrawArguments | None = None  # what the noise was calibrated for, if the run has a target ε
         self._ledger_section: str | None = None  # taken with the first draw: a loaded state brings its own
         self._steps = 0
         self._phases_begun = 0  # calls of draws that have begun
@@ -196,6 +212,15 @@ class Private:
         self._last_lot: Lot | None = None
         self._last_records: NDArray[np.int64] | None = None  # of that lot
         self.kept: Mapping[str, Sealed[Grads]] = {}  # what the query handed out besides its last release
+
+    def __repr__(self) -> str:
+        """Returns what was chosen: the model's class, the query, the target and the steps so far."""
+        lines = [f"Private({type(self._model).__name__})", f"  query    {self._query!r}"]
+        if self._target is not None:
+            lines.append(f"  target   epsilon={self._target.epsilon:g} at delta={self._target.delta:g}")
+        if self._planned is not None:
+            lines.append(f"  draws    {self._planned.steps} lots by {self._planned.sampler!r}")
+        return "\n".join([*lines, f"  drawn    {self._steps} lots so far"])
 
     @property
     def steps(self) -> int:
@@ -221,10 +246,12 @@ class Private:
 
     def draws(
         self,
-        dataset: MapStyle,
-        sampler: Sampler,
-        steps: int,
+        dataset: MapStyle | DataLoader[Any],
+        sampler: Sampler | None = None,
+        steps: int | None = None,
         *,
+        batch_size: int | None = None,
+        epochs: float | None = None,
         expected_batch: float | None = None,
         physical_batch: int | None = None,
         workers: int = 0,
@@ -234,11 +261,14 @@ class Private:
         """Draws `steps` lots of a map-style dataset.
 
         Args:
-            dataset: has a length and records by number.
+            dataset: has a length and records by number; or a DataLoader, which brings its dataset, batch size, collate
+                function and workers.
             sampler: who is in a lot.
             steps: how many lots.
-            expected_batch: the public number that every sum is divided by. Without it rate × N is used, and the claim
-                says that it does not cover the dataset's size.
+            batch_size: in place of a sampler: Poisson sampling of lots of this size on average.
+            epochs: in place of steps: as many as draw this many times as many records as there are.
+            expected_batch: the public number that every sum is divided by; `batch_size` where that was given. Without
+                either rate × N is used, and the claim says that it does not cover the dataset's size.
             physical_batch: records processed at once; None for as many as fit in memory.
             workers: processes that load a dataset which is not plain tensors.
             collate: makes a batch of a list of records.
@@ -251,13 +281,35 @@ class Private:
             Every lot that is drawn is charged, used or not.
 
         """
+        # Say sampler and steps, and find the noise if the run has a target ε in place of a query.
+        arguments = DrawArguments.resolve(
+            dataset,
+            sampler,
+            steps,
+            batch_size=batch_size,
+            epochs=epochs,
+            expected_batch=expected_batch,
+            workers=workers,
+            collate=collate,
+            has_unit=unit is not None,
+        )
+        expected_batch = arguments.expected_batch
+        steps = self._calibrate_to_target(arguments, counts_from_start=epochs is not None)
         # Check the arguments, on all ranks, before anything is read or drawn.
         model_checks.refuse_bad_structure(self._model)
 
         def make_request() -> DrawRequest:
             refuse_unusable_devices(self._model)
             self._distributed.refuse_device_of_another_kind()
-            return DrawRequest.create_checked(dataset, sampler, steps, expected_batch, workers, collate, unit)
+            return DrawRequest.create_checked(
+                arguments.dataset,
+                arguments.sampler,
+                steps,
+                arguments.expected_batch,
+                arguments.workers,
+                arguments.collate,
+                unit,
+            )
 
         settings = {
             "loss_fn": self._loss_fn,
@@ -285,6 +337,29 @@ class Private:
         for name in (*size_not_covered(request.sampler, request.n, expected_batch), *request.not_covered):
             self._ledger.disclose(name)
         return Draws(request.steps, self._generate_lots(request, chunk))
+
+    def _calibrate_to_target(self, arguments: DrawArguments, *, counts_from_start: bool) -> int:
+        """Returns how many lots are left to draw. If the run has a target ε and no noise yet, it finds the noise first.
+
+        A run that was loaded in the middle of its epochs draws the rest of them, with the noise of the whole.
+        """
+        resumed = self._resumed_phase
+        n = count_records(arguments.dataset)
+        goes_on = resumed is not None and resumed.source == (repr(arguments.sampler), n)
+        done = resumed.position if resumed is not None and goes_on and counts_from_start else 0
+        if self._target is not None:
+            if self._planned is not None and not goes_on:
+                raise Refusal(
+                    "this run has drawn the lots that its epsilon was calibrated for.\n"
+                    f"More lots would cost more than epsilon={self._target.epsilon:g}.\n"
+                    "Give all epochs to one call of draws, or give a query in place of epsilon."
+                )
+            self._query = self._target.calibrate_query(arguments.sampler, n, arguments.steps)
+            self._query_state = self._query.init()
+            self._planned = arguments
+        if done >= arguments.steps:
+            raise Refusal(f"all {arguments.steps} lots of these epochs were drawn before the state was saved")
+        return arguments.steps - done
 
     def _generate_lots(self, request: DrawRequest, chunk: int) -> Generator[Lot, None, None]:
         """Yields the lots of one call of `draws`.
@@ -684,10 +759,14 @@ class Private:
 
     def _create_twin(self, model: nn.Module) -> Self:
         """Returns a second run on `model` that shares the ledger and continues this run's position with a new key."""
+        target = self._target if self._planned is None else None
         twin = type(self)(
             model,
             self._loss_fn,
-            self._query,
+            self._query if target is None else None,
+            epsilon=None if target is None else target.epsilon,
+            delta=None if target is None else target.delta,
+            clip=None if target is None else target.clip,
             penalty=self._lot_gradients.penalty,
             backend=self._backend,
             accountant=self._accountant,

@@ -110,7 +110,7 @@ def query(name: str, value: Any) -> Any:
 
 def sampler(name: str, value: Any) -> Any:
     """Returns a sampler; refuses everything that cannot draw lots."""
-    return has_methods(name, value, ("size_is_public", "expected", "draws"), "a sampler such as sd.Poisson(0.01)")
+    return has_methods(name, value, ("size_is_public", "expected", "draws"), "a sampler such as sd.Poisson(rate=0.01)")
 
 
 def has_methods(name: str, value: Any, methods: Sequence[str], need: str) -> Any:

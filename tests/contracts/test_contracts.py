@@ -74,7 +74,8 @@ def test_without_bound_and_noise_it_is_plain_sgd(variant, backend):
     for lot in LOTS:
         x, y = (column[list(lot)] for column in dataset.tensors)
         optimizer.zero_grad()
-        penalty = variant.options["penalty"].strengths_for([n for n, _ in model.named_parameters()]) if variant.options else {}
+        names = [name for name, _ in model.named_parameters()]
+        penalty = variant.options["penalty"].strengths_for(names) if variant.options else {}
         each = sum(penalty.get(name, 0.0) / 2 * p.square().sum() for name, p in model.named_parameters())
         ((squared_error(model, x, y) + each).sum() / 5.0).backward()
         optimizer.step()
