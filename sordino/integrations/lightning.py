@@ -152,7 +152,10 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
                 "lots before the last would be lost; leave it out, and give make_private a larger rate"
             )
         if str(trainer.precision) not in ("32-true", "64-true", "32", "64"):
-            raise Refusal(f"precision={trainer.precision!r}: norms in half precision are no bound; use 32-true")
+            raise Refusal(
+                f"precision={trainer.precision!r}: half precision is not supported by this integration; use 32-true, or "
+                "train in bfloat16 in a loop of your own"
+            )
         if trainer.world_size > 1:
             raise Refusal("several processes: each would draw for itself; use devices=1")
 

@@ -53,8 +53,14 @@ STATE = "sordino"
 They may be uploaded with the weights: the noise key is in neither. Training goes on from them with a new key."""
 CARD = "PRIVACY.md"
 _REFUSED: dict[str, tuple[Any, str]] = {
-    "fp16": (False, "norms in half precision are no bound; train in float32"),
-    "bf16": (False, "norms in half precision are no bound; train in float32"),
+    "fp16": (
+        False,
+        "half precision is not supported by this integration; train in float32, or in bfloat16 in a loop of your own",
+    ),
+    "bf16": (
+        False,
+        "half precision is not supported by this integration; train in float32, or in bfloat16 in a loop of your own",
+    ),
     "label_smoothing_factor": (0.0, "its loss is a mean over the batch; give loss_fn= with the smoothing in it"),
     "torch_compile": (False, "compiled layers cannot be seen; leave it out"),
     "auto_find_batch_size": (
