@@ -32,7 +32,7 @@ from sordino import validate
 from sordino.app.data.own.bad_file import BadFile
 from sordino.app.data.own.declared_columns import Bounds, Dates, DeclaredColumns
 from sordino.app.runs.problem import FILE_MARK, with_absolute_path
-from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.recipe import BALANCED, Recipe
 from sordino.refusal import Refusal
 
 HELD_OUT_SHARE = 0.1
@@ -215,6 +215,8 @@ def recipe_for_own_data(own: OwnFile | GivenData, changes: Mapping[str, Any]) ->
     recipe_fields = (
         _fields_for_given_data(own, changes) if isinstance(own, GivenData) else _fields_for_file(own, changes)
     )
+    if recipe_fields.get("class_weights") == BALANCED:
+        recipe_fields.setdefault("histogram", RANGES)
     if recipe_fields.get("epsilon") is None and recipe_fields.get("noise_multiplier") is None:
         raise ValueError("own data without epsilon: how much may be told of one record? 1 is strong, 8 is weak")
     return Recipe(**recipe_fields)

@@ -85,7 +85,7 @@ def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> RunData:
         train, test_pair, test_disclosure = (records.x, records.y), (test.x, test.y), TESTED
     encoder = found.encoder
     prepared = Prepared(
-        TensorDataset(*train), TensorDataset(*test_pair), encoder.outputs, units, unbounded=encoder.unbounded
+        TensorDataset(*train), TensorDataset(*test_pair), encoder.outputs, units, encoder.unbounded, encoder.classes
     )
     private = train if units is None else (*train, units)
     read_off = (*found.read_off, _SCHEMA) if own.read_off_records else found.read_off

@@ -2,6 +2,7 @@
 
     ranges       bounds of the columns that were declared without any, for the layer `Ranged`
     normalise    mean and variance of every channel, for the layer `Normalise`
+    histogram    how many records each class has, for the layer `ClassWeights`, which the loss reads
     pca          principal directions of the records, for the layer `Projection` (Abadi et al. 2016, arXiv:1607.00133)
 
                  M̃ = Σ_i a_i a_iᵀ + noise,  a_i the record as it reaches the projection, at length 1;  x ↦ x·V_k
@@ -31,7 +32,7 @@ from sordino.refusal import Refusal
 from sordino.release.noise import Gaussian, Noise
 from sordino.release.sensitivity import Sensitivity
 from sordino.rng.streams import Rng
-from sordino.statistics import PCA, Normalise, Normaliser, Projection, Ranged, Ranges, ask
+from sordino.statistics import PCA, Mean, Normalise, Normaliser, Projection, Ranged, Ranges, ask
 from sordino.statistics.normaliser import usual_bound
 from sordino.statistics.statistic import Statistic, Sum
 
@@ -40,7 +41,9 @@ def preparation_events(recipe: Recipe) -> list[Event]:
     """Returns the events of private bounds, normalisation and PCA, each over all records, as far as the recipe asks
     for them.
     """
-    return [events.Gaussian(noise) for noise in (recipe.ranges, recipe.normalise, recipe.pca) if noise is not None]
+    plan = recipe.preparation
+    multipliers = (plan.ranges, plan.normalise, plan.histogram, plan.pca)
+    return [events.Gaussian(noise) for noise in multipliers if noise is not None]
 
 
 V = TypeVar("V")
@@ -131,9 +134,47 @@ def carry_out_preparation(recipe: Recipe, train: TensorDataset, model: nn.Module
         find_ranges(model, train, recipe.ranges, ledger, rng.child("ranges"))
     if recipe.normalise is not None:
         standardise(model, train, recipe.normalise, ledger, rng)
+    if recipe.histogram is not None:
+        balance_classes(model, train, recipe.histogram, ledger, rng.child("histogram"))
     if recipe.pca is not None:
         assert isinstance(model, nn.Sequential)  # as `build` makes it
         project(model, train, recipe.pca, ledger, rng.child("pca"))
+
+
+class ClassWeights(nn.Module):
+    """Passes records on as they are, and holds how much each class counts in the loss; 1 until it is fitted."""
+
+    weights: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.ones(classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the records."""
+        return x
+
+
+def balance_classes(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
+    """Fits the model's `ClassWeights` on a noisy histogram of the classes and charges the ledger.
+
+        weight(c) = Σ n / (C · n_c)        n_c: noisy count of class c, no less than three deviations of its noise
+
+    A record adds 1 to one count, so the histogram has sensitivity 1. The records themselves are handed over beside their
+    classes, so that one that is in the data several times is charged as often.
+    """
+    layer = next(module for module in model.modules() if isinstance(module, ClassWeights))
+    classes = len(layer.weights)
+    x, y = train.tensors
+
+    def count_once(rows: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(rows[:, 0], classes).float()
+
+    statistic = MappedStatistic(Mean(1.0, Gaussian(multiplier)), count_once)
+    noisy = ask(statistic, TensorDataset(y.unsqueeze(1), x), ledger=ledger, expected_batch=1.0, rng=rng)
+    counts = noisy.clamp(min=max(1.0, 3 * multiplier))
+    with torch.no_grad():
+        layer.weights.copy_(counts.sum() / (len(counts) * counts))
 
 
 def find_ranges(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:

@@ -33,6 +33,8 @@ class Prepared:
     """Whose each training record is, where lots are drawn by unit."""
     unbounded: int = 0
     """How many numbers of a record come first whose bounds are to be found."""
+    class_names: tuple[str, ...] = ()
+    """Of own data."""
     network: nn.Module | None = None
     """A user's own model, where one was given."""
 

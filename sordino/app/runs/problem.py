@@ -32,9 +32,9 @@ from sordino import nn as networks
 from sordino import schedules, validate
 from sordino.app.data.minilm import build_lora_classifier
 from sordino.app.runs.features import MAPS
-from sordino.app.runs.preparation import unfitted_projection
+from sordino.app.runs.preparation import ClassWeights, unfitted_projection
 from sordino.app.runs.prepared import Prepared
-from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.recipe import BALANCED, Recipe
 from sordino.clipping.clipping_rule import Stateless
 from sordino.nn import OF_WIDTHS
 from sordino.optim import AdamCorrected, noise_scale
@@ -182,9 +182,46 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
     """Builds model, loss, optimizer and schedule; torch's global generator is left as it was."""
     model = build_network(recipe, prepared.shape, prepared.classes, prepared.unbounded, prepared.network, seed)
     loss = loss_by_name(recipe.loss, prepared.train.tensors[1])
+    if recipe.class_weights is not None:
+        loss = _weight_classes(loss, recipe.class_weights, model, prepared)
     return Problem(
         model, loss.losses_of, _build_optimizer(recipe, model), learning_rate_schedule(recipe), loss.classifies
     )
+
+
+def _weight_classes(loss: NamedLoss, given: str, model: nn.Module, prepared: Prepared) -> NamedLoss:
+    """Returns the loss with each record's value multiplied by the weight of its class."""
+    if not loss.classifies:
+        raise ValueError(f"class_weights={given!r}: these records have numbers and no classes; leave it out")
+    if given == BALANCED:  # fitted before the first step, in place
+        weights = next(module for module in model.modules() if isinstance(module, ClassWeights)).weights
+    else:
+        names = prepared.class_names or tuple(str(number) for number in range(prepared.classes))
+        weights = _parse_class_weights(given, names)
+    unweighted = loss.losses_of
+
+    def weighted_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return unweighted(model, x, y) * weights[y]
+
+    return NamedLoss(weighted_losses, classifies=True)
+
+
+def _parse_class_weights(text: str, names: Sequence[str]) -> Tensor:
+    """Returns the weight of every class from a text such as no=1,yes=20; a class that is not named has weight 1.
+
+    >>> _parse_class_weights("yes=20", ("no", "yes")).tolist()
+    [1.0, 20.0]
+    """
+    weights = torch.ones(len(names))
+    for part in text.split(","):
+        name, equals, number = part.rpartition("=")
+        if not equals or name.strip() not in names:
+            raise ValueError(f"class_weights {part!r}: need CLASS=WEIGHT of {', '.join(names)}; or {BALANCED}")
+        try:
+            weights[list(names).index(name.strip())] = validate.positive(f"class_weights {name}", float(number))
+        except ValueError as error:
+            raise ValueError(f"class_weights {part!r}: need a positive weight ({error})") from None
+    return weights
 
 
 def build_network(
@@ -198,6 +235,8 @@ def build_network(
     # Layers that a private preparation fits later stand in front of the model, empty until then.
     inner_shape = shape if recipe.pca is None else torch.Size([recipe.components])
     preparation_layers: list[nn.Module] = [Ranged(unbounded)] if unbounded else []
+    if recipe.histogram is not None:
+        preparation_layers.append(ClassWeights(outputs))
     if recipe.features in MAPS or recipe.normalise is not None:
         typical = MAPS[recipe.features].typical_sizes if recipe.features in MAPS else (1.0,)
         preparation_layers.append(Normalise(shape[0], typical))

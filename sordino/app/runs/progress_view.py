@@ -108,6 +108,8 @@ def summarise_job(job: Job) -> list[str]:
             noise += f", bounds of columns found privately at {recipe.ranges:g}"
         if recipe.normalise is not None:
             noise += f", normalised privately at {recipe.normalise:g}"
+        if recipe.histogram is not None:
+            noise += f", classes counted privately at {recipe.histogram:g}"
         if recipe.pca is not None:
             noise += f", {recipe.components} private principal directions at {recipe.pca:g}"
     # The third line: how long, and within which budget.

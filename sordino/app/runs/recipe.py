@@ -67,6 +67,9 @@ class LearningTask:
     """Of the hidden layers, in place of the model's own: of mlp, mnist-net and hidden-1000."""
     loss: str = "cross-entropy"
     """cross-entropy, of classes; squared or absolute, of numbers; hill or valley, landscapes for the model point."""
+    class_weights: str | None = None
+    """How much a record of each class counts in the loss: no=1,yes=20, which is public; or balanced, by a private histogram
+    of the classes. None: all the same."""
 
     def __post_init__(self) -> None:
         """Checks every field by its type and range."""
@@ -75,6 +78,10 @@ class LearningTask:
             validate.positive("pixel_deviation", each)
         for width in self.widths or ():
             validate.count("widths", width)
+
+
+BALANCED = "balanced"
+"""Class weights that make all classes count the same, from a private histogram of the classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +94,15 @@ class PreparationPlan:
     """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
     pca: float | None = None
     """Noise multiplier of a private PCA of the features, the directions of which are then fixed; None: no PCA."""
+    histogram: float | None = None
+    """Noise multiplier of the private histogram of the classes, for balanced class weights; None: no histogram."""
     components: int = 60
     """How many principal directions the model sees, if there is a PCA."""
 
     def __post_init__(self) -> None:
         """Checks every field by its type and range."""
         _convert_fields(self)
-        for name in ("ranges", "normalise", "pca"):
+        for name in ("ranges", "normalise", "pca", "histogram"):
             if getattr(self, name) is not None:
                 validate.positive(name, getattr(self, name))
         validate.count("components", self.components)
@@ -253,10 +262,17 @@ class Recipe:
             raise TypeError(f"{', '.join(given)}: not a field of a recipe; there is {', '.join(FIELDS)}")
         _convert_fields(self, only=("name", "tuned"))
         # The fields of different records that concern each other.
-        before = (self.preparation.ranges, self.preparation.normalise, self.preparation.pca)
+        plan = self.preparation
+        before = (plan.ranges, plan.normalise, plan.pca, plan.histogram)
+        if (self.task.class_weights == BALANCED) != (plan.histogram is not None):
+            raise ValueError(
+                f"class_weights={self.task.class_weights!r} with histogram={plan.histogram}: balanced weights come from a "
+                "private histogram of the classes, and nothing else does; give both, as in histogram=20"
+            )
         if self.privacy.unit is not None and any(one is not None for one in before):
             raise ValueError(
-                f"unit={self.privacy.unit!r}: ranges, normalise and pca are bounded by record, not by unit; leave them out"
+                f"unit={self.privacy.unit!r}: ranges, normalise, pca and histogram are bounded by record, not by unit; "
+                "leave them out"
             )
 
     def __getattr__(self, name: str) -> Any:

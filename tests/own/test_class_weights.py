@@ -1,0 +1,71 @@
+"""Class weights: public ones multiply each record's loss, balanced ones come from a histogram that the claim charges."""
+
+import pytest
+import torch
+
+import sordino
+from sordino.app.runs import build, find
+from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.preparation import ClassWeights, balance_classes
+from sordino.app.runs.prepared import Prepared
+from sordino.events import Gaussian
+from sordino.ledger.ledger import Ledger
+from sordino.rng.streams import Rng
+
+LONG = {"epsilon": 8.0, "steps": 300, "rate": 0.1, "learning_rate": 0.1, "seed": 2}
+
+
+@pytest.fixture
+def rare(tmp_path):
+    """One record in twenty is positive: those with the largest a."""
+    path = tmp_path / "rare.csv"
+    lines = [f"{k / 20},{'yes' if k >= 1900 else 'no'}" for k in range(2000)]
+    path.write_text("\n".join(["a,y", *lines]) + "\n")
+    return OwnFile(path=str(path), target="y", bounds={"a": (0, 100)}, classes=("no", "yes"))
+
+
+def test_public_weights_multiply_each_record_s_loss():
+    x, y = torch.randn(30, 2), torch.arange(30) % 3
+    data = torch.utils.data.TensorDataset(x, y)
+    recipe = find("spiral")
+    plain = build(recipe, Prepared(data, data, 3), seed=0)
+    weighted = build(recipe.but(class_weights="1=4,2=0.5"), Prepared(data, data, 3), seed=0)
+    by_hand = plain.loss_fn(plain.model, x, y) * torch.tensor([1.0, 4.0, 0.5])[y]
+    torch.testing.assert_close(weighted.loss_fn(weighted.model, x, y), by_hand)
+    with pytest.raises(ValueError, match="need CLASS=WEIGHT"):
+        build(recipe.but(class_weights="yes=4"), Prepared(data, data, 3), seed=0)
+
+
+def test_balanced_weights_are_those_of_a_noisy_histogram():
+    """Counts of 900 and 100 with noise of deviation 1: the weights are 1000/1800 and 1000/200 within a few percent."""
+    x, y = torch.randn(1000, 3), (torch.arange(1000) < 100).long()
+    model, ledger = torch.nn.Sequential(ClassWeights(2)), Ledger()
+    balance_classes(model, torch.utils.data.TensorDataset(x, y), 1.0, ledger, Rng.from_seed(1))
+    torch.testing.assert_close(model[0].weights, torch.tensor([1000 / 1800, 1000 / 200]), rtol=0.06, atol=0)
+    assert ledger.event() == Gaussian(1.0)
+    # A record that is in the data twice is charged as two.
+    twice = torch.utils.data.TensorDataset(x.repeat(2, 1), y.repeat(2))
+    again = Ledger()
+    balance_classes(model, twice, 1.0, again, Rng.from_seed(1))
+    assert again.event() != Gaussian(1.0)
+
+
+def test_the_histogram_is_in_the_claim_and_the_weights_in_the_run(rare, tmp_path):
+    plain = sordino.fit("linear", rare, out=tmp_path / "plain", **LONG)
+    balanced = sordino.fit("linear", rare, out=tmp_path / "balanced", class_weights="balanced", **LONG)
+    assert balanced.claim.epsilon <= 8.0
+    assert "Gaussian(20" in str(balanced.claim)
+    assert "Gaussian(20" not in str(plain.claim)
+    weights = next(one for one in balanced.model.modules() if isinstance(one, ClassWeights)).weights
+    assert weights[1] > 3 * weights[0]
+    # The rare class is found, and a loaded model says the same.
+    assert balanced.measures["balanced_accuracy"] > plain.measures["balanced_accuracy"]
+    loaded = sordino.load(balanced.run)
+    assert loaded.predict([{"a": 99}, {"a": 1}]) == ["yes", "no"]
+
+
+def test_what_does_not_go_together_is_refused(rare, tmp_path):
+    with pytest.raises(ValueError, match="give both"):
+        find("spiral").but(class_weights="balanced")
+    with pytest.raises(ValueError, match="give both"):
+        find("spiral").but(histogram=20.0)
