@@ -161,7 +161,7 @@ class Purposes:
 
 def attribute_all(purposes: Purposes) -> None:
     """Attributes the library's work beside training. This process is used for one run, so nothing is put back."""
-    from sordino.lots import lot_gradients
+    from sordino.lots import first_records
     from sordino.per_sample import loss_probe
     from sordino.per_sample.captured_backend import Captured
     from sordino.per_sample.first_batch import learn_model, memory_format
@@ -169,7 +169,7 @@ def attribute_all(purposes: Purposes) -> None:
     from sordino.runtime_checks import lot_pass, test_runner
 
     purposes.attribute(loss_probe, "probe", "probing the loss")
-    purposes.attribute(lot_gradients, "activation_bytes", "choosing the batch size")
+    purposes.attribute(first_records, "activation_bytes", "choosing the batch size")
     purposes.attribute(Captured, "held_bytes", "choosing the batch size")
     purposes.attribute(learn_model, "layouts_of", "first batch: layouts")
     purposes.attribute(learn_model, "verify", "first batch: verifying")

@@ -45,6 +45,7 @@ from sordino.lots import data_digest
 from sordino.lots.chunking import CuttingInTurn
 from sordino.lots.data_owners import CuttingBySite, Sites, assign_sites
 from sordino.lots.draw_request import DrawRequest
+from sordino.lots.first_records import choose_batch_size
 from sordino.lots.loading import Loader, LotBatches
 from sordino.lots.lot import Lot
 from sordino.lots.lot_gradients import LotGradients
@@ -233,7 +234,7 @@ class DistributedRun:
         self, gradients: LotGradients, probe_batch: Any, expected: float, *, by_shapes: bool = False
     ) -> int:
         """Returns how many records are processed at once. With ranks it is the same for any number of them."""
-        chosen = gradients.choose_physical_batch(probe_batch, expected, by_shapes=by_shapes or self.ranks is not None)
+        chosen = choose_batch_size(gradients, probe_batch, expected, by_shapes=by_shapes or self.ranks is not None)
         return (
             chosen if self.ranks is None else int(self.ranks.broadcast_from_first(chosen))
         )  # at sites records may be longer
@@ -260,7 +261,7 @@ class DistributedRun:
             run.streams[2].split(),
             partial(_void_if_written, gradients, run.ledger),
             run.ledger.void,
-            None if self.sharded is None else gradients.named,
+            None if self.sharded is None else gradients.pass_model.named,
             None if self.sharded is None or self.sharded.layers is None else self.sharded.layers.rounds,
         )
 

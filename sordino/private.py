@@ -40,6 +40,7 @@ from sordino.ledger.ledger import Ledger, ledger_for
 from sordino.ledger.live_epsilon import LiveEpsilon
 from sordino.lots.draw_arguments import DrawArguments
 from sordino.lots.draw_request import DrawPhase, DrawRequest, check_physical_batch
+from sordino.lots.first_records import probe_first_records
 from sordino.lots.isolated import isolated_backend, isolated_request
 from sordino.lots.loading import MapStyle, count_records
 from sordino.lots.lot import Draws, Lot
@@ -329,7 +330,7 @@ class Private:
             request = isolated_request(request, self._ledger.declare)
         else:
             # Probe the loss on the first records, then choose how many records are processed at once.
-            probe_batch = self._lot_gradients.probe_first_records(request.load_first)
+            probe_batch = probe_first_records(self._lot_gradients, request.load_first)
             chunk = given_chunk or self._distributed.choose_physical_batch(
                 self._lot_gradients, probe_batch, request.expected, by_shapes=self._by_shapes
             )
@@ -372,7 +373,7 @@ class Private:
         (local_data, local_count), local_reader = request.local_data, request.local_reader
         self._ledger.uses(local_data, request.unit, request.declared)
         records = records_for_samplers(
-            request.n, request.load, chunk, self._compute_gradients, self._lot_gradients.gathered_parameters
+            request.n, request.load, chunk, self._compute_gradients, self._lot_gradients.pass_model.gathered_parameters
         )
         draws = request.generate_draws(phase, records, self._root, chunk)
         remaining = request.steps
@@ -516,7 +517,7 @@ class Private:
 
     def _compute_gradients(self, batch: Any) -> PerSample:
         """Computes per-sample gradients of `batch` at the current parameters, using the run's own RNG."""
-        self._lot_gradients.refresh_inventory()
+        self._lot_gradients.pass_model.refresh_inventory()
         with self._lot_gradients.seeded_passes(self._forward):
             return self._lot_gradients.compute_gradients(batch)
 
@@ -525,7 +526,7 @@ class Private:
         the lot.
         """
         self._refuse_old_lot(lot)
-        with self._lot_gradients.gathered_parameters():
+        with self._lot_gradients.pass_model.gathered_parameters():
             return Sealed(gradient_lengths(self._compute_gradients(batch) for batch in lot.loads()), self._ledger)
 
     def labels(self, lot: Lot, label: Label | None = None) -> Sealed[Tensor]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,21 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.distributed.fully_sharded import FullySharded
-from sordino.distributed.message_guard import refuse_messages
 from sordino.distributed.shared_lot import RankedLot
 from sordino.lots.lot import Lot
+from sordino.lots.pass_model import PassModel
 from sordino.penalty import L2
 from sordino.per_sample import batch_structure as batches
-from sordino.per_sample import loss_probe
 from sordino.per_sample.captured_backend import Captured
 from sordino.per_sample.chunked import Chunked, make_empty
 from sordino.per_sample.displaced_model import displace_model
-from sordino.per_sample.engine.backward_memory import count_lifted_bytes
-from sordino.per_sample.model_inventory import Inventory, ParameterNames, list_model_tensors, list_tensor_names
-from sordino.per_sample.physical_batch import activation_bytes, choose_for_ranks, choose_physical_batch
+from sordino.per_sample.model_inventory import Inventory, list_tensor_names
 from sordino.per_sample.protocol import Backend, LossFn, PerSample, estimate_kind
 from sordino.per_sample.seeded_forward import Seeded, set_seed
-from sordino.per_sample.spectral_norm import advance_vectors, find_spectral_vectors, keep_vectors
+from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.per_sample.unit_loss import UnitBatch, compute_unit_losses
 from sordino.refusal import Refusal
 from sordino.release.release import Release
@@ -45,7 +42,6 @@ from sordino.rng.streams import Rng
 
 _version = attrgetter("_version")
 _AS_THEY_ARE = nullcontext()
-_NORM_TOLERANCE = 1e-3  # relative, of squared norms: a layer may round otherwise
 
 
 class Watcher(Protocol):
@@ -68,117 +64,14 @@ class LotGradients:
         sharded: FullySharded | None = None,
     ) -> None:
         self.model, self.loss_fn, self.backend, self.penalty = model, loss_fn, backend, penalty
-        self._sharded = sharded
-        self._layer_by_layer = _wants_layer_by_layer(backend, penalty, sharded)
+        self.pass_model = PassModel(model, sharded, layer_by_layer=_wants_layer_by_layer(backend, penalty, sharded))
         self._unit_loss = partial(compute_unit_losses, loss_fn)
-        self.device = torch.device("cpu")  # where the model is
-        # The names of parameters at rest, and as the passes see them where a sharded model is gathered.
-        self._at_rest = ParameterNames(model)
-        self._names = self._at_rest if sharded is None else ParameterNames(model)  # as the passes see them
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
-        self._tensors: list[Tensor] = []  # all that the model holds
-        self._vectors: list[Tensor] = []  # of spectral normalisations
-        self.buffers: list[tuple[str, Tensor]] = []
         self.watcher: Watcher | None = None  # sees the next training pass over a lot's first batch, once
-        self.refresh_inventory()
-
-    def refresh_inventory(self, new_inventory: Inventory | None = None) -> None:
-        """Refreshes what is known of the model, once per lot.
-
-        Parameters may be thawed, frozen or moved between lots, not within one.
-        """
-        self.release_full_parameters()
-        inventory = Inventory(self.model) if new_inventory is None else new_inventory
-        if self._sharded is None or not self._sharded.is_gathered:
-            self._at_rest.refresh(inventory)
-        for p in self.named.values():
-            self.device = p.device
-            break
-        self._refresh_pass_view(inventory)
-
-    def _refresh_pass_view(self, inventory: Inventory) -> None:
-        """Refreshes what is known of the model as the passes see it, with gathered parameters."""
-        self._inventory = inventory
-        held = list_model_tensors(self._inventory.modules)
-        self._vectors = find_spectral_vectors(self._inventory.modules)
-        if len(held) != len(self._tensors) or not all(map(is_, held, self._tensors)):
-            named = zip(list_tensor_names(self._inventory.modules), held, strict=True)
-            self._tensors = held
-            self.buffers = [(name, tensor) for name, tensor in named if not isinstance(tensor, nn.Parameter)]
-
-    def release_full_parameters(self) -> None:
-        """Releases gathered parameters, so that of a sharded model this rank holds its own rows only."""
-        if self._sharded is not None:
-            self._sharded.release_full_parameters()
-
-    @contextmanager
-    def gathered_parameters(self) -> Iterator[None]:
-        """Allows passes inside: parameters that are divided among ranks are gathered."""
-        if self._sharded is None:
-            yield
-            return
-        with self._sharded.gathered_parameters():
-            self._refresh_gathered()
-            yield
-
-    @contextmanager
-    def _parameters_for_passes(self) -> Iterator[None]:
-        """Allows the passes over a lot inside, with parameters gathered layer by layer if that is asked for."""
-        if self._sharded is None or not self._layer_by_layer:
-            with self.gathered_parameters():
-                yield
-            return
-        with self._sharded.gathered_layer_by_layer():
-            self._refresh_gathered()
-            yield
-
-    def _refresh_gathered(self) -> None:
-        self._refresh_pass_view(Inventory(self.model))
-        self._names.refresh(self._inventory)
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether the parameters are divided among ranks."""
-        return self._sharded is not None
-
-    @property
-    def named(self) -> dict[str, nn.Parameter]:
-        """The parameters at rest by name; the dict is the same object for as long as they are the same."""
-        return self._at_rest.named
 
     def loss_for(self, batch: Any) -> LossFn:
         """Returns the loss, or its mean over the records of a unit where the batch is of units."""
         return self._unit_loss if type(batch) is UnitBatch else self.loss_fn
-
-    def probe_first_records(self, load_first: Callable[[int], Any]) -> Any:
-        """Returns the first records, moved to the model's device, after a probe of the loss on them."""
-        self.refresh_inventory()
-        probe_batch = batches.move_to(load_first(loss_probe.PROBE), self.device)
-        with self.gathered_parameters(), refuse_messages():
-            loss_probe.probe_loss(self.model, self.loss_for(probe_batch), probe_batch)
-        if self._layer_by_layer:
-            self._compare_layer_by_layer(probe_batch)
-        return probe_batch
-
-    def _compare_layer_by_layer(self, probe_batch: Any) -> None:
-        """Compares norms with those of the gathered model, and refuses a difference.
-
-        What reads a parameter outside its module's forward reads nan where parameters are gathered layer by layer.
-        """
-        with Seeded(0), self.gathered_parameters():
-            gathered_norms = self.compute_gradients(probe_batch).norms()
-        with Seeded(0), self._parameters_for_passes():
-            layered_norms = self.compute_gradients(probe_batch).norms()
-        if not torch.allclose(gathered_norms.squared, layered_norms.squared, rtol=_NORM_TOLERANCE, equal_nan=True):
-            raise Refusal(
-                "layer_by_layer=True: with parameters gathered layer by layer the norms are others, so some parameter is "
-                "read outside the forward of the module that has it in its charge; apply fully_shard to a module around "
-                "both, or leave layer_by_layer out"
-            )
-
-    def count_elements(self) -> dict[str, int]:
-        """Returns the number of elements of each trainable parameter."""
-        return {name: p.numel() for name, p in self._names.trained.items()}
 
     def seeded_passes(self, stream: Rng) -> AbstractContextManager[None]:
         """Allows the passes over a lot inside, with random numbers of the run.
@@ -186,53 +79,26 @@ class LotGradients:
         Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
         """
         seeded = Seeded(stream.seed())
-        return seeded if self._sharded is None else self._seeded_sharded_passes(seeded)
+        return self._seeded_sharded_passes(seeded) if self.pass_model.is_sharded else seeded
 
     @contextmanager
     def _seeded_sharded_passes(self, seeded: Seeded) -> Iterator[None]:
-        with seeded, self._parameters_for_passes():
+        with seeded, self.pass_model.parameters_for_passes():
             yield
 
     def compute_gradients(self, batch: Any) -> PerSample:
         """Returns the per-sample gradients of one batch that is a whole pass."""
-        return self._compute_part(_backend_for_pass(self.backend, Inventory(self.model)), batch, self._names.trained)[0]
+        return self._compute_part(
+            _backend_for_pass(self.backend, Inventory(self.model)), batch, self.pass_model.names.trained
+        )[0]
 
     def compute_gradients_of_model(self, model: nn.Module, batch: Any) -> PerSample:
         """Returns per-sample gradients of another model, such as a copy in double precision, without the penalty."""
         inventory = Inventory(model)
         with keep_vectors(find_spectral_vectors(inventory.modules)):
             return _backend_for_pass(self.backend, inventory).per_sample(
-                model, self.loss_for(batch), batches.move_to(batch, self.device)
+                model, self.loss_for(batch), batches.move_to(batch, self.pass_model.device)
             )
-
-    def finish_passes(self) -> None:
-        """Ends the passes of a lot: vectors of spectral normalisations, which move once per lot, move on."""
-        if self._vectors:
-            with self.gathered_parameters():
-                advance_vectors(self._inventory.modules)
-
-    def choose_physical_batch(self, probe_batch: Any, expected: float, *, by_shapes: bool = False) -> int:
-        """Returns how many records are processed at once, from the memory that a few of them take.
-
-        By shapes alone it is the same on every rank, and for any number of ranks.
-        """
-        with self.gathered_parameters():
-            activations = activation_bytes(self.model, self.loss_for(probe_batch), probe_batch)
-            if by_shapes:
-                return choose_for_ranks(activations, expected)
-            parameters = sum(map(count_lifted_bytes, self.model.parameters()))
-            bytes_per_record = self.backend.sample_bytes(self.model)
-            return choose_physical_batch(
-                bytes_per_record, self.device, expected, activations, parameters, partial(self._held_bytes, probe_batch)
-            )
-
-    def _held_bytes(self, probe_batch: Any) -> int:
-        """Returns the bytes that norms and sums need per record; 0 for backends that do not say."""
-        return (
-            self.backend.held_bytes(self.model, self.loss_for(probe_batch), probe_batch)
-            if isinstance(self.backend, Captured)
-            else 0
-        )
 
     def ask_query(
         self,
@@ -282,7 +148,7 @@ class LotGradients:
             partial(self.generate_parts_moved, lot, losses, put_back, ranked),
             records,
             estimate_kind(self.backend),
-            self.count_elements,
+            self.pass_model.count_elements,
             lot.most,
             ranked,
         )
@@ -301,10 +167,10 @@ class LotGradients:
         if ranked is not None:  # what is drawn for all chunks of a pass is the same on all ranks
             set_seed(ranked.begin_pass())
         # What is random for all records of a pass is drawn once, in `_backend_for_pass`, and not once per batch.
-        parameters = self._names.trained
+        parameters = self.pass_model.names.trained
         if not parameters:
             raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
-        backend = _backend_for_pass(self.backend, self._inventory)
+        backend = _backend_for_pass(self.backend, self.pass_model.inventory)
         for batch in lot.loads() if ranked is None else self._load_local_batches(lot, ranked):
             if watcher is None:
                 part, loss = self._compute_part(backend, batch, parameters)
@@ -354,14 +220,15 @@ class LotGradients:
         self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]
     ) -> tuple[PerSample, Tensor]:
         """Returns a batch's per-sample gradients, the penalty in them, and its losses."""
-        before = list(map(_version, self._tensors))
-        loss_fn, batch = self.loss_for(batch), batches.move_to(batch, self.device)
-        with keep_vectors(self._vectors) if self._vectors else _AS_THEY_ARE:
+        seen = self.pass_model
+        before = list(map(_version, seen.tensors))
+        loss_fn, batch = self.loss_for(batch), batches.move_to(batch, seen.device)
+        with keep_vectors(seen.vectors) if seen.vectors else _AS_THEY_ARE:
             part = backend.per_sample(self.model, loss_fn, batch)
         # A forward pass that wrote to a parameter or buffer may have kept something of the records; it is reported.
-        after = list(map(_version, self._tensors))
+        after = list(map(_version, seen.tensors))
         if before != after:
-            named = zip(list_tensor_names(self._inventory.modules), before, after, strict=True)
+            named = zip(list_tensor_names(seen.inventory.modules), before, after, strict=True)
             self.written = next(name for name, a, b in named if a != b)
         losses = part.losses
         return part if self.penalty is None else self.penalty.add_to(part, parameters), losses

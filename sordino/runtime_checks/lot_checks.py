@@ -100,10 +100,10 @@ class LotChecks:
         Parameters are public, so they may be looked at. If all are finite, the claim is voided should one have been
         changed other than by a step on released gradients.
         """
-        self._gradients.release_full_parameters()
+        self._gradients.pass_model.release_full_parameters()
         parameters = self._parameters or dict(self._model.named_parameters())
         name = first_not_finite(parameters)
-        if self._gradients.is_sharded:
+        if self._gradients.pass_model.is_sharded:
             name = distributed.find_on_any_rank(name)
         if name is None:
             self.tripwire.check_parameters(numbers=False)  # `before_backward` compares those
@@ -122,8 +122,8 @@ class LotChecks:
             self._read = load, indices
         self.tripwire.is_looping = True
         # The cost of the noise's end grows with the number of coordinates.
-        if self._parameters is not self._gradients.named:
-            self._parameters = self._gradients.named
+        if self._parameters is not self._gradients.pass_model.named:
+            self._parameters = self._gradients.pass_model.named
             self._ledger.record_coordinates(sum(p.numel() for p in self._parameters.values()))
         self._record_counts()
 
@@ -133,11 +133,11 @@ class LotChecks:
 
     def before_backward(self, *, lot_was_drawn: bool) -> None:
         """Checks the model as it is now; `lot_was_drawn` says that the lot was drawn, and may be tested."""
-        self._gradients.release_full_parameters()
+        self._gradients.pass_model.release_full_parameters()
         self.tripwire.check_parameters()
         inventory = Inventory(self._model)
         model_checks.refuse_batch_statistics(self._model, inventory.modules)
-        self._gradients.refresh_inventory(inventory)
+        self._gradients.pass_model.refresh_inventory(inventory)
         self.tripwire.drop_gradients()  # the last gradients' memory is free for the next sum
         if lot_was_drawn:
             self._reading.before_backward(step_was_taken=self.tripwire.steps > 0)
@@ -150,12 +150,12 @@ class LotChecks:
         self._neighbour_tests.after_pass()
         if self._gradients.written is not None:
             self._ledger.void(str(CouplingFinding(Broken.WRITTEN, self._gradients.written)))
-        self._gradients.finish_passes()
+        self._gradients.pass_model.finish_passes()
         self._watch_parameters()
 
     def before_claim(self) -> None:
         """Checks the parameters once more, and tests the end of the run."""
-        self._gradients.refresh_inventory()
+        self._gradients.pass_model.refresh_inventory()
         self._watch_parameters()
         self.tripwire.check_parameters()
         over = self.is_last_of_loop or not self.tripwire.is_looping
@@ -166,7 +166,7 @@ class LotChecks:
 
     def before_log(self) -> None:
         """Looks at the parameters before ε goes into a log, and tests the last lot if none was tested for long."""
-        self._gradients.refresh_inventory()
+        self._gradients.pass_model.refresh_inventory()
         self._watch_parameters()
         self.tripwire.check_parameters(numbers=False)
         self._neighbour_tests.before_log()
@@ -186,12 +186,14 @@ class LotChecks:
         kept: list[tuple[str, str]] = []
         # Two small passes over other records show which attributes depend on them.
         with (
-            self._gradients.gathered_parameters(),
+            self._gradients.pass_model.gathered_parameters(),
             preserve_generators(),
         ):  # ranks with no record of the lot take part in this too
             if len(probe_indices) >= 2:
                 kept = list(
-                    self._kept.find(losses, lambda: batches.move_to(load(probe_indices), self._gradients.device))
+                    self._kept.find(
+                        losses, lambda: batches.move_to(load(probe_indices), self._gradients.pass_model.device)
+                    )
                 )
         for module, attribute in kept:
             self._ledger.disclose(claims.name_kept_records(f"{module}.{attribute}" if module else attribute))
@@ -201,12 +203,12 @@ class LotChecks:
 
         The model may have been moved to a device since `Private` was created, which can make new parameter objects.
         """
-        self._gradients.refresh_inventory()
+        self._gradients.pass_model.refresh_inventory()
         self._watch_parameters()
         self.tripwire.begin()
 
     def _watch_parameters(self) -> None:
-        self.tripwire.watch(self._gradients.named, self._gradients.buffers)
+        self.tripwire.watch(self._gradients.pass_model.named, self._gradients.pass_model.buffers)
 
     def _record_counts(self) -> None:
         if self._drawn:

@@ -259,7 +259,7 @@ class NeighbourTestRunner:
         gradients = self._gradients
         if type(batch) is UnitBatch or not batches.batch_size(batch):
             return RandomDraws.OTHER
-        rows = batches.move_to(batches.take_rows(batch, slice(0, _NAMED)), gradients.device)
+        rows = batches.move_to(batches.take_rows(batch, slice(0, _NAMED)), gradients.pass_model.device)
         loss = gradients.loss_for(rows)
         with keep_vectors(find_spectral_vectors(list(self._model.modules()))):
             draws = find_random_draws(lambda: batches.call_loss(loss, self._model, rows))
@@ -294,7 +294,7 @@ class NeighbourTestRunner:
             return finding
 
         # A sharded model is gathered for the test; all ranks agree on its outcome.
-        with self._gradients.gathered_parameters():
+        with self._gradients.pass_model.gathered_parameters():
             finding = (
                 find_coupling() if ranks is None else first_finding(ranks, find_coupling, "a standing test", lot.number)
             )
