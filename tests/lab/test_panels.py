@@ -1,6 +1,7 @@
 """Figures as data: refused where they would mislead, and the same after JSON."""
 
 import json
+import re
 
 import pytest
 
@@ -54,6 +55,18 @@ def test_every_kind_of_mark_can_be_drawn(tmp_path):
         assert path.stat().st_size > 1000
     text = inline_svg(panels[0], "one")
     assert all(part in text for part in ("no guarantee: lots by rank", 'role="img"', "var(--series-0)"))
+
+
+def test_a_drawing_for_a_page_is_short_and_keeps_its_numbers():
+    fine = Series("ours", [0, 1, 2, 3], [0.0001, 0.0002, 0.0003, 0.0004], method="dpsgd")
+    text = inline_svg(Panel("small numbers", "x", "y", [fine]), "one")
+    read = re.sub(r"<[^>]*>", "\n", text)
+    assert "0.00010" in read
+    tags = "".join(re.findall(r"<[^>]*>", text))
+    assert re.search(r"\d\.\d{3}", tags) is None
+    for used in re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', text):
+        assert f'id="{used[0] or used[1]}"' in text
+    assert len(text) < 14_000
 
 
 def test_a_method_has_one_colour_and_an_unknown_one_is_refused():

@@ -353,7 +353,7 @@ def _draw_baseline(
     outside, inside = (final_mean(one) for one in both)
     because = f"{outside:.2f} % outside, {inside:.2f} % inside; ε = {both[0].epsilon or 0:.2f} for both"
     return Outcome(
-        draw_learning(both, title),
+        draw_learning(both, title, published),
         compare_with_published(both, published, line),
         [Finding(says, line, bench.judge(holds(outside, inside)), because)],
         notes=notes,
