@@ -29,7 +29,7 @@ POINTS, SHARE, ERRORS = 1.0, 0.05, 2.0
 
 _CHAOTIC = (
     "At learning rate 1 and C = 7.5 the noise throws the network about: the loss goes from 1.5 up to 3.8 and down to 2.2, "
-    "so that seeds end points apart; one seed so far"
+    "so that seeds end points apart, and the source gives one run"
 )
 _EXACT_PENALTY = (
     "Built exactly, the penalty takes over the clipped gradient and the network decays to nothing; a penalty that never "
