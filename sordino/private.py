@@ -369,7 +369,7 @@ class Private:
         """
         times_loaded = self._times_loaded
         # Begin or resume the phase, and tell the ledger which records are used from here on.
-        phase = self._begin_phase(request.sampler, request.n, chunk)
+        phase = self._begin_phase(request.sampler, request.n, chunk, request.steps)
         (local_data, local_count), local_reader = request.local_data, request.local_reader
         self._ledger.uses(local_data, request.unit, request.declared)
         records = records_for_samplers(
@@ -394,10 +394,11 @@ class Private:
                     self._ledger_section = self._ledger.new_section()
                 # Charge the draw before anything of it is computed. The charge is the event of a dry run, until the
                 # release replaces it by its own.
+                amplify = phase.begin_step(drawn.draw, self._query, self._noise)
                 lot = drawn.make_lot(self._steps, request.expected, self._ledger)
                 planned = partial(_planned_event, self._query, self._query_state, request.expected, self._backend)
                 self._ledger.open(
-                    drawn.draw.amplify,
+                    amplify,
                     planned,
                     drawn.pass_name,
                     drawn.draw.bins,
@@ -417,20 +418,25 @@ class Private:
         finally:
             self._checks.tripwire.is_looping, phase.ended = False, True
 
-    def _begin_phase(self, sampler: Sampler, n: int, chunk: int) -> DrawPhase:
+    def _begin_phase(self, sampler: Sampler, n: int, chunk: int, steps: int) -> DrawPhase:
         """Returns a new phase of draws, or the one that these draws go on with.
 
         A state that was loaded goes on with the phase it was saved in. A run that can be replayed goes on with its last
         phase too, once that has ended: its replay, from a state in the middle, would do so, and must draw the same.
+        A phase that was charged as a whole has no more draws than it was charged for.
         """
-        source, saved, last_phase = (repr(sampler), n), self._resumed_phase, self._phase
+        source = (repr(sampler), n)
         # Sampler and dataset must be those of the phase: other draws begin a phase of their own.
-        if saved is not None and saved.source == source:
+        saved, last_phase = (
+            phase if phase is not None and phase.source == source and phase.has_room_for(steps) else None
+            for phase in (self._resumed_phase, self._phase)
+        )
+        if saved is not None:
             phase = saved
-        elif self._by_shapes and last_phase is not None and last_phase.ended and last_phase.source == source:
+        elif self._by_shapes and last_phase is not None and last_phase.ended:
             phase = last_phase
         else:
-            phase = DrawPhase(self._phases_begun, source)
+            phase = DrawPhase(self._phases_begun, source, steps=steps)
         phase.ended = False
         self._phases_begun = max(self._phases_begun, phase.number + 1)
         self._phase, self._resumed_phase, self._physical_batch = phase, None, chunk
@@ -638,6 +644,7 @@ class Private:
             "phase": -1 if phase is None else phase.number,
             "position": 0 if phase is None else phase.position,
             "source": None if phase is None else phase.source,
+            "whole_phase": None if phase is None else phase.describe_whole(),
             "physical_batch": self._physical_batch,
             "diverged": None if self._diverged is None else [self._diverged.step, self._diverged.what],
             "backend": self._backend.state_dict() if isinstance(self._backend, Resumable) else None,
@@ -690,6 +697,11 @@ class Private:
         if state["source"] is not None and not was_forgotten:
             number, source = state["phase"] if replay else self._phases_begun, (state["source"][0], state["source"][1])
             resumed_phase = DrawPhase(number, source, state["position"], None if memory is None else lambda: memory)
+        # A phase that is charged as a whole goes on only with its own key. With another, the next draws are a new phase.
+        whole_phase = state.get("whole_phase")
+        if resumed_phase is not None and whole_phase is not None:
+            resumed_phase.resume_whole(self._noise.child("phase", resumed_phase.number), whole_phase)
+            resumed_phase = resumed_phase if replay else None
         self._phase = self._resumed_phase = resumed_phase
         self._physical_batch = state["physical_batch"]
         self._diverged = Diverged(*state["diverged"]) if state.get("diverged") else None
@@ -704,8 +716,12 @@ class Private:
         """Replaces the noise by noise that was never used before, for a run that goes on otherwise than it did.
 
         With `draws` the lots to come are new too. Without it they are the ones that the loaded state would have drawn,
-        so that the rest of a pass over the data still belongs to that pass.
+        so that the rest of a pass over the data still belongs to that pass. A phase that is charged as a whole ends with
+        the key of its noise: draws after it are a phase of their own, and are charged as one.
         """
+        for phase in (self._phase, self._resumed_phase):
+            if phase is not None:
+                phase.end_here()
         new_root = self._distributed.create_stream()
         self._noise, self._forward = new_root.child("noise"), new_root.child("forward")
         if draws:

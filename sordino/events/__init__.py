@@ -16,6 +16,9 @@ An event holds no ε. Its class knows the theorems about it, and accountants mak
     BallsInBins(t, e)      e on each of t batches; every record is in one of them, chosen by its own uniform draw
     Shuffle(e)             the releases e, each on another of the disjoint batches of one random pass over the data
     Batch(e)               inside Shuffle: all that was released on one and the same batch
+    CyclicPoisson(q, b, n, e)  n steps with e in each, on Poisson draws from one of b groups of records after the other
+    FixedOrder(n, b, e)    n steps with e in each; a record takes part in every b-th
+    Correlated(σ, C)       a step of these with noise of which other steps cancel a part, factored by C
     Together(e, …)         all of these, one after the other or on the same draw: composition
     Repeat(e, k)           e, k times: composition
     Group(e, k)            e as seen by k records together
@@ -31,8 +34,11 @@ from sordino.events.algebra import canonical, children, compose, is_private, rel
 from sordino.events.balls_in_bins_pass import BallsInBins
 from sordino.events.base import Event, register_event
 from sordino.events.codec import from_json, to_json
+from sordino.events.correlated_steps import Correlated
+from sordino.events.cyclic_draws import CyclicPoisson
 from sordino.events.discrete_gaussian_noise import DiscreteGaussian
 from sordino.events.exponential_choice import Exponential
+from sordino.events.fixed_order_draws import FixedOrder
 from sordino.events.fixed_size_draw import FixedSize
 from sordino.events.gaussian_noise import Gaussian
 from sordino.events.laplace_noise import Laplace
@@ -51,9 +57,12 @@ from sordino.events.truncated_poisson_draw import TruncatedPoisson
 __all__ = [
     "BallsInBins",
     "Batch",
+    "Correlated",
+    "CyclicPoisson",
     "DiscreteGaussian",
     "Event",
     "Exponential",
+    "FixedOrder",
     "FixedSize",
     "Gaussian",
     "Group",

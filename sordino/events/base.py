@@ -41,6 +41,10 @@ class Event:
     """For a way of sampling: the neighbouring relation that its theorem is about."""
     is_one_draw: ClassVar[bool] = False
     """Whether one such event stands for one draw, so that a run of so many draws has as many of them."""
+    is_whole_phase: ClassVar[bool] = False
+    """Whether the event is that of all draws of a phase, however many of them were made."""
+    is_step_of_phase: ClassVar[bool] = False
+    """Whether the event has a price only together with the other steps of its phase."""
     is_tight: ClassVar[bool] = True
     """Whether some data attain the phases; if not, lower bounds come from `lower_epsilon` and `lower_delta` alone."""
     is_counted_one_by_one: ClassVar[bool] = False
@@ -235,11 +239,19 @@ def event_types() -> Mapping[str, type[Event]]:
     return _TYPES
 
 
-def require_event(event: object) -> Event:
-    """Returns the event, or that of a noise such as sordino.Gaussian(1.1), which says it itself; refuses anything else."""
+def require_event(event: object, *, may_be_step: bool = False) -> Event:
+    """Returns the event, or that of a noise such as sordino.Gaussian(1.1), which says it itself; refuses anything else.
+
+    Only what puts the steps of a phase together may hold an event that is one of them, as `may_be_step` says.
+    """
     event = getattr(event, "as_event", event)
     if not isinstance(event, Event):
         raise TypeError(f"event={event!r}: must be an event of sordino.events, not {type(event).__name__}")
+    if not may_be_step and any(inner.is_step_of_phase for inner in event.walk()):
+        raise TypeError(
+            f"event={event!r}: correlated noise has a price only inside CyclicPoisson or FixedOrder, because its steps "
+            "are not independent: for other draws, plain Poisson above all, no theorem is known here"
+        )
     return event
 
 

@@ -109,7 +109,7 @@ class Together(Event):
     events: tuple[Event, ...]
 
     def __init__(self, *events: Event) -> None:
-        set_field(self, "events", tuple(require_event(event) for event in events))
+        set_field(self, "events", tuple(require_event(event, may_be_step=True) for event in events))
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Together:

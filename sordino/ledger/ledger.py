@@ -307,6 +307,9 @@ def _load_ledger(state: Mapping[str, Any]) -> Ledger:
 def _event_of_pass(entries: list[LedgerEntry]) -> Event:
     """Returns the event of all draws of one pass, of which a record meets at most one."""
     bins = entries[0].bins
+    # A phase that is charged as a whole has one event, however many of its draws were made.
+    if any(entry.event.is_whole_phase for entry in entries):
+        return compose(dict.fromkeys(entry.event for entry in entries))
     lots = [(entry.event, entry.count) for entry in entries]
     return Shuffle.of_lots(lots) if bins is None else BallsInBins.of_lots(bins, lots)
 

@@ -6,7 +6,7 @@ so lots drawn from two of them in turn are never taken for batches of one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import validate
+from sordino.events import Event
 from sordino.lots.chunking import ONE_PROCESS, LotCutting
 from sordino.lots.data_owners import LocalRecords, Sites
 from sordino.lots.loading import BatchReader, Loader, LotBatches, MapStyle, Prefetch, count_records
@@ -22,8 +23,10 @@ from sordino.lots.lot import Lot
 from sordino.lots.privacy_units import RECORD, AnyUnit, Unit, UnitLoader, as_unit
 from sordino.lots.repeated_records import SOME_EQUAL, EqualRows, charge_as_group, count_most_copies
 from sordino.refusal import Refusal
+from sordino.release.correlated_noise import find_correlated_noise
 from sordino.release.rounding import rounding_slack
 from sordino.release.sealed import Seal, Sealed
+from sordino.rng.phase_noise import PhaseNoise
 from sordino.rng.streams import Rng
 from sordino.sampling.record_access import Records
 from sordino.sampling.sampler import Draw, Informed, Sampler, draw_lots
@@ -41,6 +44,62 @@ class DrawPhase:
     memory: Callable[[], Any] | None = None  # what an informed sampler left behind
     ended: bool = False
     """Whether the call has made all its lots, or was left: nobody draws from it any more."""
+    steps: int = 0
+    """Lots that the call which began it asked for. A phase that is charged as a whole has no more."""
+    noise: PhaseNoise | None = None
+    """Noise that may be correlated between the steps; None unless the phase is charged as a whole."""
+    is_checked: bool = False
+    """Whether it is known that the query has a price with the draws of this phase."""
+
+    def has_room_for(self, steps: int) -> bool:
+        """Returns whether so many more draws are part of what the phase was charged for, or are charged one by one."""
+        return self.noise is None or self.position + steps <= self.steps
+
+    def begin_step(self, draw: Draw, query: Any, noise: Rng) -> Callable[[Event], Event]:
+        """Returns what turns the event of a release on this draw, the last one made, into its charge.
+
+        In a phase that is charged as a whole it also takes the noise to this step, whether a release follows or not.
+
+        Raises:
+            Refusal: if the noise is correlated between steps and has no price with such draws.
+            ValueError: if it has more bands than there are groups.
+
+        """
+        amplify = draw.amplify_in(self.steps)
+        if not self.is_checked:
+            correlated = find_correlated_noise(query)
+            if correlated is not None and draw.of_phase is None:
+                raise Refusal(
+                    f"{self.source[0]} draws lots in a way for which correlated noise has no price.\n"
+                    "Plain Poisson draws, for one, would cost more than a product over the steps says.\n"
+                    "Use CyclicPoisson with at least as many groups as bands, or FixedOrder."
+                )
+            if correlated is not None:
+                amplify(correlated.as_event)  # refuses what no theorem covers, such as more bands than groups
+            self.is_checked = True
+        if draw.of_phase is not None and self.noise is None:
+            self.noise = PhaseNoise(noise.child("phase", self.number), self.steps)
+        if self.noise is not None:
+            self.noise.draw_step(self.position - 1)
+        noise.phase = self.noise
+        return amplify
+
+    def describe_whole(self) -> dict[str, Any] | None:
+        """Returns what a saved state must hold of a phase that is charged as a whole; None for any other."""
+        if self.noise is None:
+            return None
+        return {"steps": self.steps, "scale": self.noise.scale, "layout": self.noise.layout}
+
+    def resume_whole(self, stream: Rng, saved: Mapping[str, Any]) -> None:
+        """Makes this a phase that was charged as a whole before, with its noise at the position of the saved state."""
+        self.steps = saved["steps"]
+        self.noise = PhaseNoise(stream, self.steps)
+        self.noise.step, self.noise.scale, self.noise.layout = self.position - 1, saved["scale"], saved["layout"]
+
+    def end_here(self) -> None:
+        """Ends a phase that is charged as a whole: its noise cannot go on, so draws after it begin a new one."""
+        if self.noise is not None:
+            self.steps = self.position
 
 
 class DrawnLot(NamedTuple):

@@ -77,7 +77,7 @@ def dry_run(
         ledger.close()
         for spent in draw.spent:
             ledger.release(spent)  # no draw is open: of the whole data
-        ledger.open(draw.amplify, lambda event=event: event, _pass_name(draw.cover), draw.bins)  # type: ignore[misc]
+        ledger.open(draw.amplify_in(steps), lambda event=event: event, _pass_name(draw.cover), draw.bins)  # type: ignore[misc]
     return ledger.event()
 
 

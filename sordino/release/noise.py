@@ -90,7 +90,7 @@ class Gaussian:
             return
         targets = _flat_targets(value)
         if targets and not _add_from_host(rng, targets, scale):
-            _add_blocks(rng.normal_blocks(sum(map(len, targets)), scale, _dtype_of_noise(targets)), targets)
+            _add_blocks(rng.normal_blocks(sum(map(len, targets)), scale, dtype_of_noise(targets)), targets)
         _multiply(targets, factor)
 
     @property
@@ -101,7 +101,7 @@ class Gaussian:
     def event(self, estimate: Estimate) -> Event:
         """Returns `events.Gaussian(multiplier)`, or with estimated norms the mixture that they make of it."""
         if not self.multiplier:
-            return _event_without_noise()
+            return event_without_noise()
         if isinstance(estimate, FromProjections):
             return events.ProjectedClip(self.multiplier, estimate.projections)
         return self._event
@@ -163,18 +163,18 @@ class Laplace:
             raise TypeError(
                 "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
             )
-        return events.Laplace(self.multiplier) if self.multiplier else _event_without_noise()
+        return events.Laplace(self.multiplier) if self.multiplier else event_without_noise()
 
     def length_of_ones(self, coordinates: int) -> float:
         """Returns d."""
         return float(coordinates)
 
 
-def _event_without_noise() -> Event:
+def event_without_noise() -> Event:
     return events.NonPrivate("the noise multiplier is 0: sums of private gradients were released as they are")
 
 
-def _dtype_of_noise(targets: Sequence[Tensor]) -> torch.dtype:
+def dtype_of_noise(targets: Sequence[Tensor]) -> torch.dtype:
     """Returns the type in which noise is drawn: float64 if a tensor has it, else float32."""
     wide = any(tensor.dtype == torch.float64 for tensor in targets)
     return torch.float64 if wide else torch.float32

@@ -29,6 +29,7 @@ from sordino.accelerations import accelerated
 from sordino.distributed.noise_division import Stretches
 from sordino.events import Event
 from sordino.release.exact_sums import ROUNDING_STEPS, OnGrid
+from sordino.release.correlated_noise import Correlated
 from sordino.release.noise import Gaussian, Noise, make_dense
 from sordino.release.sealed import Sealed, unseal
 from sordino.release.sensitivity import Sensitivity, Unproven
@@ -172,6 +173,8 @@ def _draw_noise_at(
     noise: Noise, total: int, own_stretches: Stretches, scale: float, rng: Rng, dtype: torch.dtype
 ) -> Tensor:
     """Returns the noise at these stretches of one release of `total` coordinates; all ranks take part in one draw."""
+    if isinstance(noise, Correlated):
+        return noise.values_at(total, own_stretches, scale, rng, dtype)
     if isinstance(noise, Gaussian):
         return rng.normals_at(total, own_stretches, scale, dtype)
     all_noise = torch.zeros(total, dtype=dtype)

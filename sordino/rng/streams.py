@@ -22,7 +22,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from torch import Tensor
 from sordino.rng import normals
 from sordino.rng.compiled_noise import noise_kernel
 from sordino.rng.keystream import KEY_BYTES, KeyStream
+
+if TYPE_CHECKING:
+    from sordino.rng.phase_noise import PhaseNoise
 
 CIPHER = "AES-256-CTR"
 
@@ -76,6 +79,13 @@ class Rng:
         self._key = key
         self.counter = counter
         self._process = _Process.forks
+        self.phase: PhaseNoise | None = None
+        """The phase of correlated noise that the step drawn last belongs to, if it belongs to one."""
+
+    @property
+    def was_forked(self) -> bool:
+        """Whether this process was forked from the one that had the stream, so that its key is another one here."""
+        return self._process != _Process.forks
 
     @staticmethod
     def from_entropy() -> Rng:

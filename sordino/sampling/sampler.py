@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +37,7 @@ class Draw:
         bins: of that pass.
         spent: what drawing it cost.
         memory: what the next draw needs to know.
+        of_phase: from the number of steps of a phase and the event of a release to the event of the whole phase.
 
     Examples:
         >>> import sordino as sd
@@ -52,6 +54,11 @@ class Draw:
     bins: int | None = None  # how many draws a pass has, if every record chose its own independently
     spent: tuple[Event, ...] = ()  # what was released of all records in order to make it; set by `draw_lots`
     memory: Callable[[], Any] | None = None  # what an informed sampler knows after it, as JSON; as secret as the data
+    of_phase: Callable[[int, Event], Event] | None = None  # set where all draws of a phase are charged together
+
+    def amplify_in(self, steps: int) -> Callable[[Event], Event]:
+        """Returns what turns the event of a release into its charge, in a phase of so many steps."""
+        return self.amplify if self.of_phase is None else partial(self.of_phase, steps)
 
 
 def keep_unamplified(event: Event) -> Event:

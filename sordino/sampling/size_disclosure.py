@@ -47,7 +47,8 @@ def numbers_telling_size(sampler: Sampler, n: int, expected_batch: float | None)
 
 def size_not_covered(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
     """Returns all that the claim must name of the dataset's size: a step divided by rate × N shows N too."""
-    divided = [claims.DATASET_SIZE] if expected_batch is None and not sampler.size_is_public else []
+    shows = expected_batch is None or getattr(sampler, "tells_size", False)  # an event that names the size shows it too
+    divided = [claims.DATASET_SIZE] if shows and not sampler.size_is_public else []
     return [*divided, *numbers_telling_size(sampler, n, expected_batch)]
 
 

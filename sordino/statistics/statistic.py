@@ -215,7 +215,7 @@ def _check_statistic(statistic: Any, sampler: Any) -> None:
 def _charge_draw(ledger: Ledger, draw: Draw, statistic: Statistic[object], section: str) -> None:
     """Charges a draw with what the statistic would release on it."""
     cover = None if draw.cover is None else str(draw.cover)
-    ledger.open(draw.amplify, lambda: _dry_event(statistic), cover, draw.bins, section)
+    ledger.open(draw.amplify_in(1), lambda: _dry_event(statistic), cover, draw.bins, section)
 
 
 def _dry_event(statistic: Statistic[object]) -> Event:

@@ -95,6 +95,15 @@ def draws(name: str, noun: str, sampler: Callable[[], Sampler], **more: Any) -> 
     return Variant(name, noun, query, sampler=sampler, **more)
 
 
+def correlates(name: str, strategy: Callable[[], Any], sampler: Callable[[], Sampler], **more: Any) -> Variant:
+    """A row for noise that is correlated between steps, with draws that its theorem covers."""
+
+    def query(multiplier: float = 1.0) -> sd.NoisySum:
+        return sd.NoisySum(sd.Flat(0.5), sd.Correlated(multiplier, strategy()))
+
+    return Variant(name, f"Correlated({type(strategy()).__name__})", query, sampler=sampler, backends=FAST, **more)
+
+
 def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> Variant:
     """A row for a query that takes virtual steps; without steps, bound and noise it is plain SGD."""
 

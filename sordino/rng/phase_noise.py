@@ -1,0 +1,93 @@
+"""The independent noise vectors of one phase, from which correlated noise is made.
+
+Vector t of a phase is draw t of a stream of its own, so it is a function of (key, phase, t, coordinate). It can be made
+again at any later step, by any rank, at its own coordinates; nothing needs to be stored or saved.
+
+Privacy: "noise is used once" becomes "step t of a phase is released once". Vector t is part of the noise of many steps,
+as the theorem has it, but the noise of step t itself hides one sum only. A second release at a step, a release at a
+step that was not drawn, and a phase that goes on in a forked process, which has another key, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sordino.refusal import Refusal
+from sordino.rng.streams import Rng
+
+
+class PhaseNoise:
+    """The noise of one phase: a stream, the step that was drawn last, and what its strategy keeps.
+
+    Args:
+        stream: used for this phase and for nothing else.
+        steps: how many steps the phase was charged for.
+
+    """
+
+    def __init__(self, stream: Rng, steps: int) -> None:
+        self._stream = stream
+        self.steps = steps
+        self.step = -1
+        """The step that was drawn last; a step that is drawn and left out counts."""
+        self._released = -1
+        self.scale: float | None = None
+        """What the noise was in proportion to at the first release."""
+        self.layout: str | None = None
+        """How many coordinates were released in which type, and by which strategy."""
+        self.kept: Any = None
+        """What the strategy keeps between steps. It is as secret as the key, and is made again from it after a resume."""
+
+    def draw_step(self, step: int) -> None:
+        """Goes on to a step, at which one release may follow."""
+        if not self.step < step < self.steps:
+            raise Refusal(
+                f"step {step} of a phase of {self.steps} steps, after step {self.step}: noise that is correlated between "
+                "steps goes forward only.\nCall draws() again for a new phase, which is charged in full."
+            )
+        self.step = step
+
+    def take_step(self, scale: float, layout: str) -> int:
+        """Returns the step that is released now, and marks it as released.
+
+        Raises:
+            Refusal: if nothing was drawn, if the step was released before, or if the bound, the coordinates or the
+                strategy are others than at earlier steps.
+
+        """
+        if self.step < 0 or self.step == self._released:
+            raise Refusal(
+                f"a second release at step {self.step}: under correlated noise a step is released once, because both "
+                "sums would hide behind the same noise.\nCall backward() once for every lot, with a query that asks once."
+            )
+        if self.scale is not None and abs(scale - self.scale) > _SAME_SCALE * self.scale:
+            raise Refusal(
+                f"the clipping bound changed within a phase: the noise was in proportion to {self.scale:g}, and would "
+                f"be to {scale:g}.\nLater noise would no longer cancel earlier noise. Use a constant bound, or another "
+                "call of draws() for another bound."
+            )
+        if self.layout is not None and layout != self.layout:
+            raise Refusal(
+                f"{layout} were released within a phase that released {self.layout}: its noise could not go on.\n"
+                "Freeze or add parameters between two calls of draws(), each of which is a phase of its own."
+            )
+        self.scale, self.layout, self._released = self.scale or scale, layout, self.step
+        return self.step
+
+    def vector(self, step: int, total: int, stretches: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
+        """Returns the independent N(0, 1) values of a step at these stretches of `total` coordinates."""
+        if self._stream.was_forked:
+            raise Refusal(
+                "a phase of correlated noise went on in a forked process, which has another key: the noise of its earlier "
+                "steps cannot be made again there.\nTrain in the process that called draws()."
+            )
+        self._stream.counter = step
+        return self._stream.normals_at(total, stretches, 1.0, dtype)
+
+
+_SAME_SCALE = 0.02
+"""Relative difference up to which scales are the same: what rounding adds to a bound varies with the physical batch."""
