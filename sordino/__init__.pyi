@@ -43,6 +43,10 @@ from sordino.lots.lot import Draws as Draws
 from sordino.lots.lot import Lot as Lot
 from sordino.lots.privacy_units import Unit as Unit
 from sordino.lots.privacy_units import Views as Views
+from sordino.matrix_factorization.strategies import Banded as Banded
+from sordino.matrix_factorization.strategies import Buffered as Buffered
+from sordino.matrix_factorization.strategies import InverseBanded as InverseBanded
+from sordino.matrix_factorization.workloads import Workload as Workload
 from sordino.penalty import L2 as L2
 from sordino.private import Private as Private
 from sordino.queries.calibrate_query import calibrate as calibrate
@@ -58,11 +62,14 @@ from sordino.queries.private_quantile import PrivateQuantile as PrivateQuantile
 from sordino.queries.projected import Projected as Projected
 from sordino.queries.with_loss import WithLoss as WithLoss
 from sordino.refusal import Refusal as Refusal
+from sordino.release.correlated_noise import Correlated as Correlated
 from sordino.release.noise import Gaussian as Gaussian
 from sordino.release.noise import Laplace as Laplace
 from sordino.release.sealed import Sealed as Sealed
 from sordino.replay import Replay as Replay
 from sordino.sampling.balls_in_bins import BallsInBins as BallsInBins
+from sordino.sampling.cyclic_poisson import CyclicPoisson as CyclicPoisson
+from sordino.sampling.fixed_order import FixedOrder as FixedOrder
 from sordino.sampling.fixed_size import FixedSize as FixedSize
 from sordino.sampling.full import Full as Full
 from sordino.sampling.length_based import Band as Band
@@ -71,6 +78,7 @@ from sordino.sampling.length_based import Threshold as Threshold
 from sordino.sampling.poisson import Poisson as Poisson
 from sordino.sampling.shuffle import Shuffle as Shuffle
 from sordino.sampling.sorted import Sorted as Sorted
+from sordino.sampling.truncated_poisson import TruncatedPoisson as TruncatedPoisson
 from sordino.statistics import ask as ask
 from sordino.statistics import dry_ask as dry_ask
 from sordino.version import __version__ as __version__

@@ -17,6 +17,7 @@ BELOW_RELEASE = {
     "distributed",
     "events",
     "kernels",
+    "matrix_factorization",
     "refusal",
     "release",
     "rng",
@@ -24,7 +25,18 @@ BELOW_RELEASE = {
 }
 """What `sordino/release` may import: nothing that knows of models, batches or training."""
 
-EVENTS_OF_THEIR_NAME = {"BallsInBins", "FixedSize", "Gaussian", "Laplace", "Poisson", "Shuffle"}
+EVENTS_OF_THEIR_NAME = {
+    "BallsInBins",
+    "Correlated",
+    "CyclicPoisson",
+    "FixedOrder",
+    "FixedSize",
+    "Gaussian",
+    "Laplace",
+    "Poisson",
+    "Shuffle",
+    "TruncatedPoisson",
+}
 """Samplers and noises whose event has the same name: `sd.Poisson(0.01)` draws, and `events.Poisson(0.01, …)` says so."""
 
 

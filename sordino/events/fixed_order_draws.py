@@ -1,7 +1,7 @@
 """A fixed order: the event of a whole phase in which a record takes part every `separation` steps, and never by a coin.
 
-**Privacy:** with correlated noise the phase releases C G + σ Z once, and a record moves C G by at most the sensitivity of the
-strategy for its pattern {j, j + b, j + 2b, …}: exactly Gaussian(σ / sens) (Denisov et al. 2022, arXiv:2202.08312, who
+**Privacy:** with correlated noise the phase releases C G + σ Z once, and a record moves C G by at most the sensitivity of
+the strategy for its pattern {j, j + b, j + 2b, …}: exactly Gaussian(σ / sens) (Denisov et al. 2022, arXiv:2202.08312, who
 also cover gradients that are chosen adaptively). Whatever else is released on a lot happens as often as a record takes
 part. It is about a record's contribution replaced by nothing: removing the record would move all others.
 """

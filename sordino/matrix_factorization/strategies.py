@@ -39,6 +39,11 @@ class Strategy(Protocol):
 
     kind: ClassVar[str]
 
+    @property
+    def vectors(self) -> int:
+        """How many vectors are combined to the noise of one step."""
+        ...
+
     def encoder(self, steps: int) -> Series:
         """Returns the first column of C for a phase of so many steps; zeros at its end may be left out."""
         ...
@@ -127,6 +132,11 @@ class Banded:
         found = optimise_bands(bands, workload)
         return cls(len(found), found)
 
+    @property
+    def vectors(self) -> int:
+        """As many as bands."""
+        return self.bands
+
     def encoder(self, steps: int) -> Series:
         """Returns the coefficients of C."""
         if self.coefficients:
@@ -170,6 +180,11 @@ class InverseBanded:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bands", validate.count("bands", self.bands))
+
+    @property
+    def vectors(self) -> int:
+        """As many as bands."""
+        return self.bands
 
     def encoder(self, steps: int) -> Series:
         """Returns upper bounds on the coefficients of C, above them by less than 1e-10 of each.
@@ -246,6 +261,11 @@ class Buffered:
         weights *= min(1.0, 0.5 / weights.sum())
         kept = weights > 0
         return cls(tuple(map(float, decays[kept])), tuple(map(float, weights[kept])))
+
+    @property
+    def vectors(self) -> int:
+        """One for each buffer, and the new one."""
+        return len(self.decays) + 1
 
     def encoder(self, steps: int) -> Series:
         """Returns the coefficients of C."""

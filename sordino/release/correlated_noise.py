@@ -74,8 +74,7 @@ class Correlated:
 
     def bound_for(self, sensitivity: Sensitivity) -> float:
         """Returns the L2 sensitivity, raised by what rounding to float32 may take from the noise."""
-        combined = len(self.strategy.describe()[1]) if isinstance(self.strategy, Buffered) else self.strategy.bands
-        return sensitivity.l2 * (1 + _ROUNDINGS * combined)
+        return sensitivity.l2 * (1 + _ROUNDINGS * self.strategy.vectors)
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
         """Adds the noise of the step that was drawn last, as one vector over all tensors.
@@ -105,7 +104,7 @@ class Correlated:
             )
         step = phase.take_step(scale, f"{total} coordinates in {dtype}, {self.strategy}")
         kept = phase.kept
-        if kept is None or not kept.is_at(stretches):
+        if not isinstance(kept, _Combination) or not kept.is_at(stretches):
             kept = phase.kept = _combination(self.strategy, phase, total, stretches, dtype)
         return kept.noise_of(step) * scale
 
@@ -120,7 +119,9 @@ class Correlated:
             raise TypeError(
                 "correlated noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
             )
-        return events.Correlated(self.multiplier, self.strategy.describe()) if self.multiplier else event_without_noise()
+        return (
+            events.Correlated(self.multiplier, self.strategy.describe()) if self.multiplier else event_without_noise()
+        )
 
     def length_of_ones(self, coordinates: int) -> float:
         """Returns √d."""

@@ -171,6 +171,7 @@ class Laplace:
 
 
 def event_without_noise() -> Event:
+    """Returns the event of a release to which no noise was added."""
     return events.NonPrivate("the noise multiplier is 0: sums of private gradients were released as they are")
 
 

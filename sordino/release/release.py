@@ -28,8 +28,8 @@ from sordino import events, validate
 from sordino.accelerations import accelerated
 from sordino.distributed.noise_division import Stretches
 from sordino.events import Event
-from sordino.release.exact_sums import ROUNDING_STEPS, OnGrid
 from sordino.release.correlated_noise import Correlated
+from sordino.release.exact_sums import ROUNDING_STEPS, OnGrid
 from sordino.release.noise import Gaussian, Noise, make_dense
 from sordino.release.sealed import Sealed, unseal
 from sordino.release.sensitivity import Sensitivity, Unproven

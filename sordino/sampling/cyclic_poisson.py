@@ -70,7 +70,8 @@ class CyclicPoisson:
         k = start
         while True:
             members = order[ends[k % self.groups] : ends[k % self.groups + 1]]
-            yield Draw(members[flip_coins(len(members), self.rate, rng.child(k))], keep_unamplified, cover=0, of_phase=of_phase)
+            drawn = members[flip_coins(len(members), self.rate, rng.child(k))]
+            yield Draw(drawn, keep_unamplified, cover=0, of_phase=of_phase)
             k += 1
 
 

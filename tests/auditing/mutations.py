@@ -110,8 +110,8 @@ MUTATIONS = (
              "Entry(entry.event, last.count + entry.count - (last.count == 2),"),
     Mutation("a lot that was only drawn is free", "ledger/ledger.py", "events = self.released or [self.planned()]",
              "events = self.released"),
-    Mutation("two phases charged as one", "private.py", "phase = DrawPhase(self._phases_begun, source)",
-             "phase = DrawPhase(0, source)"),
+    Mutation("two phases charged as one", "private.py", "phase = DrawPhase(self._phases_begun, source, steps=steps)",
+             "phase = DrawPhase(0, source, steps=steps)"),
     Mutation("ε told a tenth too small", "ledger/claims.py",
              "return Guarantee(max(0.0, epsilon), delta", "return Guarantee(max(0.0, 0.9 * epsilon), delta"),
 )  # fmt: skip
