@@ -247,12 +247,19 @@ def require_event(event: object, *, may_be_step: bool = False) -> Event:
     event = getattr(event, "as_event", event)
     if not isinstance(event, Event):
         raise TypeError(f"event={event!r}: must be an event of sordino.events, not {type(event).__name__}")
-    if not may_be_step and any(inner.is_step_of_phase for inner in event.walk()):
+    if not may_be_step and _holds_step(event):
         raise TypeError(
             f"event={event!r}: correlated noise has a price only inside CyclicPoisson or FixedOrder, because its steps "
             "are not independent: for other draws, plain Poisson above all, no theorem is known here"
         )
     return event
+
+
+def _holds_step(event: Event) -> bool:
+    """Returns whether an event holds a step that is not inside the event of its whole phase."""
+    if event.is_step_of_phase or event.is_whole_phase:
+        return event.is_step_of_phase
+    return any(_holds_step(inner) for inner in event.inner_events())
 
 
 LEAST_NOISE = 1e-9

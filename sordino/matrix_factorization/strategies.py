@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.optimize import nnls
 
 from sordino import validate
 from sordino.matrix_factorization.participation import is_non_increasing, toeplitz_sensitivity
@@ -251,6 +250,8 @@ class Buffered:
         The decays are spread so that their memories last from one step to all of them; the weights are the best
         non-negative ones.
         """
+        from scipy.optimize import nnls  # late, because only this needs it
+
         buffers, steps = validate.count("buffers", buffers), validate.count("steps", steps, least=2)
         memories = np.geomspace(1.5, max(2.0, float(steps)), buffers)
         decays = 1 - 1 / memories

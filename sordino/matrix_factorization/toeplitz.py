@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 Series = NDArray[np.float64]
 
@@ -37,9 +36,12 @@ def inverse_square_root_coefficients(count: int) -> Series:
 
 def invert_series(coefficients: Series, count: int) -> Series:
     """Returns the first `count` coefficients of 1 / c, by the recursion w_t = (δ_t − Σ_{k≥1} c_k w_{t−k}) / c_0."""
-    impulse = np.zeros(count)
-    impulse[:1] = 1.0
-    return np.asarray(lfilter([1.0], coefficients, impulse), dtype=np.float64)
+    reversed_tail, held = coefficients[:0:-1], len(coefficients) - 1
+    padded = np.zeros(held + count)  # w before the first step is zero
+    for t in range(count):
+        past = reversed_tail @ padded[t : t + held]
+        padded[held + t] = ((t == 0) - past) / coefficients[0]
+    return padded[held:]
 
 
 def toeplitz_matrix(coefficients: Series, steps: int) -> NDArray[np.float64]:

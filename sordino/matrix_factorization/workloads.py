@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.signal import lfilter
 
 from sordino import validate
 from sordino.matrix_factorization.toeplitz import Series, square_root_coefficients
@@ -100,6 +98,8 @@ def squared_row_norms(decoder: Series, workload: Workload) -> Series:
     if workload.is_prefix_sum:
         # A C⁻¹ is Toeplitz with the coefficients of the running sums of C⁻¹'s.
         return np.cumsum(np.cumsum(held) ** 2)
+    from scipy.signal import lfilter  # late, because it brings all of scipy.stats with it
+
     # (A C⁻¹)[t, s] = Σ_u A[t, u] C⁻¹[u, s]: convolution with the reversed rows.
     rows = lfilter(held, [1.0], workload.matrix()[:, ::-1], axis=1)
     return np.asarray((rows**2).sum(axis=1))
@@ -112,6 +112,8 @@ def optimise_bands(bands: int, workload: Workload) -> tuple[float, ...]:
     groups as bands, over non-negative, non-increasing coefficients. Written as c_k = Σ_{j ≥ k} e_j with e ≥ 0, the
     constraint is a bound on each e_j. The gradient follows from ∂C⁻¹/∂c_k = −C⁻¹ S_k C⁻¹ for the shift S_k by k steps.
     """
+    from scipy.optimize import minimize  # late, because only this needs it
+
     bands = min(validate.count("bands", bands), workload.steps)
     squared_error = _of_prefix_sums(workload.steps) if workload.is_prefix_sum else _of_matrix(workload.matrix())
     reversed_sum = np.tri(bands).T  # c = reversed_sum @ e
@@ -135,6 +137,8 @@ def optimise_bands(bands: int, workload: Workload) -> tuple[float, ...]:
 
 def _of_matrix(workload: NDArray[np.float64]) -> Callable[[Series], tuple[float, Series]]:
     """Returns the function from c to ‖A C⁻¹‖²_F and its gradient, for any workload A."""
+    from scipy.signal import lfilter  # late, because it brings all of scipy.stats with it
+
     reversed_rows, steps = workload[:, ::-1], len(workload)
 
     def squared_error(c: Series) -> tuple[float, Series]:
@@ -149,6 +153,8 @@ def _of_matrix(workload: NDArray[np.float64]) -> Callable[[Series], tuple[float,
 
 def _of_prefix_sums(steps: int) -> Callable[[Series], tuple[float, Series]]:
     """Returns the function from c to ‖A C⁻¹‖²_F and its gradient, for prefix sums, where A C⁻¹ is Toeplitz."""
+    from scipy.signal import lfilter  # late, because it brings all of scipy.stats with it
+
     ones, rows = np.ones(steps), np.arange(steps, 0.0, -1.0)  # coefficient j of a Toeplitz matrix is in n − j rows
 
     def squared_error(c: Series) -> tuple[float, Series]:
