@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sordino as sd
-from sordino.lots.draw_phase import DrawPhase
+from sordino.lots.draw_request import DrawPhase
 from sordino.matrix_factorization import participation, strategies
 from sordino.matrix_factorization.toeplitz import toeplitz_matrix
 from sordino.release import correlated_noise
@@ -129,7 +129,7 @@ def resume_with_the_key_of_another_phase(monkeypatch):
     real = DrawPhase.resume_whole
 
     def resume_whole(self, stream, saved):
-        return real(self, stream.child("other"), saved)
+        real(self, stream.child("other"), saved)
 
     monkeypatch.setattr(DrawPhase, "resume_whole", resume_whole)
 
