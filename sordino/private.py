@@ -375,7 +375,7 @@ class Private:
         records = records_for_samplers(
             request.n, request.load, chunk, self._compute_gradients, self._lot_gradients.pass_model.gathered_parameters
         )
-        draws = request.generate_draws(phase, records, self._root, chunk)
+        draws = request.generate_draws(phase, records, self._root, chunk, self._query, self._noise)
         remaining = request.steps
         try:
             while not self._has_diverged():  # before the next lot is drawn, and after the last
@@ -394,11 +394,10 @@ class Private:
                     self._ledger_section = self._ledger.new_section()
                 # Charge the draw before anything of it is computed. The charge is the event of a dry run, until the
                 # release replaces it by its own.
-                amplify = phase.begin_step(drawn.draw, self._query, self._noise)
                 lot = drawn.make_lot(self._steps, request.expected, self._ledger)
                 planned = partial(_planned_event, self._query, self._query_state, request.expected, self._backend)
                 self._ledger.open(
-                    amplify,
+                    drawn.amplify,
                     planned,
                     drawn.pass_name,
                     drawn.draw.bins,

@@ -99,7 +99,7 @@ class DrawPhase:
     def end_here(self) -> None:
         """Ends a phase that is charged as a whole: its noise cannot go on, so draws after it begin a new one."""
         if self.noise is not None:
-            self.steps = self.position
+            self.steps = self.noise.steps = self.position
 
 
 class DrawnLot(NamedTuple):
@@ -109,6 +109,7 @@ class DrawnLot(NamedTuple):
     batches: LotBatches
     local_indices: NDArray[np.int64]  # those of its records that are held here, numbered from 0
     pass_name: str | None  # of the pass over the data that the draw belongs to; None if it belongs to none
+    amplify: Callable[[Event], Event]  # from what is released on the draw to its charge
 
     def make_lot(self, step: int, expected_batch: float, seal: Seal) -> Lot:
         """Returns the lot as the training loop sees it; opening its size is recorded by `seal`."""
@@ -200,8 +201,13 @@ class DrawRequest:
         """The reader of the records that are held here, numbered from 0."""
         return LocalRecords(self.load, self.dataset) if isinstance(self.dataset, Sites) else self.load
 
-    def generate_draws(self, phase: DrawPhase, records: Records, root: Rng, chunk: int) -> Iterator[DrawnLot]:
-        """Yields the draws of a phase from its position, and advances the phase by each."""
+    def generate_draws(
+        self, phase: DrawPhase, records: Records, root: Rng, chunk: int, query: Any, noise: Rng
+    ) -> Iterator[DrawnLot]:
+        """Yields the draws of a phase from its position, and advances the phase by each, with its noise.
+
+        A query whose noise has no price with such draws is refused before the first.
+        """
         stream, start = root.child("draws", phase.number), phase.position
         memory = None if phase.memory is None else phase.memory()
 
@@ -226,7 +232,8 @@ class DrawRequest:
             pass_name = None if draw.cover is None else f"{phase.number}/{draw.cover}"
             phase.position, phase.memory = phase.position + 1, draw.memory
             lot_batches = LotBatches(draw.indices, chunk, load, self.n, prefetched, self.cutting)
-            yield DrawnLot(charged_draw, lot_batches, local_indices, pass_name)
+            amplify = phase.begin_step(charged_draw, query, noise)
+            yield DrawnLot(charged_draw, lot_batches, local_indices, pass_name, amplify)
 
 
 def _local_data_of(dataset: Any, n: int) -> tuple[Any, int]:
