@@ -141,7 +141,10 @@ def sequence(name: str, value: Any, need: str) -> list[Any]:
         raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
     try:
         return list(value)
-    except TypeError:  # an array or tensor without dimensions
+    except TypeError:
+        if isinstance(value, Iterator):  # what makes the elements refused something, and says what
+            raise
+        # An array or tensor without dimensions.
         raise TypeError(f"{name}={shorten(value)}: must be {need}; this has no elements to go through") from None
 
 
