@@ -42,7 +42,10 @@ def compose(events: Iterable[Event]) -> Event:
         Repeat(event=Gaussian(multiplier=1.0), count=2)
 
     """
-    parts = tuple(require_event(event, may_be_step=True) for event in validate.sequence("events", events, "events of sordino.events"))
+    parts = tuple(
+        require_event(event, may_be_step=True)
+        for event in validate.sequence("events", events, "events of sordino.events")
+    )
     return parts[0] if len(parts) == 1 and parts[0].is_shortest() else canonical(Together(*parts))
 
 

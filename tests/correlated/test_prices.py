@@ -118,7 +118,7 @@ def test_a_step_stands_in_no_other_event(wrap):
 
 
 def test_a_step_alone_has_no_price():
-    with pytest.raises(Unsupported):
+    with pytest.raises((TypeError, Unsupported), match="correlated noise"):
         PLD().epsilon(Correlated(1.0, ("banded", 2)), 1e-5)
 
 
