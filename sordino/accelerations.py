@@ -2,7 +2,7 @@
 
 Plain code says what is computed. An acceleration stands in for it where it knows the case, and hands everything else
 back to the plain code. The two agree to the last bit, or up to rounding where its file says so. Code that is
-accelerated does not import its acceleration and does not know it: it asks here, once, when it is imported. To add an
+accelerate does not import its acceleration and does not know it: it asks here, once, when it is imported. To add an
 acceleration, write it and name it in a table below; to do without one, take its row out.
 
 Compiled formulas among which the engine chooses by time are not listed here: they are candidates in
@@ -23,7 +23,7 @@ FUNCTIONS = {
     "sordino.ledger.divergence.are_all_finite": "sordino.kernels.matrices.accelerate_finiteness",
     "sordino.release.release.add_in_float64": "sordino.kernels.matrices.accelerate_wide_addition",
 }
-"""Plain functions that are marked by `@accelerated`, and what makes the faster function of each."""
+"""Plain functions that are marked by `@accelerate`, and what makes the faster function of each."""
 
 LAYER_RULES = ("sordino.per_sample.accelerations.linear_chains.LINEAR_CHAIN",)
 """Rules that run a module, with the layers inside it, as one layer; each is a `FasterRule`."""
@@ -35,7 +35,7 @@ JOINT_PARTS = ("sordino.per_sample.accelerations.small_layers.find_small_layers"
 """Functions that find parts of a batch to be measured and summed in one call; each returns `JointParts` or None."""
 
 
-def accelerated(plain: Function) -> Function:
+def accelerate(plain: Function) -> Function:
     """Returns the faster function that stands in for this one; the plain one is its attribute `plain`."""
     make_faster = load(FUNCTIONS[f"{plain.__module__}.{plain.__name__}"])
     faster: Function = make_faster(plain)

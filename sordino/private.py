@@ -300,6 +300,7 @@ class Private:
         model_checks.refuse_bad_structure(self._model)
 
         def make_request() -> DrawRequest:
+            """Checks the arguments of the call on this rank."""
             refuse_unusable_devices(self._model)
             self._distributed.refuse_device_of_another_kind()
             return DrawRequest.create_checked(

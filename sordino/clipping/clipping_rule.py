@@ -30,7 +30,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from sordino.accelerations import accelerated
+from sordino.accelerations import accelerate
 from sordino.distributed.shared_lot import RankedLot
 from sordino.events import Event
 from sordino.per_sample.protocol import Norms, PerSample, sums_one_by_one
@@ -277,7 +277,7 @@ def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes
     return torch.where(reach.isfinite().unsqueeze(1), kept * shorter.to(kept.dtype).unsqueeze(1), 0)
 
 
-@accelerated
+@accelerate
 def are_surely_within(weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
     """Returns whether one look shows that 0 ≤ w (√s + floor) ≤ limit for all rows; False settles nothing.
 

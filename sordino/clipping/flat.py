@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.accelerations import accelerated
+from sordino.accelerations import accelerate
 from sordino.clipping.clipping_rule import Rule, State, Stateless
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
@@ -38,7 +38,7 @@ def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
     return torch.fmin(ratio, _one_like(ratio))
 
 
-@accelerated
+@accelerate
 def clip_by_squares(squared: Tensor, bound: float) -> Tensor:
     """Returns min(1, C / √s) for squared norms s, without taking roots."""
     return torch.fmin(squared.rsqrt().mul_(bound), _one_like(squared))

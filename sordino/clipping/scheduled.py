@@ -49,6 +49,7 @@ class Scheduled:
     weigher: Callable[[float], Weigher] = Flat
 
     def __post_init__(self) -> None:
+        """Refuses a schedule that is no function from steps to bounds."""
         if not callable(self.schedule):
             raise TypeError(f"schedule={self.schedule!r}: must be a function of the step, such as schedules.Cosine")
         try:

@@ -202,6 +202,7 @@ def accelerate_wide_addition(
     """Returns a function that adds two sums to each tensor by one call for each, and to others as the plain one does."""
 
     def add_in_float64(rows: Iterable[Sequence[Tensor]], factor: float) -> None:
+        """Adds rows of three tensors by the compiled function, and others by the plain one."""
         compiled = load_functions()
         for row in rows:
             if len(row) == 3 and compiled is not None and compiled.are_readable(row, _ANY):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.accelerations import accelerated
+from sordino.accelerations import accelerate
 from sordino.distributed.row_shard import local_rows
 
 
@@ -37,7 +37,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     return are_all_finite([local_rows(tensor) for tensor in tensors])
 
 
-@accelerated
+@accelerate
 def are_all_finite(tensors: Sequence[Tensor]) -> bool:
     """Returns whether every number of these tensors is finite, in one pass: a sum that is finite has finite terms."""
     with torch.no_grad():

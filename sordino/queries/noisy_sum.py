@@ -195,6 +195,7 @@ class NoisySum:
     noise: Noise
 
     def __post_init__(self) -> None:
+        """Refuses what is no clipping rule or no noise, and a noise whose norm the rule does not bound."""
         validate.clipping_rule("weigher", self.weigher)
         validate.noise("noise", self.noise)
         # Refuse now what could only fail later: a noise whose norm the clipping rule does not bound.

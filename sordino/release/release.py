@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from sordino import events, validate
-from sordino.accelerations import accelerated
+from sordino.accelerations import accelerate
 from sordino.distributed.noise_division import Stretches
 from sordino.events import Event
 from sordino.release.correlated_noise import Correlated
@@ -246,7 +246,7 @@ def _add_noise_in_float64(value: TwoPartSum | WideSum, noise: Noise, scale: floa
     return released
 
 
-@accelerated
+@accelerate
 def add_in_float64(rows: Iterable[Sequence[Tensor]], factor: float) -> None:
     """Sets out = (Σ others + out) · factor for each row (out, *others), in float64 and rounded once."""
     for out, first, *others in rows:
