@@ -2,7 +2,7 @@
 
 Plain code says what is computed. An acceleration stands in for it where it knows the case, and hands everything else
 back to the plain code. The two agree to the last bit, or up to rounding where its file says so. Code that is
-accelerate does not import its acceleration and does not know it: it asks here, once, when it is imported. To add an
+accelerated does not import its acceleration and does not know it: it asks here, once, when it is imported. To add an
 acceleration, write it and name it in a table below; to do without one, take its row out.
 
 Compiled formulas among which the engine chooses by time are not listed here: they are candidates in

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sordino import accelerations
-from sordino.accelerations import accelerated, load
+from sordino.accelerations import accelerate, load
 from sordino.kernels.matrices import load_functions
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.engine import batch_result, module_plan
@@ -55,7 +55,7 @@ def test_they_know_nothing_of_the_engine_that_uses_them():
 def test_a_function_that_no_table_names_cannot_be_marked():
     with pytest.raises(KeyError):
 
-        @accelerated
+        @accelerate
         def unknown(x: int) -> int:
             return x
 
