@@ -6,6 +6,7 @@ from datetime import date, timedelta
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import sordino
@@ -134,6 +135,21 @@ def test_labels_that_are_to_be_ignored_and_empty_ones(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,x\n2,\n3,y\n")
     with pytest.raises(ValueError, match="is empty; mend the cell, or say --ignore-label"):
         sordino.fit("linear", OwnFile(path=str(tmp_path / "t.csv"), target="y"), out=tmp_path / "no", **TINY)
+
+
+def test_an_exported_model_agrees(run, people, tmp_path):
+    model = sordino.load(run.run)
+    encoded = model.encode(people)
+    expected = model.compute_outputs(encoded)
+    program = torch.export.load(model.export(tmp_path / "model.pt2")).module()
+    for n in (1, 7, len(encoded)):  # any number of records
+        torch.testing.assert_close(program(encoded[:n]), expected[:n])
+    state = safetensors.torch.load_file(model.export(tmp_path / "model.safetensors"))
+    network = torch.nn.Linear(encoded.shape[1], 2)
+    network.load_state_dict({name.rpartition(".")[2]: value for name, value in state.items()})
+    torch.testing.assert_close(network(encoded).detach(), expected)
+    with pytest.raises(ValueError, match="ends in"):
+        model.export(tmp_path / "model.txt")
 
 
 def test_predictions_as_a_file(run, people, tmp_path, capsys):

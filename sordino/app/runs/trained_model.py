@@ -104,6 +104,29 @@ class TrainedModel:
         with torch.no_grad():
             return torch.cat([self.network(chunk) for chunk in encoded.split(_CHUNK)])
 
+    def export(self, path: str | Path) -> Path:
+        """Writes the network to a file that other programs read; the ending of its name says in which form.
+
+        Args:
+            path: .safetensors, the parameters by name; .pt2, a program of `torch.export` for any number of records.
+
+        Returns:
+            The path. What the network takes are encoded records; the encoder of the run is in its encoder.json.
+
+        """
+        target = Path(path)
+        example = torch.zeros(2, *self.encoder.shape)
+        if target.suffix == ".safetensors":
+            state = {name: value.detach().contiguous().clone() for name, value in self.network.state_dict().items()}
+            safetensors.torch.save_file(state, target)
+        elif target.suffix == ".pt2":
+            any_number = {0: torch.export.Dim("records", min=1)}
+            program = torch.export.export(self.network, (example,), dynamic_shapes=(any_number,))
+            torch.export.save(program, target)
+        else:
+            raise ValueError(f"{target.name}: need a name that ends in .safetensors or .pt2")
+        return target
+
     def _encode_file(self, path: Path) -> Tensor:
         """Returns the records of a file or folder as numbers."""
         if not path.exists():
