@@ -1,66 +1,164 @@
-"""Compares training on the CPU and on a GPU, and measures what a lot costs there.
+"""Checks training on an accelerator, and measures it: correctness first, then speed and memory. One JSON to send in.
 
-    python -m bench.gpu                                   # one device
-    torchrun --nproc-per-node 2 -m bench.gpu              # one rank a device, NCCL
+    python -m bench.gpu                          # CUDA, XPU, or whatever PyTorch takes for the accelerator
+    python -m bench.gpu --simulated              # the same script on the simulated device of the tests, for its counts
+    python -m bench.gpu --models mlp_dropout,cnn_dropout --out report.json
 
-Nothing of this was run by us: there was no GPU. Please send what it prints, whatever that is. Noise is made on the CPU and
-copied to the device, lots are moved there chunk by chunk, and a lot is waited for a few times (norms that are not finite,
-the agreement of the ranks).
+Nothing of this was run on a GPU by us: there was none. Please send the file it writes, whatever it says.
+For every model it checks that norms equal autograd's with the same dropout, with TF32 off and on; that training ends with
+a guarantee; and that a replay under deterministic algorithms gives the same bits. Then it times private and plain steps.
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
 import json
 import os
+import sys
 import time
+import warnings
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch import nn
 
 import sordino as sd
-from bench.scale import LOT, RECORDS, losses, network, records
-from sordino.distributed.process_group import Ranks
+from sordino import environment
+from sordino.ledger.claims import Guarantee
+from sordino.per_sample import Captured
+from sordino.per_sample.protocol import trainable_parameters
+from sordino.per_sample.seeded_forward import Seeded
+from tests.device.zoo import ZOO, Problem
+
+BATCH = 6
 
 
-def train_on(device: torch.device, lots: int = 20) -> tuple[torch.Tensor, float]:
-    """Returns the parameters after a few lots, and the seconds of one lot."""
-    model = network().to(device)
-    mesh = None if dist.is_initialized() else Ranks()
-    run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def check_gradients(model: nn.Module, problem: Problem, device: torch.device) -> float:
+    """Returns the largest error of the engine's norms, relative to autograd's on the same pass."""
+    _, data, loss_fn = problem
+    batch = tuple(column[:BATCH].to(device) for column in data.tensors)
+    with Seeded(3):
+        norms = Captured().per_sample(model, loss_fn, batch).norms().total()
+    with Seeded(3):
+        losses = loss_fn(model, *batch)
+    parameters = list(trainable_parameters(model).values())
+    rows = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses]
+    true = torch.stack([torch.stack([g.double().square().sum() for g in row]).sum().sqrt() for row in rows])
+    return float(((norms.double() - true).abs() / true.clamp(min=1e-12)).max())
+
+
+def train(
+    model: nn.Module, problem: Problem, steps: int, run: sd.Private | None = None
+) -> tuple[sd.Private, list[float]]:
+    """Trains some steps and returns the run and the seconds of each step."""
+    _, data, loss_fn = problem
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run = run or sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
     taken = []
-    for lot in run.draws(records(), sd.Poisson(LOT / RECORDS), lots, expected_batch=LOT, physical_batch=32):
+    for lot in run.draws(data, sd.Poisson(0.1), steps=steps):
         began = time.perf_counter()
+        optimizer.zero_grad()
         run.backward(lot)
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        torch.accelerator.synchronize()
         taken.append(time.perf_counter() - began)
-    return torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu(), median(taken[5:])
+    return run, taken
+
+
+def time_plain(model: nn.Module, problem: Problem, device: torch.device, steps: int) -> float:
+    """Returns the median seconds of a plain training step on as many records as a lot has on average."""
+    _, data, loss_fn = problem
+    optimizer, n = torch.optim.SGD(model.parameters(), lr=0.05), len(data) // 10
+    taken = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        batch = [column[:n].to(device) for column in data.tensors]
+        optimizer.zero_grad()
+        loss_fn(model, *batch).mean().backward()
+        optimizer.step()
+        torch.accelerator.synchronize()
+        taken.append(time.perf_counter() - began)
+    return median(taken[1:])
+
+
+def check_replay(name: str, device: torch.device) -> bool:
+    """Returns whether a run and its replay under deterministic algorithms come to the same parameters, bit by bit."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        found: list[torch.Tensor] = []
+        saved: tuple[Any, Any, Any] | None = None
+        for _ in range(2):
+            torch.manual_seed(0)
+            problem = ZOO[name]()
+            model = problem[0].to(device)
+            run = sd.Private(model, problem[2], sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+            if saved is None:
+                saved = run.secret_state(), run.state_dict(), copy.deepcopy(model.state_dict())
+            else:
+                model.load_state_dict(saved[2])
+                run.load_state_dict(saved[1], replay=sd.Replay("nothing has left this process", secret=saved[0]))
+            train(model, problem, 3, run)
+            found.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu())
+        return torch.equal(*found)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def examine(name: str, device: torch.device, steps: int) -> dict[str, Any]:
+    """Returns what was found of one model; an error is part of it."""
+    found: dict[str, Any] = {}
+    try:
+        for allowed in (False, True):
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+            torch.manual_seed(0)
+            problem = ZOO[name]()
+            model = problem[0].to(device).train()
+            found[f"largest error of a norm, TF32 {'on' if allowed else 'off'}"] = check_gradients(
+                model, problem, device
+            )
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        found["replay has the same bits"] = check_replay(name, device)
+        module = torch.get_device_module(device)
+        run, taken = train(model, problem, steps)
+        claim = run.claim(1e-5)
+        found["guarantee"] = isinstance(claim, Guarantee) or str(claim)
+        found["private step ms"] = round(1e3 * median(taken[1:]), 3)
+        found["peak bytes"] = module.max_memory_allocated() if hasattr(module, "max_memory_allocated") else None
+        found["plain step ms"] = round(1e3 * time_plain(model, problem, device, steps), 3)
+    except Exception as error:  # whatever happens belongs in the report
+        found["error"] = f"{type(error).__name__}: {error}"
+    return found
 
 
 def main() -> None:
-    """Trains on both devices and prints the comparison."""
-    if not torch.cuda.is_available():
-        print("no CUDA device here: nothing to measure")  # noqa: T201
+    """Examines all models and writes the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=",".join(ZOO))
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--simulated", action="store_true", help="use the simulated device of the tests")
+    parser.add_argument("--out", type=Path, default=Path("gpu_report.json"))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+    if options.simulated:
+        from tests.device.simulated import start
+
+        start()
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is None:
+        print("PyTorch finds no accelerator here: nothing to check")  # noqa: T201
         return
-    if "RANK" in os.environ:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("nccl")
-    device = torch.device("cuda", torch.cuda.current_device())
-    there, seconds = train_on(device)
-    result = {
-        "device": torch.cuda.get_device_name(device),
-        "torch": torch.__version__,
-        "ranks": dist.get_world_size() if dist.is_initialized() else 1,
-        "lot_ms": round(1e3 * seconds, 2),
-    }
-    if not dist.is_initialized():
-        here, slower = train_on(torch.device("cpu"))
-        far = float((here - there).norm() / here.norm())
-        result |= {"cpu_lot_ms": round(1e3 * slower, 2), "relative_difference": far}
-    print(json.dumps(result))  # noqa: T201
+    device = torch.device(kind.type, 0)
+    torch.empty(1, device=device)  # starts it
+    models = {name: examine(name, device, options.steps) for name in options.models.split(",")}
+    result = {"environment": environment.current_environment(), "device": str(device), "models": models}
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))  # noqa: T201
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""Counts what a step asks of a device, on the simulated accelerator of the tests: launches, waits, copies and bytes.
+
+    python -m bench.device [--models mlp_dropout,cnn_dropout,gpt2_dropout] [--steps 20]
+
+Counts do not depend on the machine. Private and plain steps are counted for the same model; of the private ones, the
+median of those in which no runtime check fell is given. Writes bench/results/device.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+import sordino as sd
+from tests.device.simulated import Cost, Simulated, move, start
+from tests.device.zoo import ZOO
+
+RESULTS = Path(__file__).parent / "results" / "device.json"
+COUNTED = ("launches", "waits", "copies", "bytes_copied")
+
+
+def summarise(costs: list[Cost]) -> dict[str, float]:
+    """Returns the median of every count over some steps."""
+    return {name: median(getattr(cost, name) for cost in costs) for name in COUNTED}
+
+
+def measure(sim: Simulated, name: str, steps: int) -> dict[str, Any]:
+    """Returns the counts of private and of plain steps of one model, and where a private step waits."""
+    torch.manual_seed(0)
+    model, data, loss_fn = ZOO[name]()
+    optimizer = torch.optim.SGD(move(model).parameters(), lr=0.05)
+    private = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+    costs, plain = [], []
+    lots = iter(private.draws(data, sd.Poisson(0.1), steps=steps))
+    for _ in range(steps):
+        with sim.counting() as cost:
+            lot = next(lots)
+            optimizer.zero_grad()
+            private.backward(lot)
+            optimizer.step()
+        costs.append(cost)
+    # Steps with a runtime check compare tensors and wait for them; the others all wait equally often.
+    least = min(cost.waits for cost in costs)
+    untested = [cost for cost in costs if cost.waits == least]
+    batch = [column[:20] for column in data.tensors]
+    for _ in range(3):
+        with sim.counting() as cost:
+            optimizer.zero_grad()
+            loss_fn(model, *(column.to("sim") for column in batch)).mean().backward()
+            optimizer.step()
+        plain.append(cost)
+    return {
+        "private": summarise(untested),
+        "plain": summarise(plain[1:]),
+        "steps": len(costs),
+        "steps without a check": len(untested),
+        "waits at": untested[-1].waiting_sites(),
+    }
+
+
+def main() -> None:
+    """Measures, writes the file and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default="mlp_dropout,cnn_dropout,lstm_dropout,vit_dropout,gpt2_dropout")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    sim = start()
+    found = {name: measure(sim, name, options.steps) for name in options.models.split(",")}
+    result = {"torch": torch.__version__, "device": "simulated (tests/device)", "models": found}
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    for name, one in found.items():
+        print(name, "private", one["private"], "plain", one["plain"])  # noqa: T201
+    sys.stdout.flush()
+    os._exit(0)  # threads of the simulated device may not survive Python's own end
+
+
+if __name__ == "__main__":
+    main()
