@@ -1,6 +1,6 @@
 """Draws functions at random; a reader who has not seen the code guesses the file of each.
 
-    python -m tools.sample_functions --count 40 --seed 7            the questions: name, signature, docstring
+    python -m tools.sample_functions --count 40 --seed 7            the questions: qualified name, signature, docstring
     python -m tools.sample_functions --count 40 --seed 7 --answers  the same with the files
 
 A reader gets the questions and a listing of the tree (`python -m tools.sample_functions --tree`), and nothing else. The
@@ -13,6 +13,7 @@ import argparse
 import ast
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,17 +27,26 @@ def python_files() -> list[Path]:
     return sorted(path for folder in folders if folder.exists() for path in folder.rglob("*.py"))
 
 
+def functions_in(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yields the functions of a file with their qualified names, as a traceback shows them: `Class.method`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield prefix + node.name, node
+            yield from functions_in(node, f"{prefix}{node.name}.")
+        else:
+            yield from functions_in(node, f"{prefix}{node.name}." if isinstance(node, ast.ClassDef) else prefix)
+
+
 def draw(count: int, seed: int) -> list[tuple[Path, str]]:
     """Returns `count` functions, each with the file it is in, drawn uniformly by `seed`."""
     found: list[tuple[Path, str]] = []
     for path in python_files():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.FunctionDef) or node.name.startswith("__"):
-                continue
-            if (node.end_lineno or node.lineno) - node.lineno + 1 < SHORTEST:
+        for name, node in functions_in(ast.parse(path.read_text())):
+            if node.name.startswith("__") or (node.end_lineno or node.lineno) - node.lineno + 1 < SHORTEST:
                 continue
             docstring = ast.get_docstring(node) or "(no docstring)"
-            found.append((path, f"{node.name}({ast.unparse(node.args)})\n      {docstring.splitlines()[0]}"))
+            first_paragraph = " ".join(docstring.split("\n\n")[0].split())
+            found.append((path, f"{name}({ast.unparse(node.args)})\n      {first_paragraph}"))
     return random.Random(seed).sample(found, count)
 
 
