@@ -98,7 +98,7 @@ def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, result: Giv
 class RowwiseWatch:
     """Watches the functions of a rule that is not of this library: each is tried on every batch it is used on."""
 
-    STATISTIC = "the weigher's weights or tally change with other rows of a batch: nothing bounds what one record moves"
+    STATISTIC = "the rule's weights or tally change with other rows of a batch: nothing bounds what one record moves"
 
     def __init__(self) -> None:
         self.is_broken, self.is_watching = False, False

@@ -87,8 +87,9 @@ _BESIDE = (
     "that was not released; make it part of that model, or wrap steps on public data in `with private.public(...)`"
 )
 _NEVER = (
-    "the optimizer holds a trainable parameter of shape {} that is not of the model given to Private: it gets no gradient "
-    "and would never train; make one module of both and give that to Private, or take it out of the optimizer"
+    "the optimizer holds a trainable parameter of shape {} that is not of the model given to Private.\n"
+    "It gets no gradient and would never train.\n"
+    "Make one module of both and give that to Private, or take it out of the optimizer."
 )
 
 _alive: weakref.WeakSet[Tripwire] = weakref.WeakSet()

@@ -142,7 +142,7 @@ class Laplace:
         if sensitivity.l1 is None:
             raise TypeError(
                 "Laplace noise needs an L1 bound on a record's contribution, and this weigher promises only an L2 bound: "
-                "use Gaussian noise, or a weigher that bounds the L1 norm, such as FlatL1"
+                "use Gaussian noise, or a clipping rule that bounds the L1 norm, such as FlatL1"
             )
         return sensitivity.l1
 
@@ -244,5 +244,5 @@ def _is_dense(tensor: Tensor) -> bool:
 
 def _flatten_dense(tensor: Tensor) -> Tensor:
     """Returns the elements of a dense tensor in the order of its memory, which it shares."""
-    assert _is_dense(tensor), "the door makes its sums dense before it adds noise"
+    assert _is_dense(tensor), "release makes its sums dense before it adds noise"
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -55,7 +55,7 @@ class Tap(Protocol):
         ...
 
 
-TAPPED = "the door was tapped"
+TAPPED = "a tap saw what was released before its noise was added"
 _STRETCH = 1 << 16
 """Coordinates that stay in the cache while noise is added to them."""
 _taps: list[Tap] = []

@@ -83,4 +83,4 @@ def test_a_tapped_run_can_print_no_epsilon():
     with tap_releases(Recorder(torch.Generator())):
         for lot in private.draws(dataset, Scripted(((0, 1),)), steps=1):
             private.backward(lot)
-    assert private.claim(1e-5) == sd.NoGuarantee("the door was tapped")
+    assert private.claim(1e-5) == sd.NoGuarantee("a tap saw what was released before its noise was added")

@@ -91,7 +91,7 @@ def _check_counts(pieces: Pieces, company: SelftestRecords, event: Event) -> Sel
         right = right and np.allclose(noise, seen, rtol=1e-12) if len(noise) == len(seen) else False
         charged_rate = getattr(part, "rate", rate)
         right = right and (rate is None or charged_rate == rate)
-    words = f"{_STEPS} draws are {_STEPS} releases at the multiplier seen at the door, at the sampler's rate"
+    words = f"{_STEPS} draws are {_STEPS} releases at the multiplier seen at the release, at the sampler's rate"
     return SelftestFinding("counted", words if right else f"not so: {words}", holds=right)
 
 

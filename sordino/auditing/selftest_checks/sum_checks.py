@@ -118,7 +118,7 @@ def _check_undrawn(pieces: Pieces, company: SelftestRecords) -> list[SelftestFin
             "undrawn", "records that were not drawn changed a sum" if not same else "no bit of a sum", holds=same
         ),
         SelftestFinding(
-            "nobody", "the sum of nobody is 0 and passes the door" if empty else "it is not 0, or stays", holds=empty
+            "nobody", "the sum of nobody is 0 and is released" if empty else "it is not 0, or stays", holds=empty
         ),
     ]
 
