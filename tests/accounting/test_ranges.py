@@ -285,6 +285,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, object], dict[str, s
         {"rate": 0.1, "dataset_size": 100, "max_batch": 20, "event": E.Gaussian(1.0)},
         {"rate": "rate", "dataset_size": "count", "max_batch": "count"},
     ),
+    "Correlated": (E.Correlated, {"multiplier": 3.0, "strategy": ("banded", 4)}, {"multiplier": "positive"}),
+    "CyclicPoisson": (
+        E.CyclicPoisson,
+        {"rate": 0.1, "groups": 4, "steps": 16, "event": E.Correlated(3.0, ("banded", 4))},
+        {"rate": "rate", "groups": "count", "steps": "count"},
+    ),
+    "FixedOrder": (
+        E.FixedOrder,
+        {"steps": 16, "separation": 4, "event": E.Correlated(3.0, ("banded", 4))},
+        {"steps": "count", "separation": "count"},
+    ),
     "BallsInBins": (E.BallsInBins, {"bins": 10, "event": E.Gaussian(1.0)}, {"bins": "count"}),
     "Repeat": (E.Repeat, {"event": E.Gaussian(1.0), "count": 10}, {"count": "count"}),
     "Group": (E.Group, {"event": E.Gaussian(1.0), "size": 3}, {"size": "count"}),
