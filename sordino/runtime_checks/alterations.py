@@ -60,7 +60,9 @@ class Alterations:
         self.applicable = frozenset(part for parts in ALTERATIONS for part in parts if self._applies(part))
 
     def _find_sequences(self) -> set[tuple[Any, ...]]:
-        """Returns the places of what is of unlike length from record to record, or may be: texts, tokens and lists."""
+        """Returns the places in a record that alterations can make longer or shorter: texts, tokens and lists of unlike
+        length.
+        """
         varying = {path for path, leaves in self._leaves.items() if len({_length_of(leaf) for leaf in leaves}) > 1}
         if varying:
             return varying
@@ -71,7 +73,9 @@ class Alterations:
         }
 
     def _applies(self, part: Part) -> bool:
-        """Returns whether a record like those seen has something that this part can change."""
+        """Returns whether an alteration, such as a longer text or another label, can change something in records like
+        those seen.
+        """
         kinds = set(self._kinds.values())
         if part in LENGTHS:
             return bool(self._varying) and not (self._safe and part == "longer")
@@ -87,7 +91,7 @@ class Alterations:
         return _rebuild(record, lambda path, leaf: self._alter_leaf(path, leaf, parts, own_lengths))
 
     def _alter_leaf(self, path: tuple[Any, ...], leaf: Any, parts: Sequence[Part], own_lengths: set[int | None]) -> Any:
-        """Returns one value of a record with those parts changed that apply to it."""
+        """Returns one value of a record with those alterations made that apply to it."""
         if path not in self._leaves:
             return leaf
         for part in parts:
@@ -103,13 +107,17 @@ class Alterations:
         return leaf
 
     def _length_above_all(self, path: tuple[Any, ...]) -> int:
-        """Returns a length a little above all that were seen: enough to move a mean over padding, and cheap to compute."""
+        """Returns the length that an alteration gives a text or list: a little above all that were seen, enough to move
+        a mean over padding, and cheap to compute.
+        """
         varying = self._varying or {path}
         longest = max(_length_of(leaf) or 0 for each in varying for leaf in self._leaves[each])
         return longest + max(2, longest // 4)
 
     def _choose_other_label(self, path: tuple[Any, ...], leaf: Any) -> Any | None:
-        """Returns a label unlike this one: another that was seen, or else the one next to it; None if there is none."""
+        """Returns the label that an alteration puts in place of a record's: another that was seen, or else the one next
+        to it; None if there is none.
+        """
         if self._kinds[path] not in ("label", "truths"):
             return None
         own_label = _to_array(leaf)
@@ -123,6 +131,7 @@ class Alterations:
         return None if self._safe else own_label - 1
 
     def _value_range(self, path: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Returns the least and the largest number seen at one place of the records, which alterations keep to."""
         values = [_to_array(leaf) for leaf in self._leaves[path]]
         values = [value for value in values if value.size]
         if not values:
@@ -130,7 +139,8 @@ class Alterations:
         return min(value.min() for value in values), max(value.max() for value in values)
 
     def _change_numbers(self, path: tuple[Any, ...], leaf: Any, part: Part) -> Any:
-        """Returns the numbers or pixels of a record changed as this part says.
+        """Returns the numbers or pixels of a record made extreme as one alteration says: large, negative, infinite or
+        nan.
 
         On a GPU, numbers that may be probabilities stay between 0 and 1, because others would end the process.
         """
@@ -146,7 +156,7 @@ class Alterations:
 
 
 def _leaves_of(record: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
-    """Returns the values of a record with the way to each of them."""
+    """Returns the values of a record with the path to each of them, for alterations of single values."""
     if isinstance(record, Mapping):
         return [found for key, value in record.items() for found in _leaves_of(value, (*path, key))]
     if isinstance(record, (tuple, list)) and not _is_sequence_of_numbers(record):
@@ -155,7 +165,7 @@ def _leaves_of(record: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any,
 
 
 def _rebuild(record: Any, change: Callable[[tuple[Any, ...], Any], Any], path: tuple[Any, ...] = ()) -> Any:
-    """Returns the record with every value changed, in containers of the same kinds."""
+    """Returns a record rebuilt with every value altered by `change`, in containers of the same kinds."""
     if isinstance(record, Mapping):
         return {key: _rebuild(value, change, (*path, key)) for key, value in record.items()}
     if isinstance(record, (tuple, list)) and not _is_sequence_of_numbers(record):
@@ -171,7 +181,9 @@ def _is_sequence_of_numbers(record: Any) -> bool:
 
 
 def _kind_of(leaf: Any) -> str:
-    """Returns what a value is: numbers, truths, a label, tokens, pixels, text, or something else."""
+    """Returns which alterations a value of a record allows: numbers, truths, a label, tokens, pixels, text, or
+    something else.
+    """
     if isinstance(leaf, str):
         return "text"
     if not isinstance(leaf, (bool, int, float, list, Tensor, np.ndarray, np.generic)):
@@ -196,7 +208,7 @@ def _common_kind(leaves: Sequence[Any]) -> str:
 
 
 def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
-    """Returns a value as an array."""
+    """Returns a value of a record as a NumPy array, so that alterations can compute with it."""
     if isinstance(leaf, Tensor):
         leaf = leaf.detach().cpu()
         return np.asarray(leaf.float() if leaf.dtype == torch.bfloat16 else leaf)
@@ -204,7 +216,9 @@ def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def _length_of(leaf: Any) -> int | None:
-    """Returns the length of a value along its first axis, in words for a text; None for a single value."""
+    """Returns the length that alterations change of a record's value: along its first axis, in words for a text; None
+    for a single value.
+    """
     if isinstance(leaf, str):
         return len(leaf.split())
     if isinstance(leaf, list):
@@ -215,7 +229,7 @@ def _length_of(leaf: Any) -> int | None:
 
 
 def _cast_like(leaf: Any, value: Any) -> Any:
-    """Returns a value in the type that the leaf has."""
+    """Returns an altered value in the type that the record's own value has."""
     value = _to_array(value)
     if isinstance(leaf, Tensor):
         return torch.as_tensor(np.array(value)).to(leaf.dtype).to(leaf.device)
@@ -227,6 +241,7 @@ def _cast_like(leaf: Any, value: Any) -> Any:
 
 
 def _fill_leaf(leaf: Any, value: Any) -> Any:
+    """Returns a record's tokens or pixels altered so that all of them have the same value."""
     if isinstance(leaf, Tensor):
         return torch.full_like(leaf, int(value))
     if isinstance(leaf, np.ndarray):
@@ -235,7 +250,7 @@ def _fill_leaf(leaf: Any, value: Any) -> Any:
 
 
 def _resize(leaf: Any, length: int) -> Any:
-    """Returns the value repeated or cut to a length along its first axis."""
+    """Returns a record's value altered in length: repeated or cut along its first axis."""
     now = _length_of(leaf)
     if not now:
         return leaf

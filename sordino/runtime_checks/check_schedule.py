@@ -66,7 +66,7 @@ class CheckSchedule:
         self.model_changed = True  # the model, since the last lot
 
     def is_due(self, lot: int, mark: Hashable, drawn: RandomDraws | None = None) -> bool:
-        """Returns whether this lot is tested.
+        """Returns whether the schedule has the neighbour test made at a lot.
 
         Args:
             lot: its number.
@@ -81,7 +81,7 @@ class CheckSchedule:
         return self.model_changed or tossed
 
     def choose_pieces(self, lot: int, tested: int, drawn: RandomDraws | None, *, last: bool) -> CheckPieces:
-        """Returns what is asked at a lot that is tested.
+        """Returns which pieces of the neighbour test the schedule asks for at a lot that is tested.
 
         Args:
             lot: its number.
@@ -119,7 +119,7 @@ class CheckSchedule:
         return self._stream.child("choices", lot, number)
 
     def is_due_before_claim(self, lot: int, last_tested: int, *, over: bool) -> bool:
-        """Returns whether the last lot is tested before a claim, so that no end of a run goes untested.
+        """Returns whether the schedule has the last lot tested before a claim, so that no end of a run goes untested.
 
         The claim after the last lot always is. Claims in the middle of a run are many if a loop prints one at every
         lot: they are tested when a sixteenth of the lots so far came after the last test.
@@ -131,7 +131,8 @@ class CheckSchedule:
         return lot - last_tested >= max(_SOON, lot // _LOGGED)
 
     def is_due_at_the_end(self, lot: int, last_tested: int, ends: int) -> bool:
-        """Returns whether the last lot of a call of `draws` is tested right after its own pass, and not by the claim.
+        """Returns whether the schedule has the last lot of a call of `draws` tested right after its own pass, and not
+        by the claim.
 
         A loop may call `draws` once for every epoch, or for every lot: after the first few of such ends a lot is tested
         when a sixteenth of the lots so far came after the last test.
@@ -144,7 +145,8 @@ class CheckSchedule:
 
 
 def fingerprint_of(inventory: Inventory) -> Hashable:
-    """Returns what can change how a model treats its records.
+    """Returns a fingerprint of what can change how a model treats its records; the check schedule has it tested anew
+    when the fingerprint changes.
 
     That are its modules, their modes and hooks, and which parameters are trained.
     """

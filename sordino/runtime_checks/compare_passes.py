@@ -36,7 +36,8 @@ class PassResult:
 
 
 def direction_weights(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
-    """Returns weights (B, 1) that give every watched row about unit length, with its sign.
+    """Returns weights (B, 1) for comparing the directions of gradients in two passes: every watched row gets about unit
+    length, with its sign.
 
     Rows that are not finite get 0.
     """
@@ -47,7 +48,8 @@ def direction_weights(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor
 
 
 def measure_disagreement(one: PassResult, other: PassResult, watched: Tensor) -> float:
-    """Returns the largest relative difference over the watched rows.
+    """Returns by how much two passes over the same records disagree: the largest relative difference over the watched
+    rows.
 
     It is infinite where one value is finite and the other is not.
     """
@@ -60,7 +62,7 @@ def measure_disagreement(one: PassResult, other: PassResult, watched: Tensor) ->
 
 
 def _largest_row_difference(one: Tensor, other: Tensor, watched: Tensor) -> float:
-    """Returns the largest relative difference of the watched rows of two vectors."""
+    """Returns the largest relative difference between the watched rows of two passes, of their losses or lengths."""
     a, b = one[watched].double(), other[watched].double()
     fine, also = a.isfinite(), b.isfinite()
     if not torch.equal(fine, also):
@@ -74,7 +76,7 @@ def _largest_row_difference(one: Tensor, other: Tensor, watched: Tensor) -> floa
 
 
 def distance_between(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Returns ‖one − other‖ over all tensors."""
+    """Returns ‖one − other‖ over all tensors of the gradients of two passes that are compared."""
     differ = [a - b for a, b in ((one[name], other[name]) for name in one) if not torch.equal(a, b)]  # seldom any
     far = norm_of(dict(enumerate(differ)))
     return float("inf") if far != far else far

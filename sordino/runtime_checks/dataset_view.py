@@ -67,7 +67,9 @@ class Exchange:
 
     @staticmethod
     def all_but(length: int, kept_rows: Iterable[int], choose: np.random.Generator) -> Exchange:
-        """Returns an exchange of all rows but those in `kept_rows`; the values come from a few rows chosen at random."""
+        """Returns an exchange for a dataset view that replaces all rows but those in `kept_rows`; the values come from
+        a few rows chosen at random.
+        """
         kept = frozenset(i for i in kept_rows if 0 <= i < length)
         others = choose.permutation(length)[: _SOURCES + len(kept)]
         source_rows = [int(i) for i in others if int(i) not in kept][: max(1, min(_SOURCES, length // 4))] or [0]
@@ -84,7 +86,7 @@ class Exchange:
 
     @staticmethod
     def only_row(length: int, row: int, choose: np.random.Generator) -> Exchange:
-        """Returns an exchange of this row alone."""
+        """Returns an exchange for a dataset view that replaces a single row and keeps all others."""
         source = np.arange(length, dtype=np.int64)
         source[row] = (row + 1 + int(choose.integers(length - 1))) % length
         return Exchange(source, frozenset(range(length)) - {row})
@@ -138,7 +140,9 @@ class DatasetWalk:
         return None if given is None else self._walk(given, exchange, 0)
 
     def _walk(self, thing: Any, exchange: Exchange, depth: int, *, top: bool = False) -> Any:
-        """Returns `thing` if nothing in it had to be copied, else its copy. Every thing is copied once per exchange."""
+        """Returns the copy of `thing` for the view of the dataset, or `thing` itself if nothing in it had to be copied.
+        Every object is copied once per exchange of rows.
+        """
         if thing is None or isinstance(
             thing, int | float | complex | str | bytes | type | types.ModuleType | nn.Module
         ):
@@ -157,7 +161,9 @@ class DatasetWalk:
 
     def _copy_by_kind(self, thing: Any, exchange: Exchange, depth: int, *, top: bool) -> Any:
         # A copied generator draws what the original would have drawn, which is left untouched.
-        """Returns the copy of one thing by its kind; the thing itself where it holds nothing to copy."""
+        """Returns the copy of one object of a dataset by its kind (container, function, table, object), for the view
+        with exchanged rows; the object itself where it holds no rows.
+        """
         generator = _copy_generator(thing)
         if generator is not None:
             return generator
@@ -190,7 +196,9 @@ class DatasetWalk:
     # Containers with one entry per record
 
     def _find_exchange(self, thing: Any, exchange: Exchange) -> Exchange | None:
-        """Returns the exchange for a container: the dataset's, or that of the rows which a list of places points at."""
+        """Returns the exchange of rows for a container inside a dataset: the dataset's own, or that of the rows which a
+        list of row numbers points at.
+        """
         length = _length_of(thing)
         if length is not None and self.alone is None and _has_rows(thing, length) and _as_whole_numbers(thing) is None:
             self.sized[id(thing)] = length  # labels and places are not what a record is made of
@@ -215,13 +223,17 @@ class DatasetWalk:
         return None
 
     def _note_container(self, thing: Any, exchange: Exchange) -> Exchange | None:
-        """Notes a container and returns its exchange; None if it is to be left as it is."""
+        """Notes a container of rows met on the walk through a dataset and returns its exchange; None if the view leaves
+        the container as it is.
+        """
         exchange = self.instead.get(id(thing), exchange)
         self.containers[id(thing)], self.exchange_of[id(thing)] = thing, exchange
         return exchange if self.exchanging and self.only in (None, id(thing)) else None
 
     def _exchange_rows(self, container: Any, exchange: Exchange) -> Any:
-        """Returns the container with its rows exchanged, or itself where its rows are pointers to other rows."""
+        """Returns a container of the dataset with its rows exchanged for the view, or itself where its rows are
+        pointers to other rows.
+        """
         numbers = _as_whole_numbers(container)
         if numbers is not None and len(np.unique(numbers)) == len(numbers):
             self.indices.append(numbers)
@@ -232,7 +244,7 @@ class DatasetWalk:
         return container if chosen is None else take_rows(container, chosen.source)
 
     def _copy_dict(self, given: dict[Any, Any], exchange: Exchange, depth: int) -> Any:
-        """Returns a copy; a dict from record numbers to records has its values exchanged."""
+        """Returns the dataset view's copy of a dict; a dict from record numbers to records has its values exchanged."""
         if len(given) == exchange.length and all(i in given for i in range(exchange.length)):
             values = list(given.values())
             if not all(isinstance(value, int) for value in values):
@@ -244,7 +256,9 @@ class DatasetWalk:
         return {name: self._walk(value, exchange, depth + 1) for name, value in given.items()}
 
     def _copy_sequence(self, given: list[Any] | tuple[Any, ...], exchange: Exchange, depth: int) -> Any:
-        """Returns a list or tuple of another length than the dataset's with its entries walked."""
+        """Returns the dataset view's copy of a list or tuple that has not one entry per record: its entries are walked
+        one by one.
+        """
         if len(given) > _FEW_ENTRIES:
             return given[:] if type(given) is list else given
         new = [self._walk(each, exchange, depth + 1) for each in given]
@@ -257,7 +271,9 @@ class DatasetWalk:
     # Code
 
     def _copy_code(self, given: types.FunctionType, exchange: Exchange, depth: int) -> types.FunctionType:
-        """Returns the function with what it captured, defaulted to or reads from its module's globals walked."""
+        """Returns the dataset view's copy of a function, such as a transform, with its closure, its defaults and the
+        globals that it reads walked for rows.
+        """
         if (given.__module__ or "").split(".")[0] in _FOREIGN:
             return given
         # What the function captured, what it defaults to, and the globals that it reads.
@@ -287,7 +303,9 @@ class DatasetWalk:
     # Objects
 
     def _copy_hugging_face(self, thing: Any, exchange: Exchange, depth: int) -> Any:
-        """Returns a table of the `datasets` library with rows exchanged by an index, and its transform walked."""
+        """Returns the dataset view's copy of a table of the Hugging Face `datasets` library: its rows are exchanged by
+        an index, and its transform is walked.
+        """
         made = thing
         matching = self._find_exchange(thing, exchange)
         if matching is not None:
@@ -302,7 +320,9 @@ class DatasetWalk:
         return made
 
     def _copy_object(self, thing: Any, exchange: Exchange, depth: int, *, top: bool) -> Any:
-        """Returns a shallow copy of an object with its attributes walked; nested datasets have rows of their own."""
+        """Returns the dataset view's shallow copy of an object with its attributes walked; nested datasets have rows of
+        their own.
+        """
         if (type(thing).__module__ or "").split(".")[0] in _FOREIGN and not isinstance(thing, Dataset):
             return thing
         # A nested dataset has rows of its own, which must be exchanged by their own numbers.
@@ -339,7 +359,9 @@ class DatasetWalk:
         return made
 
     def _copy_wrapped(self, thing: Any, name: str, value: Any, exchange: Exchange) -> Any:
-        """Returns what torch's own wrappers wrap, walked with the rows that their records are made of; else None."""
+        """Returns the dataset view's copy of what one of torch's own dataset wrappers (Subset, ConcatDataset) wraps,
+        walked with the rows that its records are made of; else None.
+        """
         kept_rows = sorted(exchange.kept)
         if isinstance(thing, Subset) and name == "dataset":
             rows = [int(thing.indices[i]) for i in kept_rows]
@@ -355,7 +377,9 @@ class DatasetWalk:
         return None
 
     def _copy_nested(self, dataset: Any, rows: Sequence[int]) -> Any:
-        """Returns a nested dataset walked with an exchange of its own, which keeps the given rows."""
+        """Returns the view of a dataset nested in another, walked with an exchange of its own, which keeps the given
+        rows.
+        """
         length = _length_of(dataset)
         if length is None:
             return dataset
@@ -371,7 +395,9 @@ class DatasetWalk:
         return made
 
     def _copy_class_members(self, kind: type, exchange: Exchange, depth: int) -> dict[str, Any]:
-        """Returns what a class's members become where they hold records, or read them from globals."""
+        """Returns the dataset view's copies of those members of a dataset's class that hold records or read them from
+        globals.
+        """
         space: dict[str, Any] = {}
         seen: set[str] = set()
         # Members of libraries hold none of a user's data.
@@ -397,7 +423,9 @@ class DatasetWalk:
         return space
 
     def _make_reader(self, original: Any, exchange: Exchange, space: Mapping[str, Any]) -> Callable[[Any, Any], Any]:
-        """Returns a `__getitem__` that notes the rows read, and reads another record in place of each exchanged one."""
+        """Returns a `__getitem__` for the dataset view that notes the rows read, and reads another record in place of
+        each exchanged one.
+        """
         read = space.get("__getitem__", type(original).__getitem__)
         noted = self.reads.setdefault(id(original), set())
         # A test of one container alone exchanges only that one.
@@ -406,7 +434,9 @@ class DatasetWalk:
         exchanging = self.exchanging and self.only in (None, id(original))
 
         def read_row(self: Any, index: Any) -> Any:
-            """Reads one row, or the record that stands in for it, and notes which row was asked for."""
+            """Reads one row of the dataset view, or the record that stands in for an exchanged row, and notes which row
+            was asked for.
+            """
             try:
                 row = operator.index(index)
             except TypeError:
@@ -424,7 +454,7 @@ class DatasetWalk:
 
 
 def _has_rows(thing: Any, length: int) -> bool:
-    """Returns whether this is a container of data with one entry per record."""
+    """Returns whether an object met on the walk through a dataset is a container of data with one row per record."""
     # A stranger's container may raise anything when it is asked for its length.
     try:
         if isinstance(thing, Tensor):
@@ -446,7 +476,9 @@ def _has_rows(thing: Any, length: int) -> bool:
 
 
 def take_rows(container: Any, source: Rows) -> Any:
-    """Returns a container of the same kind whose row j is the given one's row `source[j]`; large arrays are wrapped."""
+    """Returns a container for the dataset view whose row j is the given container's row `source[j]`; large arrays are
+    wrapped and read on demand.
+    """
     if isinstance(container, Tensor | np.ndarray):
         size = container.nbytes
         if size > COPIED_BYTES:
@@ -494,6 +526,7 @@ class _RowsOnDemand:
             raise CannotExchange
 
     def _materialise(self) -> Any:
+        """Returns all exchanged rows of a large array of the dataset view, copied at the first call."""
         if self._all is None:
             self._check_size(len(self._source))
             rows = torch.from_numpy(self._source) if isinstance(self._base, Tensor) else self._source
@@ -524,6 +557,8 @@ class _RowsOnDemand:
 
 
 def _delegate(name: str) -> None:
+    """Adds an operator to the wrapper of large arrays in a dataset view, which computes with all exchanged rows."""
+
     def method(self: _RowsOnDemand, *args: Any) -> Any:
         return getattr(self._materialise(), name)(*args)
 
@@ -539,7 +574,9 @@ _RowsOnDemand.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def _as_whole_numbers(container: Any) -> Rows | None:
-    """Returns a container's numbers if they are whole and not negative, as places, offsets or labels are; else None."""
+    """Returns the numbers of a dataset's container if they are whole and not negative, as row numbers, offsets or
+    labels are; else None.
+    """
     if (
         isinstance(container, Tensor)
         and container.dim() == 1
@@ -563,7 +600,9 @@ def _as_whole_numbers(container: Any) -> Rows | None:
 
 
 def whole_numbers_at(container: Any, row: int) -> list[int]:
-    """Returns the whole numbers in one entry of a container, each of which may point at a row of another container."""
+    """Returns the whole numbers in one entry of a dataset's container, each of which may point at a row of another
+    container.
+    """
     try:
         entry = container.iloc[row].tolist() if hasattr(container, "iloc") else container[row]
     except Exception:
@@ -581,7 +620,9 @@ def whole_numbers_at(container: Any, row: int) -> list[int]:
 
 
 def _copy_generator(thing: Any) -> Any:
-    """Returns a copy of a random generator that draws what the original would draw next; None for anything else."""
+    """Returns a copy, for the dataset view, of a random generator that draws what the original would draw next; None
+    for anything else.
+    """
     if isinstance(thing, torch.Generator):
         made = torch.Generator(thing.device)
         made.set_state(thing.get_state())
@@ -606,6 +647,7 @@ def _reads_by_index(kind: type) -> bool:
 
 
 def _length_of(thing: Any) -> int | None:
+    """Returns the length of an object met on the walk through a dataset, or None if it has none."""
     try:
         return len(thing)
     except Exception:
@@ -616,7 +658,9 @@ def _length_of(thing: Any) -> int | None:
 
 
 def is_same_record(one: Any, other: Any, depth: int = 0) -> bool:
-    """Returns whether two readings of a record agree. What cannot be compared counts as equal."""
+    """Returns whether a record reads the same from a dataset and from its view. What cannot be compared counts as
+    equal.
+    """
     if one is other or depth > 6:
         return True
     # Numbers may differ by rounding, because another order of operations computes them.
@@ -661,7 +705,9 @@ def is_same_record(one: Any, other: Any, depth: int = 0) -> bool:
 
 
 def reading_distance(one: Any, other: Any, depth: int = 0) -> float:
-    """Returns by how much two readings of a record differ: the sum over numbers, and 1 for anything else that differs."""
+    """Returns by how much two readings of a record from views of a dataset differ: the sum over numbers, and 1 for
+    anything else that differs.
+    """
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
         return sum(reading_distance(one[k], other[k], depth + 1) for k in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other) and depth < 6:

@@ -36,10 +36,12 @@ class DoublePrecision:
         self._model, self._gradients = model, gradients
 
     def rounding_explains(self, load: Load, load_other: Load, watched: Tensor, drawing: Drawing) -> bool | None:
-        """Returns whether the watched rows of both batches have the same gradients in float64."""
+        """Returns whether a difference is rounding: the watched rows of both batches have the same gradients in double
+        precision (float64).
+        """
 
         def ask(twin: nn.Module) -> bool:
-            """Compares the sum of the watched rows' directions in both batches."""
+            """Compares in double precision the sum of the watched rows' directions in both batches."""
             batch = load()
             with drawing():
                 one = self._gradients(twin, _to_float64(batch))
@@ -58,10 +60,12 @@ class DoublePrecision:
         return self._ask_twin(ask)
 
     def rounding_explains_alone(self, load: Load, place: int, load_single: Load, drawing: Drawing) -> bool | None:
-        """Returns whether the record at this place has the same gradient by itself in float64."""
+        """Returns whether a difference is rounding: a record by itself has the same gradient as in its batch in double
+        precision (float64).
+        """
 
         def ask(twin: nn.Module) -> bool:
-            """Compares the record's gradient in its batch with that of the record by itself."""
+            """Compares in double precision a record's gradient in its batch with that of the record by itself."""
             batch = load()
             with drawing():
                 part = self._gradients(twin, _to_float64(batch))
@@ -77,10 +81,14 @@ class DoublePrecision:
         return self._ask_twin(ask)
 
     def rounding_explains_rows(self, batch: Any, rows: Tensor, other: Any, other_rows: Tensor) -> bool | None:
-        """Returns whether rows of one batch have the same gradients in float64 as rows of another batch."""
+        """Returns whether rows of one batch have the same gradients in double precision (float64) as rows of another
+        batch.
+        """
 
         def ask(twin: nn.Module) -> bool:
-            """Compares the sum of the directions of rows of one batch with that of rows of the other."""
+            """Compares in double precision the sum of the directions of rows of one batch with that of rows of the
+            other.
+            """
             one = self._gradients(twin, _to_float64(batch))
             lengths = one.norms().total()
             usual = float(lengths[lengths.isfinite()].median())
@@ -96,6 +104,9 @@ class DoublePrecision:
         return self._ask_twin(ask)
 
     def _ask_twin(self, ask: Callable[[nn.Module], bool]) -> bool | None:
+        """Returns the answer of a copy of the model in double precision; None if the copy cannot be made or cannot
+        compute.
+        """
         try:
             return ask(copy.deepcopy(self._model).double())
         except Exception:  # a user's code that cannot be copied or computed in float64 decides nothing

@@ -50,7 +50,8 @@ class KeptRecords:
         ]
 
     def find(self, losses: Callable[[Any], object], load: Callable[[], Any]) -> list[Place]:
-        """Returns the attributes that depend on the records of the batch that `load` gives; `losses` runs the model on one.
+        """Returns the attributes of modules that keep values of the records of the batch that `load` gives; `losses`
+        runs the model on one.
 
         Nothing is loaded or run unless an attribute was filled or changed since the run began.
         """
@@ -71,7 +72,8 @@ class KeptRecords:
         return [place for place in grown if one.get(place) != other.get(place)]
 
     def _contents_after(self, losses: Callable[[Any], object], batch: Any, grown: list[Place]) -> dict[Place, Hashable]:
-        """Returns what all attributes hold after a pass over the batch, and puts every one of them back.
+        """Returns what all attributes that may keep records hold after a pass over the batch, and puts every one of
+        them back.
 
         The pass begins with what the grown attributes were when the run began, where they were anything: a running mean
         that has become nan would be nan after any batch.
@@ -109,7 +111,9 @@ def _attributes_of_model(model: nn.Module) -> Iterator[tuple[Place, Any]]:
 
 
 def _fingerprint(value: Any, deep: int = _DEEP) -> Hashable:
-    """Returns what tells cheaply whether an attribute was filled or changed: identities, versions and lengths."""
+    """Returns a cheap fingerprint of a module's attribute, which tells whether it may have kept a record: identities,
+    versions and lengths.
+    """
     if isinstance(value, Tensor):
         return id(value), value._version
     if isinstance(value, float | int | str | bytes | bool):
@@ -120,7 +124,7 @@ def _fingerprint(value: Any, deep: int = _DEEP) -> Hashable:
 
 
 def _content_of(value: Any, deep: int = _DEEP) -> Hashable:
-    """Returns the values that an attribute holds, as far as they are numbers, text or containers of them."""
+    """Returns the values that a module's attribute keeps, as far as they are numbers, text or containers of them."""
     if isinstance(value, Tensor):
         plain = value.detach().cpu()
         return tuple(plain.shape), hash(plain.to_dense().flatten().nan_to_num().double().numpy().tobytes())
@@ -140,7 +144,9 @@ def _last_entries(container: Any) -> list[Any]:
 
 
 def _copy_attribute(value: Any) -> Any:
-    """Returns an attribute as it can be put back: tensors and containers are copied, other objects are not."""
+    """Returns a copy of a module's attribute that can be put back after the search for kept records: tensors and
+    containers are copied, other objects are not.
+    """
     if isinstance(value, Tensor):
         return value.detach().clone() if not value.requires_grad else value
     return value.copy() if isinstance(value, list | dict | set | deque) and type(value).__module__ != "torch" else value

@@ -67,13 +67,15 @@ class LotChecks:
         ledger.watchers.add(self.before_claim)
 
     def count_lots(self) -> LotCounts:
-        """Returns what became of the lots; the last is unused too if no step used it and the loop is over."""
+        """Returns how many lots were drawn, tested and left unused; the last counts as unused too if no step used it
+        and the loop is over.
+        """
         last = int(not self.tripwire.release_was_used and not self.tripwire.is_looping)
         unused, untested = self._unused + last, 0 if self.is_isolated else self._neighbour_tests.untested
         return LotCounts(self._drawn, self._neighbour_tests.tested, unused, untested, self._drawn_isolated)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the counts as JSON.
+        """Returns the counts of the lot checks (lots drawn, tests made) as JSON, for a checkpoint.
 
         A lot that waits for its step is lost with its gradient, which is not saved.
         """
@@ -81,7 +83,7 @@ class LotChecks:
         return {"lots": [self._drawn, unused], **self._neighbour_tests.state_dict()}
 
     def resume_from(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
-        """Goes on from a loaded state, which has its counts.
+        """Continues the lot checks from a loaded state, which has their counts.
 
         From the first draw on the parameters are right as they are.
         """
@@ -95,7 +97,8 @@ class LotChecks:
             self.tripwire.trust()
 
     def before_draw(self, distributed: FindsOnAnyRank) -> str | None:
-        """Returns the name of a parameter that is not finite any more, on any rank, or None.
+        """Checks the parameters before a lot is drawn: returns the name of one that is not finite any more, on any
+        rank, or None.
 
         Parameters are public, so they may be looked at. If all are finite, the claim is voided should one have been
         changed other than by a step on released gradients.
@@ -112,7 +115,7 @@ class LotChecks:
     def note_lot(
         self, section: str, lot: int, load: BatchReader, indices: NDArray[np.int64], n: int, chunk: int
     ) -> None:
-        """Records that a lot was drawn and charged; training runs `chunk` records of it at once."""
+        """Tells the lot checks that a lot was drawn and charged; training runs `chunk` records of it at once."""
         self._unused += int(not self.tripwire.release_was_used)
         self._section, self._drawn, self.tripwire.release_was_used = section, self._drawn + 1, False
         self._drawn_isolated += int(self.is_isolated)
@@ -132,7 +135,9 @@ class LotChecks:
         self._neighbour_tests.forget_lot()
 
     def before_backward(self, *, lot_was_drawn: bool) -> None:
-        """Checks the model as it is now; `lot_was_drawn` says that the lot was drawn, and may be tested."""
+        """Makes the lot checks of the model before a backward pass; `lot_was_drawn` says that there is a lot which may
+        be tested.
+        """
         self._gradients.pass_model.release_full_parameters()
         self.tripwire.check_parameters()
         inventory = Inventory(self._model)
@@ -145,7 +150,9 @@ class LotChecks:
             self._record_counts()
 
     def after_query(self) -> None:
-        """Finishes the lot's passes: makes the rest of a test, and voids the claim if a pass wrote to the model."""
+        """Finishes the lot checks after a query's passes: makes the rest of a neighbour test, and voids the claim if a
+        pass wrote to the model.
+        """
         self.tripwire.accept_restored()  # a query may have moved the model and put it back
         self._neighbour_tests.after_pass()
         if self._gradients.written is not None:
@@ -154,7 +161,7 @@ class LotChecks:
         self._watch_parameters()
 
     def before_claim(self) -> None:
-        """Checks the parameters once more, and tests the end of the run."""
+        """Makes the lot checks that a claim waits for: looks at the parameters once more, and tests the last lot."""
         self._gradients.pass_model.refresh_inventory()
         self._watch_parameters()
         self.tripwire.check_parameters()
@@ -165,7 +172,9 @@ class LotChecks:
         self._record_counts()
 
     def before_log(self) -> None:
-        """Looks at the parameters before ε goes into a log, and tests the last lot if none was tested for long."""
+        """Makes the lot checks before ε goes into a log: looks at the parameters, and tests the last lot if none was
+        tested for long.
+        """
         self._gradients.pass_model.refresh_inventory()
         self._watch_parameters()
         self.tripwire.check_parameters(numbers=False)
@@ -173,7 +182,9 @@ class LotChecks:
         self._record_counts()
 
     def _name_kept_records(self) -> None:
-        """Names attributes of modules that hold values of records: they leave with the model, and no noise is on them."""
+        """Names, as one of the lot checks, attributes of modules that hold values of records: they leave with the
+        model, and no noise is on them.
+        """
         if self._read is None:
             return
         # Once for a lot: parameters that are divided among ranks are gathered for it, and later claims may be asked on one.
@@ -199,7 +210,7 @@ class LotChecks:
             self._ledger.disclose(claims.name_kept_records(f"{module}.{attribute}" if module else attribute))
 
     def begin_watching(self) -> None:
-        """Trusts the parameters as they are before the first draw.
+        """Begins the lot checks' watch over the parameters: trusts them as they are before the first draw.
 
         The model may have been moved to a device since `Private` was created, which can make new parameter objects.
         """

@@ -84,7 +84,9 @@ class OwnPass:
         self.batch: Any = None  # the one that was watched
 
     def watch(self, batch: Any, make: Callable[[], tuple[PerSample, Tensor]]) -> tuple[PerSample, Tensor]:
-        """Makes the training pass over `batch` and remembers what it showed; returns what `make` returns."""
+        """Makes the training pass over a lot's `batch` and remembers its losses and lengths for the neighbour test;
+        returns what `make` returns.
+        """
         began = GlobalState.capture()
         part, losses = make()
         ended = GlobalState.capture()
@@ -95,7 +97,7 @@ class OwnPass:
         return part, losses
 
     def _remember(self, batch: Any, began: GlobalState, ended: GlobalState, part: PerSample, squared: Tensor) -> None:
-        """Keeps what the tests compare with."""
+        """Keeps what the neighbour tests compare with of the pass that training makes over a lot."""
         b = len(part.losses)
         watched = torch.ones(b, dtype=torch.bool)
         weights = total = None
@@ -143,7 +145,8 @@ class OwnPassTest:
         chunk: int,
         stream: Rng,
     ) -> CouplingFinding | None:
-        """Asks whether a few records have the same losses and lengths among fewer and other records.
+        """Asks whether a few records of the lot have the losses and gradient lengths of the training pass among fewer
+        and other records.
 
         Args:
             training_pass: the training pass, over the first batch of the lot.
@@ -175,7 +178,8 @@ class OwnPassTest:
     def _measure_in_other_company(
         self, load: BatchReader, records: NDArray[np.int64], n: int, stream: Rng
     ) -> tuple[tuple[Tensor, Tensor], Any]:
-        """Returns losses and lengths of these records among strangers, and the batch. The records stand first in it.
+        """Returns losses and gradient lengths of records of the lot's pass among strangers, and that batch, in which
+        the records stand first.
 
         Some of the strangers are made extreme. A user's code may refuse those with an error, which is no coupling; then the
         question is asked with strangers as they are.
@@ -199,8 +203,8 @@ class OwnPassTest:
         return self._measure(batch), batch
 
     def _choose_parts(self, stream: Rng) -> list[str]:
-        """Returns how the strangers are altered this time: in no way a third of the times, else in some of the known
-        ways.
+        """Returns how strangers are altered before records of the lot's pass run among them: in no way a third of the
+        times, else in some of the known ways.
         """
         kind, which = (int(k) for k in stream.integers(2, 12))
         coins = stream.uniform(8)
@@ -211,7 +215,9 @@ class OwnPassTest:
         return some or chosen[:1]
 
     def _make_alteration(self, first: int, parts: list[str], *, collated: bool) -> Alter:
-        """Returns what alters all records from a place on, as far as the parts apply to them."""
+        """Returns the function that alters the strangers in a batch that is compared with the lot's pass: all records
+        from the place `first` on.
+        """
         safe = next(self._model.parameters()).device.type != "cpu"
 
         def alter(records: list[Any]) -> list[Any]:
@@ -229,7 +235,9 @@ class OwnPassTest:
         places: NDArray[np.int64],
         other_batch: Any,
     ) -> CouplingFinding | None:
-        """Finds out why records differ in other company; called seldom, so that it may cost a pass or two more."""
+        """Finds out why records differ in other company from the lot's training pass; called seldom, so that it may
+        cost a pass or two more.
+        """
         # Records that are read with random changes are other records the second time.
         again = load(first)
         one, two = batches.list_tensors(again), batches.list_tensors(training_pass.batch)
@@ -262,7 +270,9 @@ class OwnPassTest:
         return None if explained else CouplingFinding(Broken.EXCHANGED)
 
     def ask_with_rows_exchanged(self, training_pass: RememberedPass, stream: Rng) -> CouplingFinding | None:
-        """Asks whether the watched rows stay as they are if the others are replaced, at the size that training has."""
+        """Asks whether the watched rows of the lot's training pass stay as they are if the other rows are replaced, at
+        the batch size of training.
+        """
         assert training_pass.weights is not None, "remembered for this question"
         places = torch.nonzero(~training_pass.watched).flatten().tolist()
         kept = torch.nonzero(training_pass.watched).flatten()
@@ -288,7 +298,9 @@ class OwnPassTest:
         return None
 
     def _compare_exchanged(self, training_pass: RememberedPass, part: PerSample) -> CouplingFinding | None:
-        """Compares the watched rows of two passes over batches of the same shape."""
+        """Compares the watched rows of the lot's training pass with those of a pass over the same batch with other rows
+        exchanged.
+        """
         squared = part.norms().squared
         weights = training_pass.weights
         assert weights is not None, "remembered for this question"
@@ -320,7 +332,9 @@ class OwnPassTest:
         return batches.move_to(batch, next(self._model.parameters()).device)
 
     def _tolerance(self, training_pass: RememberedPass) -> float:
-        """Returns the relative difference that rounding may make between batches of other shapes."""
+        """Returns the relative difference that rounding may make between the lot's training pass and batches of other
+        shapes.
+        """
         low = is_autocast_on()
         half = (torch.bfloat16, torch.float16)
         low = low or training_pass.losses.dtype in half or any(p.dtype in half for p in self._model.parameters())
@@ -328,7 +342,8 @@ class OwnPassTest:
 
 
 def _largest_difference(training_pass: RememberedPass, seen: tuple[Tensor, Tensor], rows: Tensor, count: int) -> float:
-    """Returns the largest relative difference of losses and lengths, between rows of the training pass and first rows seen.
+    """Returns the largest relative difference of losses and lengths between rows of the lot's training pass and the
+    first rows of another pass.
 
     A parameter's length is compared relative to the length of the record's whole gradient: a layer whose gradient is nearly
     zero beside the others has nothing to say.
@@ -346,7 +361,9 @@ def _largest_difference(training_pass: RememberedPass, seen: tuple[Tensor, Tenso
 
 
 def _largest_relative_difference(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) -> float:
-    """Returns the largest difference over `size`, or over the larger of both; infinite where only one is finite."""
+    """Returns the largest difference of two passes' losses or lengths over `size`, or over the larger of both; infinite
+    where only one is finite.
+    """
     fine = one.isfinite()
     if not torch.equal(fine, other.isfinite()):
         return float("inf")
@@ -364,7 +381,7 @@ def _pad_weights(weights: Tensor, count: int) -> Tensor:
 
 
 def _tensors_equal(one: Tensor, other: Tensor) -> bool:
-    """Returns whether two tensors hold the same, bit by bit where it matters: nan is the same as nan."""
+    """Returns whether two tensors of passes over a lot hold the same values; nan is the same as nan."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     one, other = one.cpu(), other.cpu()
@@ -372,7 +389,7 @@ def _tensors_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _replace_rows(batch: Any, places: list[int], source: int) -> Any:
-    """Returns the batch with the rows at `places` replaced by the row `source`."""
+    """Returns the batch of a lot's pass with the rows at `places` replaced by the row `source`."""
 
     def change(leaf: Tensor) -> Tensor:
         result = leaf.clone()
@@ -383,7 +400,8 @@ def _replace_rows(batch: Any, places: list[int], source: int) -> Any:
 
 
 def _make_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
-    """Returns the batch with the numbers of some rows made extreme, or None where a coin or their type forbids it.
+    """Returns the batch of a lot's pass with the numbers of some rows made extreme, or None where a coin or their type
+    forbids it.
 
     A third of the times rows stay as they are, a third they become large, a third they become nan or infinite: a user's
     code that looks for nan may do nothing else then.
@@ -396,7 +414,7 @@ def _make_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
         return None
 
     def change(leaf: Tensor) -> Tensor:
-        """Returns the tensor with the numbers or pixels of the chosen rows made extreme."""
+        """Returns a tensor of the lot's batch with the numbers or pixels of the chosen rows made extreme."""
         if leaf.dtype == torch.uint8:
             result = leaf.clone()
             result[rows] = 0 if choice % 2 else 255

@@ -140,6 +140,9 @@ class NeighbourTest:
             with preserve_generators(), torch.enable_grad():
 
                 def begin(together: RecordsOfTest, steady: int | None = None) -> _RunningTest:
+                    """Begins a neighbour test of some records: makes the first pass, which the later passes are
+                    compared with.
+                    """
                     test = _RunningTest(
                         self, together, state, stream, n, on_full_batch=full_batch_size is not None, steady=steady
                     )
@@ -171,7 +174,9 @@ class NeighbourTest:
         extremes: int,
         full_batch_size: int | None,
     ) -> CouplingFinding | None:
-        """Asks the questions in turn, the cheap ones first, until one of them finds something."""
+        """Asks the questions of the neighbour test in turn, the cheap ones first, until one of them finds that records
+        are coupled.
+        """
         test = begin(RecordsOfTest(load, indices, stream.seed()))
         if test.finding is not None:
             return test.finding
@@ -201,7 +206,9 @@ class NeighbourTest:
     def _ask_without_chance(
         self, begin: Callable[..., _RunningTest], test: _RunningTest, stream: Rng, n: int, *, thorough: bool
     ) -> CouplingFinding | None:
-        """Asks with steady draws, or in evaluation mode where not everything drawn can be made steady."""
+        """Asks the questions of the neighbour test with steady random draws, or in evaluation mode where not everything
+        drawn can be made steady.
+        """
         levels = [LOW_DRAWS, HIGH_DRAWS] if stream.integers(1, 4)[0] else [HIGH_DRAWS, LOW_DRAWS]
         for level in levels[: 1 + int(thorough and bool(stream.integers(1, 2)[0]))]:
             steady = begin(test.together, steady=level)
@@ -250,7 +257,7 @@ class _RunningTest:
         self.has_unknown_draws = False  # something was drawn that could not be made steady
 
     def run_first_pass(self) -> None:
-        """Makes the first pass, which the others are compared with."""
+        """Makes the first pass of a neighbour test, which the passes over neighbouring batches are compared with."""
         self._loaded = self._load()
         b = batches.batch_size(self._loaded.batch)
         if b != len(self.together.indices):
@@ -274,7 +281,8 @@ class _RunningTest:
         self.draws_at_random = self._first.drawn or self._loaded.drew
 
     def ask_with_records_exchanged(self, extremes: int, *, only_other_shapes: bool = False) -> None:
-        """Replaces one record, or some where the batch is whole, by another of the dataset, and in turn by altered ones.
+        """Asks in a neighbour test whether other records' losses move when one record, or some where the batch is
+        whole, is replaced by another of the dataset and in turn by altered ones.
 
         Args:
             extremes: how many altered records are tried.
@@ -295,7 +303,9 @@ class _RunningTest:
                 self._exchange_for_altered(ALTERATIONS[k])
 
     def ask_again(self) -> None:
-        """Loads and runs the same batch once more, in the state that the passes before left behind."""
+        """Asks in a neighbour test whether the same batch gives the same losses once more, in the state that the test's
+        earlier passes left behind.
+        """
         if self.finding is not None:
             return
         everyone = torch.ones_like(self._watched)
@@ -305,7 +315,9 @@ class _RunningTest:
             self.finding = CouplingFinding(Broken.COUNTED if self._is_counted() else Broken.AGAIN)
 
     def ask_alone(self) -> None:
-        """Runs one record by itself, and compares the length of its gradient with what it adds to a sum."""
+        """Asks in a neighbour test whether a record run by itself has a gradient as long as what the record adds to the
+        sum of its batch.
+        """
         if self.finding is not None or self._part is None or self._weights is None:
             return
         places = np.flatnonzero(self._watched.numpy() & (self._first.lengths.isfinite().numpy()))
@@ -341,7 +353,9 @@ class _RunningTest:
             self._judge(Broken.ALONE, far, explained)
 
     def _is_counted(self) -> bool:
-        """Returns whether what changed from pass to pass is the same whatever the records are, as a counter is."""
+        """Returns whether what changed from pass to pass of a neighbour test is the same whatever the records are, as a
+        counter is.
+        """
         everyone = torch.ones_like(self._watched)
         batch = self._loaded.batch
         try:
@@ -360,7 +374,9 @@ class _RunningTest:
             return False
 
     def _exchange_for_altered(self, parts: tuple[str, ...]) -> None:
-        """Alters the exchanged records in these ways at once or, where that is refused, in one of them after the other."""
+        """Asks the neighbour test with the exchanged records altered in several ways at once or, where the model
+        refuses that, in one way after the other.
+        """
         if self.draws_at_random and self._steady is None:
             parts = tuple(part for part in parts if part not in LENGTHS)  # these are asked with steady draws
         wanted = [part for part in parts if part not in self._test._refused]
@@ -376,13 +392,15 @@ class _RunningTest:
                 self._test._refused.add(part)
 
     def _try_altered(self, parts: list[str]) -> bool | None:
-        """Compares with a batch of altered records.
+        """Compares the neighbour test's first pass with one over a batch whose exchanged records are altered.
 
         Returns None if nothing applied, and False if the user's code raised.
         """
 
         def alter(records: list[Any]) -> list[Any]:
-            """Alters the exchanged records in those ways that apply; raises if none does."""
+            """Alters the exchanged records of a neighbour test in those of the given ways that apply; raises if none
+            does.
+            """
             collated = bool(self.together.load.list_user_code())
             alterations = Alterations(records, safe=self._device.type != "cpu", collated=collated)
             used = [part for part in parts if part in alterations.applicable]
@@ -405,8 +423,8 @@ class _RunningTest:
         return True
 
     def _load_exchanged(self) -> LoadedTestBatch:
-        """Loads the batch with one record exchanged; with randomness, by one that leaves its shapes as they are, if it
-        can.
+        """Loads the neighbouring batch of a neighbour test, with one record exchanged; where passes draw at random, by
+        a record that leaves the batch's shapes as they are, if there is one.
         """
         for left in range(_TRIES if self.draws_at_random and self._steady is None else 1, 0, -1):
             gone = self.together.indices[self._places]
@@ -418,7 +436,9 @@ class _RunningTest:
         return made
 
     def _compare_others(self, loaded: LoadedTestBatch, *, altered: bool = False) -> None:
-        """Runs a batch with exchanged records, and compares the losses and gradients of all others."""
+        """Runs the neighbouring batch of a neighbour test, and compares the losses and gradients of all records that
+        were not exchanged.
+        """
         rows = batches.batch_size(loaded.batch)
         if altered and rows == len(self._watched) - len(self._places):
             raise _LeftOut
@@ -450,14 +470,17 @@ class _RunningTest:
                 self.draws_at_random = True
 
     def _judge(self, broken: Broken, far: float, explained: bool | None, *, same: bool = False) -> None:
-        """Turns a difference into a finding, unless float64 explains it or, in half precision, nobody can tell."""
+        """Turns a difference that the neighbour test measured into a finding, unless float64 explains it as rounding
+        or, in half precision, nobody can tell.
+        """
         if explained is None and not same and self._in_half_precision():
             explained = far <= _LOW
         if not explained:
             self.finding = CouplingFinding(broken)
 
     def _met_the_same_numbers(self, loaded: LoadedTestBatch, seen: PassResult) -> bool:
-        """Returns whether the records of two batches that differ were given the same random numbers, beyond all doubt.
+        """Returns whether the records of two neighbouring batches were given the same random numbers in the neighbour
+        test, beyond all doubt.
 
         Two batches may draw equally much by chance although a record that was exchanged drew more than the one before
         it. What numpy and Python draw is then unlikely to be equally much with other seeds too. What torch draws one
@@ -476,7 +499,9 @@ class _RunningTest:
         return measure_disagreement(self._first, replace(seen, total=self._first.total), in_front) > _SAME
 
     def _draws_equally_much(self, loaded: LoadedTestBatch) -> bool:
-        """Returns whether two batches draw equally much at random under a seed that they have not met."""
+        """Returns whether two neighbouring batches of a neighbour test draw equally many random numbers, under a seed
+        that neither has met.
+        """
         seed = self._stream.seed()
         ended = []
         for each in (self._loaded, loaded):
@@ -496,7 +521,7 @@ class _RunningTest:
         in_state: bool = True,
         seed: int | None = None,
     ) -> LoadedTestBatch:
-        """Loads a batch, by default from the state in which the test found the user's objects."""
+        """Loads a batch for the neighbour test, by default from the state in which the test found the user's objects."""
         if in_state:
             self._state.put_back()
         else:
@@ -522,7 +547,7 @@ class _RunningTest:
 
     @contextmanager
     def _seeded_draws(self) -> Iterator[None]:
-        """Lets a pass draw the random numbers of this test."""
+        """Lets a pass of the neighbour test draw the random numbers that all passes of the test share."""
         seed_all(self._seed)
         if self._steady is None:
             yield
@@ -534,7 +559,9 @@ class _RunningTest:
         )
 
     def _run_pass(self, batch: Any, *, keep: bool = False) -> PassResult:
-        """Runs a batch in the state that loading it left, and returns what is compared of it."""
+        """Runs a batch of the neighbour test in the state that loading it left, and returns the losses and gradients
+        that are compared.
+        """
         ready = self._move_to_device(batch)
         with self._seeded_draws():  # a model that saves memory runs its layers again for the sum
             part = self._test._gradients(ready)
@@ -555,7 +582,9 @@ class _RunningTest:
         return weights.to(self._device)
 
     def _in_half_precision(self) -> bool:
-        """Returns whether some of the model computes in half precision."""
+        """Returns whether some of the model under the neighbour test computes in half precision, where differences may
+        be rounding.
+        """
         half = (torch.bfloat16, torch.float16)
         return (
             is_autocast_on()
@@ -574,7 +603,7 @@ def _toss_for_one_alteration(stream: Rng) -> int:
 
 
 def _choose_records(drawn: NDArray[np.int64], n: int, stream: Rng, full_batch_size: int | None) -> NDArray[np.int64]:
-    """Returns some of the drawn records, each once.
+    """Returns the records of a drawn lot that a neighbour test is made on, each once.
 
     Where there are too few to be coupled, others of the dataset are added.
     """

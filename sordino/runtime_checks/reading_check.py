@@ -71,7 +71,9 @@ class ReadingOutcome(Enum):
 
 
 def check_reading_of_records(load: Loader, records: Iterable[int], seed: int) -> ReadingOutcome:
-    """Reads the records normally and from a view with all other rows exchanged, and says whether they differ."""
+    """Makes the reading check: reads records from the dataset and from a view with all other rows exchanged, and says
+    whether the readings differ.
+    """
     if load.is_by_indexing:
         return ReadingOutcome.CLEAN  # rows of tensors, read by nobody's code
     with preserve_generators():
@@ -79,7 +81,9 @@ def check_reading_of_records(load: Loader, records: Iterable[int], seed: int) ->
 
 
 def check_for_repeats(load: Loader, seed: int) -> ReadingOutcome:
-    """Looks for rows that are read as several records: by a wrapper that repeats, by indices, plain and augmented."""
+    """Makes the reading check for repeats: looks for rows that the dataset reads as several records, by a wrapper that
+    repeats or by indices, plain and augmented.
+    """
     if load.is_by_indexing or load.repeats_are_charged:
         return ReadingOutcome.CLEAN
     with preserve_generators():
@@ -97,7 +101,9 @@ class _ReadingTest:
         self._kept_rows_of: dict[int, frozenset[int]] = {}
 
     def find_outcome(self) -> ReadingOutcome:
-        """Reads, traces and compares."""
+        """Makes the reading check of some records: reads them, exchanges all other rows of the dataset, reads again and
+        compares.
+        """
         plain = self._read_plainly()
         if plain is None:
             return ReadingOutcome.NOT_SEEN
@@ -119,7 +125,9 @@ class _ReadingTest:
         return ReadingOutcome.CLEAN if seen else ReadingOutcome.NOT_SEEN
 
     def finds_repeats(self) -> bool:
-        """Returns whether pairs of records are made of one row of something, by one of the usual rules for it."""
+        """Returns whether the reading check finds that pairs of records are read from one row of a container, by one of
+        the usual rules for repeats.
+        """
         walk, n = self._new_walk(exchanging=False), self._n
         self._copy_dataset_and_collate(walk, Exchange.keeping_all(n))
         sized = {**walk.sized, **walk.lengths}
@@ -137,7 +145,8 @@ class _ReadingTest:
         )
 
     def _pairs_share_a_row(self, key: int, length: int, row_of: NDArray[np.int64], *, equal: bool) -> bool:
-        """Returns whether records with the same number in `row_of` are made of that row of one container, in every pair.
+        """Returns whether, in every pair that the reading check tries, records with the same number in `row_of` are
+        read from that row of one container.
 
         `equal`: the two records must also read the same with the same random numbers.
         """
@@ -155,7 +164,9 @@ class _ReadingTest:
         return bool(tried)
 
     def _is_made_of(self, records: list[int], key: int, length: int, row: int) -> bool:
-        """Returns whether records stay as they are when all rows but this one are exchanged, and change when it is."""
+        """Returns whether records are read from one row alone: they read the same when all other rows are exchanged,
+        and differently when that row is.
+        """
         choose = np.random.default_rng(self._seed)
         kept, gone = Exchange.all_but(length, [row], choose), Exchange.only_row(length, row, choose)
         plain = self._copy_dataset_and_collate(self._new_walk(exchanging=False), Exchange.keeping_all(self._n))
@@ -173,7 +184,9 @@ class _ReadingTest:
         return True
 
     def _read_plainly(self) -> dict[int, Any] | None:
-        """Returns the records that read the same twice; notes which rows of nested datasets they are made of."""
+        """Returns those records of the reading check that read the same twice, and notes which rows of nested datasets
+        they are read from.
+        """
         one, two = self._new_walk(exchanging=False), self._new_walk(exchanging=False)
         everything = Exchange.all_but(self._n, self._records, one.choose)
         first, second = self._copy_dataset_and_collate(one, everything), self._copy_dataset_and_collate(two, everything)
@@ -206,7 +219,9 @@ class _ReadingTest:
         return plain or None
 
     def _is_coupled(self, record: int, plain: Any, walk: DatasetWalk) -> bool:
-        """Returns whether the difference is made by a container that holds records, exchanged on its own."""
+        """Returns whether a difference that the reading check found is made by a container that holds records,
+        exchanged on its own.
+        """
         candidates = {int(places[record]) for places in self._pointers if record < len(places)}
         looked_up = {k for each in walk.containers.values() for k in whole_numbers_at(each, record)}
         every = {**walk.containers, **walk.readers}
@@ -235,7 +250,9 @@ class _ReadingTest:
         return all(self._has_own_row(record, key, choose) for record in sample[:_OTHER_RECORDS])
 
     def _has_own_row(self, record: int, key: int, choose: np.random.Generator) -> bool:
-        """Returns whether a record changes more with a row of its own than with single other rows."""
+        """Returns whether the reading of a record changes more with a row of its own than with single other rows of a
+        container.
+        """
         own_rows = [record, *(int(places[record]) for places in self._pointers if record < len(places))]
         own_rows = [row for row in own_rows if row < self._n]
         others = [int(r) for r in choose.permutation(self._n) if r not in own_rows][:_OTHER_ROWS]
@@ -243,7 +260,7 @@ class _ReadingTest:
         plain = self._read(*self._copy_dataset_and_collate(self._new_walk(exchanging=False), all_others), record)
 
         def distance_without_row(row: int) -> float:
-            """Returns how far the record moves if this row alone is exchanged."""
+            """Returns how far the reading of the record moves if one row alone is exchanged."""
             walk = self._new_walk(only=key, instead={key: Exchange.only_row(self._n, row, choose)})
             try:
                 return reading_distance(plain, self._read(*self._copy_dataset_and_collate(walk, all_others), record))
@@ -255,7 +272,9 @@ class _ReadingTest:
         )
 
     def _differs(self, record: int, plain: Any, key: int, exchange: Exchange) -> bool:
-        """Returns whether the record reads differently where one container alone is exchanged."""
+        """Returns whether a record of the reading check reads differently where one container of the dataset alone is
+        exchanged.
+        """
         walk = self._new_walk(only=key, instead={key: exchange})
         try:
             reading = self._read(
@@ -266,7 +285,9 @@ class _ReadingTest:
         return not is_same_record(plain, reading)
 
     def _is_shared(self, key: int, walk: DatasetWalk) -> bool:
-        """Returns whether another container has the same rows: a copy of the records, kept beside them."""
+        """Returns whether another container that the reading check met has the same rows: a copy of the records, kept
+        beside them.
+        """
         mine = walk.containers.get(key)
         rows = np.random.default_rng(self._seed).integers(self._n, size=4).tolist()
         for other, container in walk.containers.items():
@@ -285,7 +306,9 @@ class _ReadingTest:
         return walk.copy_dataset(self._dataset, exchange), walk.copy_function(self._collate, exchange)
 
     def _read(self, dataset: Any, collate: Any, record: int, seed: int | None = None) -> Any:
-        """Returns one record and the batch that collate makes of it alone, read with random numbers of its own."""
+        """Returns one reading for the reading check: a record and the batch that collate makes of it alone, with random
+        numbers of its own.
+        """
         seed = self._seed if seed is None else seed
         seed_all(seed + 1 + record)
         many = getattr(dataset, "__getitems__", None)
@@ -307,7 +330,9 @@ def _have_common_part(one: Any, other: Any, row: int) -> bool:
 
 
 def _parts_of_row(container: Any, row: int) -> list[NDArray[np.float32]]:
-    """Returns the arrays of several numbers that one row consists of: its columns, or its entries."""
+    """Returns the arrays of several numbers that one row consists of (its columns or its entries), by which the reading
+    check recognises rows.
+    """
     if hasattr(container, "with_format"):
         container = container.with_format(None)  # without the transform
     entry = container.iloc[row].tolist() if hasattr(container, "iloc") else container[row]
@@ -322,7 +347,9 @@ def _parts_of_row(container: Any, row: int) -> list[NDArray[np.float32]]:
 
 
 def _copy_record(record: Any) -> Any:
-    """Returns a copy that collate cannot change: many collators take entries out of the dicts they are given."""
+    """Returns a copy of a reading of a record that collate cannot change: many collators take entries out of the dicts
+    they are given.
+    """
     if isinstance(record, dict):
         return {name: _copy_record(value) for name, value in record.items()}
     if type(record) in (list, tuple):
@@ -342,7 +369,9 @@ class _PendingLot:
 
 
 def _choose_held_records(dataset: Any, stream: Rng, count: int) -> NDArray[np.int64]:
-    """Returns some records at random, of those that this process holds, for a rank that computes none of the lot."""
+    """Returns random records for the reading check of a rank that computes none of the lot, among those that its
+    process holds.
+    """
     if isinstance(dataset, Sites):
         return dataset.to_record_numbers(stream.integers(count, len(dataset.local_records)))
     return stream.integers(count, len(dataset))
@@ -367,7 +396,7 @@ class ReadingCheck:
         self._lot = _PendingLot(number, *load.to_single_records(indices))
 
     def before_backward(self, *, step_was_taken: bool) -> None:
-        """Tests the pending lot if it is the first of this run or its secret coin says so."""
+        """Makes the reading check of the pending lot if it is the first of the run or a secret coin says so."""
         lot = self._lot
         if lot is None or lot.load.is_by_indexing:
             return
@@ -379,7 +408,9 @@ class ReadingCheck:
             )
 
     def before_claim(self, *, over: bool) -> None:
-        """Tests the last lot if it was not: always when the loop is over, and before the first few claims within it."""
+        """Makes the reading check of the last lot before a claim if it was not made: always when the loop is over, and
+        before the first few claims within it.
+        """
         if self._lot is None or self._lot.load.is_by_indexing:
             return
         if over or self._before_claims < _CLAIMS:
@@ -387,7 +418,9 @@ class ReadingCheck:
             self._test_pending_lot(None, LATER_RECORDS, step_was_taken=True)
 
     def _test_pending_lot(self, ranks: Ranks | None, count: int, *, step_was_taken: bool) -> None:
-        """Tests `count` records of the lot; a failure is refused before the first step, and voids the claim after it."""
+        """Makes the reading check on `count` records of the lot; a failure is refused before the first step, and voids
+        the claim after it.
+        """
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
         # Which records are tested is a secret of the run.
@@ -398,7 +431,9 @@ class ReadingCheck:
             return
 
         def find_breach() -> CouplingFinding | None:
-            """Tests some records of the lot, and at the first lot looks for repeated rows too."""
+            """Makes the reading check on some records of the lot, and at the first lot looks for rows that are read as
+            several records too.
+            """
             if len(lot.indices):
                 drawn = lot.indices[stream.permutation(len(lot.indices))]
             else:

@@ -48,7 +48,8 @@ class RecordsOfTest:
         alter: Alter | None = None,
         unread: bool = False,
     ) -> LoadedTestBatch:
-        """Loads the batch of these places (all of them if None), with some records exchanged or altered.
+        """Loads a test batch of the drawn records at these places (all of them if None), with some of them exchanged or
+        altered.
 
         Args:
             places: which of the records, by their places among them.
@@ -66,7 +67,9 @@ class RecordsOfTest:
         after_reading: Draws | None = None
 
         def seed_before_reading(k: int) -> None:
-            """Seeds the generators before record k is read, and before collate, which is called with −1."""
+            """Seeds the generators before record k of a test batch is read, and before collate, which is called with
+            −1.
+            """
             nonlocal one_by_one, collated, after_reading
             if k >= 0:
                 one_by_one = True

@@ -104,7 +104,9 @@ class NeighbourTestRunner:
         return {"tested": [self.tested, self.before_claims], "drawn": drawn}
 
     def resume_from(self, state: Mapping[str, Any], stream: Rng, *, replayed: bool) -> None:
-        """Goes on from a saved state, in which some tests were made, and some of them for claims."""
+        """Continues the runner of neighbour tests from a saved state, which counts the tests made, and those made for
+        claims.
+        """
         self.tested, self.before_claims = state.get("tested", (0, 0))
         drawn = state.get("drawn")
         self._random_draws = None if drawn is None else RandomDraws[drawn]
@@ -113,7 +115,9 @@ class NeighbourTestRunner:
     def note_lot(
         self, number: int, load: BatchReader, indices: NDArray[np.int64], n: int, chunk: int, *, last: bool = False
     ) -> None:
-        """Notes that a lot was drawn, of a dataset of n records; it is processed `chunk` records at a time."""
+        """Tells the runner of neighbour tests which lot was drawn, of a dataset of n records; it is processed `chunk`
+        records at a time.
+        """
         self._newest = number
         self._lot = _PendingTestLot(number, load, indices, n, chunk, last)
 
@@ -122,7 +126,8 @@ class NeighbourTestRunner:
         self._lot = None
 
     def before_backward(self, inventory: Inventory, *, step_was_taken: bool) -> None:
-        """Tests the lot if its moment has come, or prepares to do so after its own pass.
+        """Runs the neighbour test on the lot before its backward pass if the schedule says so, or prepares to run it
+        after the lot's own pass.
 
         Args:
             inventory: the model as it is now.
@@ -166,7 +171,9 @@ class NeighbourTestRunner:
         self.tested, self._last_tested = self.tested + 1, lot.number
 
     def after_pass(self) -> None:
-        """Makes the rest of a test, after the lot's own pass and before anything of the lot is written to `.grad`."""
+        """Runs the rest of a neighbour test, after the lot's own pass and before anything of the lot is written to
+        `.grad`.
+        """
         armed, self._waiting_test, self._gradients.watcher = self._waiting_test, None, None
         if armed is not None and armed.state is not None:
             # What the user's objects keep is for the passes of training; a test leaves it as it was.
@@ -178,7 +185,9 @@ class NeighbourTestRunner:
             self._conclude(finding, step_was_taken=armed.step_was_taken)
 
     def before_claim(self, *, over: bool) -> None:
-        """Tests the last lot if it was not tested yet, so that no end goes untested; `over`: no lot follows."""
+        """Runs the neighbour test on the last lot before a claim if it was not tested yet, so that no end goes
+        untested; `over`: no lot follows.
+        """
         if self._lot is not None and self._schedule.is_due_before_claim(self._lot.number, self._last_tested, over=over):
             self.before_claims += 1
             # A loop may print a claim at every evaluation, so only the end is asked everything. One rank alone may claim.
@@ -196,7 +205,8 @@ class NeighbourTestRunner:
         return self._newest - self._last_tested
 
     def _ask_after_pass(self, armed: _WaitingTest, before_pass: UserState) -> CouplingFinding | None:
-        """Asks the questions that share the lot's own pass, and what they could not answer in passes of their own.
+        """Runs the questions of the neighbour test that share the lot's own pass, and in passes of their own what those
+        could not answer.
 
         Half of the times they begin in the state that the user's objects had before the lot's own pass, so that a statistic
         that was kept from it is computed anew; else in the one that it left, so that what is kept of one batch for the next
@@ -237,7 +247,7 @@ class NeighbourTestRunner:
         return finding
 
     def _learn_random_draws(self, training_pass: RememberedPass, *, changed: bool) -> RandomDraws:
-        """Returns what the model's passes draw at random, as far as is known.
+        """Returns what the model's passes draw at random, as far as the runner of neighbour tests knows.
 
         Args:
             training_pass: the lot's own pass.
@@ -252,7 +262,8 @@ class NeighbourTestRunner:
         return self._find_random_draws(training_pass.batch)
 
     def _find_random_draws(self, batch: Any) -> RandomDraws:
-        """Returns what a pass over a few rows of a batch draws: masks or something else.
+        """Returns what a pass over a few rows of a batch draws, masks or something else, so that the test runner knows
+        which neighbour test applies.
 
         If it draws nothing, something else than the loss does: an engine that estimates lengths by random directions.
         """
@@ -273,7 +284,7 @@ class NeighbourTestRunner:
     def _ask_in_passes_of_its_own(
         self, ranks: Ranks | None, *, step_was_taken: bool, thorough: bool, full_batch_probability: float
     ) -> None:
-        """Makes a test that shares no pass with training.
+        """Runs a neighbour test that shares no pass with training.
 
         Args:
             ranks: the processes that must agree on the outcome; None if this one decides alone.
@@ -287,6 +298,9 @@ class NeighbourTestRunner:
         stream = self._schedule.stream_for(lot.number, self.tested)
 
         def find_coupling() -> CouplingFinding | None:
+            """Runs the neighbour test on a few records of the lot and, at the first test or with some probability, on a
+            full batch.
+            """
             finding = self._ask_on_few_records(lot, stream, thorough=thorough)
             if finding is None and (self.tested == 0 or float(stream.uniform(1)[0]) < full_batch_probability):
                 ask_whole = partial(self._test, lot.load, lot.indices, lot.n, stream)
@@ -302,7 +316,9 @@ class NeighbourTestRunner:
         self._conclude(finding, step_was_taken=step_was_taken)
 
     def _conclude(self, finding: CouplingFinding | None, *, step_was_taken: bool) -> None:
-        """Refuses, or voids the claim, if something was found."""
+        """Draws the consequence of a failed neighbour test: refuses before the first step, and voids the claim after
+        it.
+        """
         if finding is None:
             return
         if not step_was_taken:
