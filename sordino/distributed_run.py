@@ -86,7 +86,8 @@ class DistributedRun:
                 self.sharded.check_ranks(ranks)
 
     def choose_backend(self, given: Backend | None) -> Backend:
-        """Returns the given backend, or the engine; with several ranks the engine chooses formulas by shapes alone.
+        """Returns the backend of a distributed run: the given one, or the engine, which chooses formulas by shapes
+        alone when there are several ranks.
 
         A stopwatch could choose another formula on another rank, and formulas round differently.
         """
@@ -100,7 +101,9 @@ class DistributedRun:
         return Captured(PerformanceOptions(measure=False)) if given is None else given
 
     def create_root_stream(self, seed: int | None, ledger: Ledger) -> Rng:
-        """Returns the key of the run, the same on all ranks; the claim names a seed as not covered."""
+        """Returns the root stream of a distributed run, with the same key on all ranks; the claim names a seed as not
+        covered.
+        """
         if seed is not None:
             ledger.disclose(claims.SEED)
             return Rng.from_seed(validate.count("seed", seed, least=0))
@@ -111,7 +114,9 @@ class DistributedRun:
         return Rng.from_entropy() if self.ranks is None else self.ranks.new_rng()
 
     def refuse_device_of_another_kind(self) -> None:
-        """Raises a `Refusal` if the ranks cannot send each other tensors of the kind of device that the model is on."""
+        """Raises a `Refusal` if the ranks of a distributed run cannot send each other tensors of the model's kind of
+        device.
+        """
         ranks, p = self.ranks, next(self._model.parameters(), None)
         if ranks is None or ranks.size == 1 or p is None or p.device.type == ranks.device.type:
             return
@@ -124,7 +129,8 @@ class DistributedRun:
     def agree_on_request(
         self, make_request: Callable[[], DrawRequest], run: RunFacts, settings: Mapping[str, Any]
     ) -> DrawRequest:
-        """Returns what a call of `draws` asks for, once all ranks are found to ask the same of the same records.
+        """Returns what a call of `draws` in a distributed run asks for, once all ranks are found to ask the same of the
+        same records.
 
         Args:
             make_request: checks the arguments of the call and makes the request; what it raises here stops the
@@ -143,7 +149,7 @@ class DistributedRun:
         sites: dict[int, bytes] = {}
 
         def collect() -> tuple[DrawRequest, ClaimFacts]:
-            """Makes the request on this rank and collects every fact that the claim depends on."""
+            """Makes the request on this rank of a distributed run and collects every fact that the claim depends on."""
             nonlocal seconds
             request, facts = make_request(), ClaimFacts(b"", ranks.rank)
             self._add_run_facts(facts, run, settings)
@@ -157,7 +163,7 @@ class DistributedRun:
         return self._divide_among_ranks(request, sites)
 
     def _add_run_facts(self, facts: ClaimFacts, run: RunFacts, settings: Mapping[str, Any]) -> None:
-        """Adds the facts about this process and about the run before the draws that are asked for."""
+        """Adds facts about this process and the distributed run before its next draws, for the ranks to compare."""
         for name, value in _rounding_environment().items():
             facts.add(name, value)
         # Keys are compared by digest, so that they never leave a rank.
@@ -172,7 +178,8 @@ class DistributedRun:
         facts.add("ledger", _guaranteed_history(run.ledger))
 
     def _add_data_facts(self, facts: ClaimFacts, request: DrawRequest, sites: dict[int, bytes]) -> float:
-        """Adds digests of the records and returns the seconds that one took to be read; 0 where rows are compared.
+        """Adds digests of the records for the ranks of a distributed run to compare, and returns the seconds that
+        reading one took; 0 where rows are compared.
 
         Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the
         same.
@@ -191,7 +198,9 @@ class DistributedRun:
         return data_digest.add_records(facts, self._digest_key, load, len(request.dataset))
 
     def _compare_more_records(self, request: DrawRequest, seconds: float) -> None:
-        """Compares as many records of a dataset with code of its own as the first rank can read in the given time."""
+        """Compares between the ranks of a distributed run as many records, of a dataset with code of its own, as the
+        first rank can read in the given time.
+        """
         assert self.ranks is not None, "one process has nobody to compare with"
         load = request.load.load if isinstance(request.load, UnitLoader) else request.load
         # The first rank decides for all, because another rank may read faster.
@@ -204,7 +213,7 @@ class DistributedRun:
             return
 
         def collect() -> tuple[None, ClaimFacts]:
-            """Collects digests of records that all ranks choose alike."""
+            """Collects digests of records that all ranks of a distributed run choose alike."""
             facts = ClaimFacts(b"")
             chosen = data_digest.choose_records(self._digest_key, len(request.dataset), count)
             facts.add("records of the dataset", b"".join(data_digest.digest_reads(self._digest_key, load, chosen)))
@@ -213,7 +222,9 @@ class DistributedRun:
         collect_and_agree(self.ranks, collect)
 
     def _divide_among_ranks(self, request: DrawRequest, sites: Mapping[int, bytes]) -> DrawRequest:
-        """Returns the request with its lots cut among the ranks: in turn, or by where the records are."""
+        """Returns the request of a distributed run with its lots cut among the ranks: in turn, or by where the records
+        are.
+        """
         ranks, data = self.ranks or Ranks(), request.dataset
         if not isinstance(data, Sites):
             return replace(request, cutting=CuttingInTurn(ranks.rank, ranks.size))
@@ -233,7 +244,9 @@ class DistributedRun:
     def choose_physical_batch(
         self, gradients: LotGradients, probe_batch: Any, expected: float, *, by_shapes: bool = False
     ) -> int:
-        """Returns how many records are processed at once. With ranks it is the same for any number of them."""
+        """Returns how many records are processed at once in a distributed run. With ranks it is the same for any number
+        of them.
+        """
         chosen = choose_batch_size(gradients, probe_batch, expected, by_shapes=by_shapes or self.ranks is not None)
         return (
             chosen if self.ranks is None else int(self.ranks.broadcast_from_first(chosen))
@@ -242,7 +255,7 @@ class DistributedRun:
     def share_lot(
         self, run: RunFacts, lot: Lot, records: NDArray[np.int64] | None, gradients: LotGradients
     ) -> RankedLot:
-        """Returns the lot as this rank takes part in it; there are ranks."""
+        """Returns the lot as this rank takes part in it, in a distributed run with several ranks."""
         assert self.ranks is not None, "one process has nobody to share a lot with"
         if not isinstance(lot.loads, LotBatches) or records is None:
             raise Refusal("a batch that no sampler drew cannot be divided among ranks; use draws(), or one process")
@@ -266,13 +279,13 @@ class DistributedRun:
         )
 
     def compare_at_end(self, run: RunFacts) -> None:
-        """Compares all ranks after the last lot of a call of `draws`; there are ranks."""
+        """Compares all ranks of a distributed run after the last lot of a call of `draws`."""
         assert self.ranks is not None, "one process has nobody to compare with"
         facts = (*self._facts_to_compare(run), _guaranteed_history(run.ledger))
         meet_at_the_end(self.ranks, facts, lambda: run.ledger.voided, run.ledger.void)
 
     def _facts_to_compare(self, run: RunFacts) -> Sequence[Any]:
-        """Returns what must be the same on all ranks; of the noise keys it holds digests."""
+        """Returns what must be the same on all ranks of a distributed run; of the noise keys it holds digests."""
         keys = [digest_of(stream.state_dict()) for stream in run.streams]
         query = ClaimFacts(b"")
         query.add("query", run.query)
@@ -286,14 +299,16 @@ class DistributedRun:
         )
 
     def _replicated_tensors(self) -> list[Tensor]:
-        """Returns the parameters and buffers that every rank holds in full; in the passes over a lot that is the whole
-        model.
+        """Returns the parameters and buffers that every rank of a distributed run holds in full; in the passes over a
+        lot that is the whole model.
         """
         held = (*self._model.parameters(), *self._model.buffers())
         return [t for t in held if not is_shard(t) and not is_absent(t)]
 
     def find_on_any_rank(self, local_finding: str | None) -> str | None:
-        """Returns what any rank found in its part of a sharded model; of another model all ranks find the same."""
+        """Returns what any rank of a distributed run found in its part of a sharded model; of another model all ranks
+        find the same.
+        """
         if self.sharded is None or self.ranks is None:
             return local_finding
         self._comparisons += 1
@@ -303,14 +318,14 @@ class DistributedRun:
 
 
 def _void_if_written(gradients: LotGradients, ledger: Ledger) -> str | None:
-    """Returns why there is no guarantee any more, or None as far as this rank knows."""
+    """Returns why a distributed run has no guarantee any more, or None as far as this rank knows."""
     if ledger.voided is None and gradients.written is not None:
         ledger.void(str(CouplingFinding(Broken.WRITTEN, gradients.written)))
     return ledger.voided
 
 
 def _add_request_facts(facts: ClaimFacts, request: DrawRequest) -> None:
-    """Adds the facts about the draws that are asked for, except for the records themselves."""
+    """Adds the facts about the requested draws of a distributed run, except for the records, for the ranks to compare."""
     facts.add("sampler", request.sampler)
     facts.add("steps", request.steps)
     facts.add("number of records", request.n)
@@ -324,7 +339,7 @@ def _add_request_facts(facts: ClaimFacts, request: DrawRequest) -> None:
 
 
 def _guaranteed_history(ledger: Ledger) -> dict[str, Any]:
-    """Returns what was done to the data so far, as far as it has a guarantee.
+    """Returns what a distributed run did to the data so far, as far as it has a guarantee, for the ranks to compare.
 
     What voids a claim on one rank is told to the others at the next sum, and what is disclosed is said by each for
     itself.
@@ -343,7 +358,8 @@ def _guaranteed_history(ledger: Ledger) -> dict[str, Any]:
 
 
 def _rounding_environment() -> dict[str, Any]:
-    """Returns what rounding depends on in this process: versions, kernels, threads and switches of torch.
+    """Returns what rounding on this rank of a distributed run depends on: versions, kernels, threads and switches of
+    torch.
 
     The model of the processor is left out: machines of several kinds may train together if their instructions are the
     same.

@@ -259,7 +259,7 @@ class Private:
         collate: Callable[[list[Any]], Any] | None = None,
         unit: AnyUnit | None = None,
     ) -> Draws:
-        """Draws `steps` lots of a map-style dataset.
+        """Draws `steps` lots of a map-style dataset for private training.
 
         Args:
             dataset: has a length and records by number; or a DataLoader, which brings its dataset, batch size, collate
@@ -300,7 +300,7 @@ class Private:
         model_checks.refuse_bad_structure(self._model)
 
         def make_request() -> DrawRequest:
-            """Checks the arguments of the call on this rank."""
+            """Checks on this rank the arguments of a call of `Private.draws`."""
             refuse_unusable_devices(self._model)
             self._distributed.refuse_device_of_another_kind()
             return DrawRequest.create_checked(
@@ -341,7 +341,8 @@ class Private:
         return Draws(request.steps, self._generate_lots(request, chunk))
 
     def _calibrate_to_target(self, arguments: DrawArguments, *, counts_from_start: bool) -> int:
-        """Returns how many lots are left to draw. If the run has a target ε and no noise yet, it finds the noise first.
+        """Returns how many lots a `Private` run has left to draw. If the run has a target ε and no noise yet, it finds
+        the noise first.
 
         A run that was loaded in the middle of its epochs draws the rest of them, with the noise of the whole.
         """
@@ -364,7 +365,7 @@ class Private:
         return arguments.steps - done
 
     def _generate_lots(self, request: DrawRequest, chunk: int) -> Generator[Lot, None, None]:
-        """Yields the lots of one call of `draws`.
+        """Yields the lots of one call of `Private.draws`.
 
         The phase begins with the first lot, so a call of `draws` whose lots are never asked for draws nothing.
         """
@@ -419,7 +420,7 @@ class Private:
             self._checks.tripwire.is_looping, phase.ended = False, True
 
     def _begin_phase(self, sampler: Sampler, n: int, chunk: int, steps: int) -> DrawPhase:
-        """Returns a new phase of draws, or the one that these draws go on with.
+        """Returns a new phase of draws of the `Private` run, or the phase that these draws go on with.
 
         A state that was loaded goes on with the phase it was saved in. A run that can be replayed goes on with its last
         phase too, once that has ended: its replay, from a state in the middle, would do so, and must draw the same.
@@ -443,7 +444,7 @@ class Private:
         return phase
 
     def _has_diverged(self) -> bool:
-        """Returns whether training is over because a parameter, which is public, is not finite any more.
+        """Returns whether private training is over because a parameter, which is public, is not finite any more.
 
         It also voids the claim if a parameter was changed other than by a step on released gradients.
         """
@@ -466,7 +467,7 @@ class Private:
     # --- Clipping, noise and claim.
 
     def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
-        """Asks the query of a lot and writes the noisy mean to `.grad`.
+        """Asks the query of a lot and writes the noisy mean to `.grad`, in place of `loss.backward()`.
 
         Args:
             lot: the one drawn last. A batch that no sampler drew is accepted too, and voids the claim.
@@ -513,7 +514,7 @@ class Private:
         return losses
 
     def _refuse_old_lot(self, lot: Lot) -> None:
-        """Raises Refusal unless `lot` is the one that this run drew last."""
+        """Raises Refusal unless `lot` is the one that this `Private` run drew last."""
         if lot is not self._last_lot:
             raise Refusal(
                 "this lot is not the one drawn last.\n"
@@ -522,7 +523,9 @@ class Private:
             )
 
     def _compute_gradients(self, batch: Any) -> PerSample:
-        """Computes per-sample gradients of `batch` at the current parameters, using the run's own RNG."""
+        """Computes per-sample gradients of `batch` at the current parameters, using the random numbers of the `Private`
+        run.
+        """
         self._lot_gradients.pass_model.refresh_inventory()
         with self._lot_gradients.seeded_passes(self._forward):
             return self._lot_gradients.compute_gradients(batch)
@@ -544,7 +547,7 @@ class Private:
         return Sealed(torch.cat(labels_by_batch) if labels_by_batch else torch.zeros(0, dtype=torch.long), self._ledger)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
-        """Returns what can truly be said about the run so far.
+        """Returns what can truly be said about the privacy of the run so far.
 
         Args:
             delta: usual is less than one over the number of records.
@@ -560,7 +563,8 @@ class Private:
         return self._ledger.claim(delta, accountant=accountant or self._accountant)
 
     def spent(self, delta: float) -> float | None:
-        """Returns ε so far, for a log or a line of progress; None as soon as the run has none.
+        """Returns the ε that the private run spent so far, for a log or a line of progress; None as soon as the run has
+        none.
 
         Args:
             delta: at this δ.
@@ -620,7 +624,8 @@ class Private:
     # --- Saving and loading.
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns ledger and position, as JSON but for tensors of a query's state. It does not hold the noise key.
+        """Returns ledger and position of the private run, as JSON but for tensors of a query's state. It does not hold
+        the noise key.
 
         It can go wherever the model goes: everything in it is public, or released, or encrypted under the run's key. Of
         several `draws` in turn, the last can be gone on with.
@@ -652,7 +657,8 @@ class Private:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
-        """Continues a saved run: ledger, steps and position of the next `draws` with the same sampler and dataset.
+        """Continues a saved private run: ledger, steps and position of the next `draws` with the same sampler and
+        dataset.
 
         The noise and the draws are new, from a new key: what the run released after it was saved, here or elsewhere,
         used those of the old one. So a pass that was begun is charged once more, for its rest, and a sampler that
@@ -665,7 +671,7 @@ class Private:
             self._ledger.declare(NOTHING_LEFT_SINCE)
 
     def _load_state(self, state: Mapping[str, Any], replay: Replay | None) -> None:
-        """Loads a state where it is known what was drawn since: nothing, or what a write-ahead ledger says."""
+        """Loads a state of a `Private` run, given what was drawn since: nothing, or what a write-ahead ledger says."""
         # Everything that may be refused comes before the first change.
         refuse_unknown_format(state)
         if replay is not None:
@@ -713,7 +719,8 @@ class Private:
         self._checks.resume_from(state, self._root.child("standing test"), replayed=replay is not None)
 
     def renew(self, *, draws: bool) -> None:
-        """Replaces the noise by noise that was never used before, for a run that goes on otherwise than it did.
+        """Replaces the noise of the private run by noise that was never used before, for a run that goes on otherwise
+        than it did.
 
         With `draws` the lots to come are new too. Without it they are the ones that the loaded state would have drawn,
         so that the rest of a pass over the data still belongs to that pass. A phase that is charged as a whole ends with
@@ -728,7 +735,8 @@ class Private:
             self._root = new_root
 
     def secret_state(self) -> dict[str, Any]:
-        """Returns the run's noise key as JSON. Whoever reads it can subtract the noise: it is as secret as the data.
+        """Returns the noise key of the private run as JSON. Whoever reads it can subtract the noise: it is as secret as
+        the data.
 
         It is needed for a `Replay` and for nothing else. States that are saved from here on can be replayed, because
         from here on nothing is measured: formulas and batch sizes are chosen by shapes alone, which a replay repeats.
@@ -749,7 +757,9 @@ class Private:
         return NoiseKey.of_streams(self._root, self._noise, self._forward)
 
     def _stop_measuring(self) -> None:
-        """Stops measuring. What was measured so far stays chosen, and is in every state that is saved from here on."""
+        """Stops a `Private` run from measuring what is fastest. What was measured so far stays chosen, and is in every
+        state saved from here on.
+        """
         self._by_shapes = True
         if isinstance(self._backend, Measuring):
             self._backend.choose_by_shapes()
@@ -775,7 +785,9 @@ class Private:
         raise TypeError("a Private cannot be pickled, its noise must not be in two places: save its state_dict()")
 
     def _create_twin(self, model: nn.Module) -> Self:
-        """Returns a second run on `model` that shares the ledger and continues this run's position with a new key."""
+        """Returns a second `Private` run on `model` that shares the ledger and continues this run's position with a new
+        key.
+        """
         target = self._target if self._planned is None else None
         twin = type(self)(
             model,
@@ -797,7 +809,8 @@ class Private:
         return twin
 
     def open_for_audit(self) -> RunInside:
-        """Returns the parts and the secrets of the run as they are now, for audits that compute them a second time.
+        """Returns the parts and the secrets of the `Private` run as they are now, for audits that compute them a second
+        time.
 
         Privacy:
             It voids nothing, as `secret_state` does not: what an audit prints must be differences and verdicts, never
@@ -818,7 +831,8 @@ class Private:
         )
 
     def restart_query(self, noise: Rng | None = None) -> None:
-        """Puts the query back to its first state and leaves the lot drawn last untested, for trials of an audit.
+        """Puts the query of a `Private` run back to its first state and leaves the last lot untested, for trials of an
+        audit.
 
         Args:
             noise: takes the place of the run's noise, so that two trials can be compared at the same coins.

@@ -15,7 +15,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 
 def number(name: str, value: object) -> float:
-    """Returns a real number that is not NaN; refuses booleans, strings and tensors with many elements."""
+    """Validates an argument as a real number that is not NaN; refuses booleans, strings and tensors with many elements."""
     # True would pass as 1 and "1" is probably a mistake, so both are refused.
     if isinstance(value, bool | str | bytes) or not isinstance(value, Real | SupportsFloat | SupportsIndex):
         raise TypeError(f"{name}={value!r}: must be a number, not {type(value).__name__}")
@@ -31,7 +31,7 @@ def number(name: str, value: object) -> float:
 
 
 def positive(name: str, value: object, *, infinite: bool = False) -> float:
-    """Returns a number > 0; infinity is accepted only where it has a meaning."""
+    """Validates an argument as a number > 0; infinity is accepted only where it has a meaning."""
     result = number(name, value)
     if result <= 0:
         raise ValueError(f"{name}={value!r}: must be > 0")
@@ -41,7 +41,7 @@ def positive(name: str, value: object, *, infinite: bool = False) -> float:
 
 
 def non_negative(name: str, value: object) -> float:
-    """Returns a finite number >= 0."""
+    """Validates an argument as a finite number >= 0."""
     result = number(name, value)
     if result < 0 or math.isinf(result):
         raise ValueError(f"{name}={value!r}: must be finite and >= 0")
@@ -49,7 +49,7 @@ def non_negative(name: str, value: object) -> float:
 
 
 def rate(name: str, value: object) -> float:
-    """Returns a sampling rate in (0, 1]."""
+    """Validates an argument as a sampling rate in (0, 1]."""
     result = number(name, value)
     if not 0 < result <= 1:
         hint = "; a rate is expected batch / dataset size" if result > 1 else ""
@@ -58,7 +58,7 @@ def rate(name: str, value: object) -> float:
 
 
 def fraction(name: str, value: object) -> float:
-    """Returns a number strictly between 0 and 1."""
+    """Validates an argument as a number strictly between 0 and 1."""
     result = number(name, value)
     if not 0 < result < 1:
         raise ValueError(f"{name}={value!r}: must lie strictly between 0 and 1")
@@ -66,7 +66,7 @@ def fraction(name: str, value: object) -> float:
 
 
 def probability(name: str, value: object) -> float:
-    """Returns a number from 0 to 1, both included."""
+    """Validates an argument as a number from 0 to 1, both included."""
     result = number(name, value)
     if not 0 <= result <= 1:
         raise ValueError(f"{name}={value!r}: must lie in [0, 1]")
@@ -74,7 +74,7 @@ def probability(name: str, value: object) -> float:
 
 
 def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
-    """Returns a whole number from `least` to `most`.
+    """Validates an argument as a whole number from `least` to `most`.
 
     Floats are refused even when whole: 2.5 epochs of 100 is a question, not a count.
     """
@@ -95,7 +95,7 @@ def clipping_rule(name: str, value: Any) -> Any:
 
 
 def noise(name: str, value: Any) -> Any:
-    """Returns a kind of noise; refuses everything that cannot be added to a sum."""
+    """Validates an argument as a kind of noise; refuses everything that cannot be added to a sum."""
     hint = f"; write sd.Gaussian({value!r})" if type(value) in (int, float) else ""
     return has_methods(
         name, value, ("multiplier", "bound_for", "add_", "event"), f"noise such as sd.Gaussian(1.0){hint}"
@@ -114,7 +114,7 @@ def sampler(name: str, value: Any) -> Any:
 
 
 def has_methods(name: str, value: Any, methods: Sequence[str], need: str) -> Any:
-    """Returns a value that has all these methods and attributes; a class in place of an instance is refused too."""
+    """Validates that an argument has all these methods and attributes; a class in place of an instance is refused too."""
     if isinstance(value, type) or not all(hasattr(type(value), m) or hasattr(value, m) for m in methods):
         given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {given}")
@@ -122,21 +122,23 @@ def has_methods(name: str, value: Any, methods: Sequence[str], need: str) -> Any
 
 
 def instance(name: str, value: Any, kind: type | tuple[type, ...], need: str) -> Any:
-    """Returns a value of this kind; `need` says in words what is needed."""
+    """Validates an argument as an instance of this kind; `need` says in words what is needed."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
     return value
 
 
 def function(name: str, value: Any, need: str) -> Any:
-    """Returns something that can be called; `need` says in words what it must do."""
+    """Validates an argument as something that can be called; `need` says in words what it must do."""
     if not callable(value):
         raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
     return value
 
 
 def sequence(name: str, value: Any, need: str) -> list[Any]:
-    """Returns the elements of a list, tuple, array or other iterable; refuses text, which is iterable too."""
+    """Validates an argument as a list, tuple, array or other iterable and returns its elements; refuses text, which is
+    iterable too.
+    """
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
     try:
@@ -149,7 +151,9 @@ def sequence(name: str, value: Any, need: str) -> list[Any]:
 
 
 def shorten(value: Any) -> str:
-    """Returns a value as text, in at most some sixty characters and on one line."""
+    """Returns a user's argument as text for the message that refuses it, in at most some sixty characters and on one
+    line.
+    """
     try:
         text = reprlib.repr(value)
     except Exception:  # a repr of the user's own that fails must not hide what is wrong

@@ -97,7 +97,7 @@ class Weigher(Protocol):
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """Returns the events of what was released of the tally, and the next state."""
+        """Returns the events of what a clipping rule released of the tally, and the rule's next state."""
         ...
 
 
@@ -111,7 +111,7 @@ class Stateless:
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """Returns no event and the state as it was: nothing is learnt."""
+        """Returns no event and the state as it was: a stateless clipping rule learns nothing."""
         return (), state
 
 
@@ -126,7 +126,9 @@ class ClippedLot:
 
 
 def zero_rows_not_finite(norms: Norms) -> tuple[Norms, Tensor | None]:
-    """Returns norms with zeros in the rows that are not finite, and which rows are finite, (B, 1); None if all are."""
+    """Returns the norms that a clipping rule is given, with zeros in rows that are not finite, and which rows are
+    finite, (B, 1); None if all are.
+    """
     if norms.finite:
         return norms, None
     finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)
@@ -141,7 +143,8 @@ def sum_clipped(
     largest_batch: int | None = None,
     ranked: RankedLot | None = None,
 ) -> ClippedLot:
-    """Returns Σ w_i g_i and the sum of the tally over the parts of a lot, with one part in memory at a time.
+    """Returns Σ w_i g_i by a clipping rule's weights and the sum of the tally over the parts of a lot, with one part in
+    memory at a time.
 
     A record whose norm is not finite gets weight 0 and tallies nothing: it is dropped without a word, because its
     presence is private. Under a rule that bounds nothing there is nothing to protect, and dropping it would hide that
@@ -199,7 +202,7 @@ def sum_clipped(
 def _bounded_weights_of_part(
     part: PerSample, rule: Rule, estimate: Estimate, sizes: Callable[[], Mapping[str, int]] | None
 ) -> tuple[Tensor, Norms, Tensor | None]:
-    """Returns the bounded weight of each row, the norms, and which rows are finite (None if all are)."""
+    """Returns the clipping rule's bounded weight of each row, the norms, and which rows are finite (None if all are)."""
     norms = part.norms()
     if norms.estimate != estimate:
         raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
@@ -217,7 +220,9 @@ def _bounded_weights_of_part(
 def _accumulator_on_grid(
     rule: Rule, ranked: RankedLot, sizes: Callable[[], Mapping[str, int]] | None
 ) -> OnGridAccumulator | ByRowsAccumulator:
-    """Returns the accumulator in which this rank adds up its batches; its grid follows from the public bound."""
+    """Returns the accumulator in which this rank adds up its clipped batches; its grid follows from the clipping rule's
+    public bound.
+    """
     promise = rule.sensitivity
     if not rule.is_bounded:
         raise Refusal(
@@ -238,6 +243,7 @@ def _accumulator_on_grid(
 
 
 def _add_tallies(tallies: Sequence[Tensor]) -> Tensor:
+    """Returns the sum of the tallies that a clipping rule made of a lot's parts."""
     first, *others = tallies
     for other in others:
         first = first + other
@@ -251,7 +257,8 @@ def _element_counts(part: PerSample) -> Mapping[str, int]:
 
 
 def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
-    """Returns the weights, (B, 1) or (B, P), with the rows that reach further than promised scaled down.
+    """Returns a clipping rule's weights, (B, 1) or (B, P), with the rows that reach further than the rule promised
+    scaled down.
 
     `sizes` gives the number of elements of each tensor; it is asked only where the sensitivity has units.
     """
@@ -279,7 +286,8 @@ def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes
 
 @accelerate
 def are_surely_within(weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
-    """Returns whether one look shows that 0 ≤ w (√s + floor) ≤ limit for all rows; False settles nothing.
+    """Returns whether one look shows that a clipping rule's weights keep 0 ≤ w (√s + floor) ≤ limit for all rows; False
+    settles nothing.
 
     Plain code has no such look, and computes the reach of every row.
     """
@@ -287,14 +295,16 @@ def are_surely_within(weights: Tensor, squared: Tensor, floor: float, limit: flo
 
 
 def largest_l2_reach(sensitivity: Sensitivity) -> float:
-    """Returns the largest L2 reach that keeps every bound of the promise."""
+    """Returns the largest L2 reach that keeps every bound that a clipping rule promised."""
     if sensitivity.l1 is None or sensitivity.dimension is None:
         return sensitivity.l2
     return min(sensitivity.l2, sensitivity.l1 / math.sqrt(sensitivity.dimension))
 
 
 def compute_reaches(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes: Sizes) -> Tensor:
-    """Returns √(Σ_p (a_p w_ip r_ip)²), shape (B,): negative or not a number where a weight is."""
+    """Returns √(Σ_p (a_p w_ip r_ip)²), shape (B,), the reach of each row under a clipping rule: negative or not a
+    number where a weight is.
+    """
     if weights.shape[1] == 1 and sensitivity.units is None:
         return weights[:, 0] * norms.total().add_(FLOOR)
     # √(Σ_p (a_p w_p r_p)²): with units the release counts the products.

@@ -144,20 +144,20 @@ class Ledger:
         self._open[section] = _OpenDraw(amplify, planned, None if cover is None else f"{section}/{cover}", bins)
 
     def close(self, section: str = "") -> None:
-        """Closes the open draw of a section: nothing more will be released on it."""
+        """Closes the open draw of a ledger section: nothing more will be released on it."""
         draw = self._open.pop(section, None)
         if draw is not None:
             self._append(draw.to_entry())
 
     def release(self, event: Event, section: str = "") -> None:
-        """Enters a release on the section's open draw; with no draw open there, on all of the data."""
+        """Enters a release in the ledger, on the section's open draw; with no draw open there, on all of the data."""
         if section in self._open:
             self._open[section].released.append(event)
         else:
             self._append(LedgerEntry(canonical(event), 1))
 
     def void(self, reason: str) -> None:
-        """Records that there is no guarantee from here on."""
+        """Records in the ledger that there is no guarantee from here on."""
         self.voided = self.voided or reason
         if NonPrivate(reason) not in (entry.event for entry in self._entries):
             self._append(LedgerEntry(NonPrivate(reason), 1))
@@ -175,7 +175,8 @@ class Ledger:
         self._counts[section] = counts
 
     def uses(self, dataset: Any, unit: str = _RECORD, declared: str = "") -> None:
-        """Enters that these records are used, in units; other ledgers that they are used under will be named.
+        """Enters in the ledger that these records are used, in units; other ledgers that they are used under will be
+        named.
 
         Two units in one ledger have no common guarantee: of what is bounded by record nobody knows what a person moves.
         `declared` is the user's word for what a unit is.
@@ -199,7 +200,9 @@ class Ledger:
 
     @property
     def rests_on(self) -> tuple[str, ...]:
-        """What holds the facts about the user's code that the events take for granted."""
+        """What the ledger's claim rests on: what holds the facts about the user's code that the events take for
+        granted.
+        """
         counts = list(self._counts.values())
         word = lot_counts.describe_assumptions(counts, self._unit)
         return (*lot_counts.describe_counts(counts, self._unit), *self._declared, *word)
@@ -218,7 +221,7 @@ class Ledger:
 
     @property
     def disclosed(self) -> tuple[str, ...]:
-        """What the claim does not cover, in the order it was said."""
+        """What the ledger was told that its claim does not cover, in the order it was said."""
         others = history.count_other_ledgers(self._data, self)
         elsewhere = [claims.TRAINED_BEFORE] if history.count_other_ledgers(self._trained, self) else []
         return (*self._disclosed, *elsewhere, *([claims.name_other_ledgers(others)] if others else []))
@@ -234,7 +237,7 @@ class Ledger:
         return not self._entries and not self._open
 
     def event(self) -> Event:
-        """Returns everything so far as one event; open draws are included."""
+        """Returns everything in the ledger so far as one event; open draws are included."""
         passes: dict[str, list[LedgerEntry]] = {}
         parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
         for entry in self._all_entries():
@@ -248,7 +251,8 @@ class Ledger:
         return compose(_event_of_pass(passes[part]) if isinstance(part, str) else part for part in parts)
 
     def claim(self, delta: float, *, accountant: Accountant | None = None) -> Claim:
-        """Returns what can truly be said of everything so far: a `Guarantee`, or a `NoGuarantee` with its reason.
+        """Returns what can truly be said of everything in the ledger: a `Guarantee`, or a `NoGuarantee` with its
+        reason.
 
         Every run that writes in this ledger is asked first: it looks at its parameters, and tests the end of its lots.
         """
@@ -272,7 +276,7 @@ class Ledger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues a saved ledger.
+        """Continues a saved ledger from its JSON state.
 
         A ledger that holds something else is never overwritten; one that holds the same entries keeps them.
         """
@@ -289,6 +293,7 @@ class Ledger:
             self._counts.setdefault(section, LotCounts(*counts))
 
     def _all_entries(self) -> list[LedgerEntry]:
+        """Returns all entries of the ledger, with one for every draw that is still open."""
         entries = self._entries
         for draw in self._open.values():
             entries = _append_entry(entries, draw.to_entry())
@@ -305,7 +310,7 @@ def _load_ledger(state: Mapping[str, Any]) -> Ledger:
 
 
 def _event_of_pass(entries: list[LedgerEntry]) -> Event:
-    """Returns the event of all draws of one pass, of which a record meets at most one."""
+    """Returns the event of all ledger entries of one pass, of whose draws a record meets at most one."""
     bins = entries[0].bins
     # A phase that is charged as a whole has one event, however many of its draws were made.
     if any(entry.event.is_whole_phase for entry in entries):
@@ -315,7 +320,7 @@ def _event_of_pass(entries: list[LedgerEntry]) -> Event:
 
 
 def _append_entry(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: bool = False) -> list[LedgerEntry]:
-    """Returns the entries with one more, which is merged into the last if the two are alike."""
+    """Returns the ledger's entries with one more, which is merged into the last if the two are alike."""
     result = entries if in_place else list(entries)
     last = result[-1] if result else None
     if last is not None and (last.event, last.cover, last.bins) == (entry.event, entry.cover, entry.bins):
@@ -326,7 +331,7 @@ def _append_entry(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: b
 
 
 def ledger_for(model: nn.Module, given: Ledger | None) -> Ledger:
-    """Returns the ledger of a run on this model: the one given, else that of its parameters, else a new one.
+    """Returns the ledger for a run on this model: the one given, else that of its parameters, else a new one.
 
     Given another than the one its parameters were trained under, the claim will say that it does not cover their past.
     """

@@ -130,7 +130,7 @@ class Tripwire:
             weakref.finalize(self, handle.remove)
 
     def watch(self, parameters: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
-        """Watches these parameters and buffers.
+        """Makes the tripwire watch these parameters and buffers for changes that no release made.
 
         It is called for every lot, because parameters can be thawed and modules exchanged at any time.
         """
@@ -163,7 +163,9 @@ class Tripwire:
                 self._hooked[id(p)] = weakref.ref(p)
 
     def begin(self) -> None:
-        """Trusts the parameters as they are before the first draw, and names what is known of their past."""
+        """Makes the tripwire trust the parameters as they are before the first draw, and names what is known of their
+        past.
+        """
         parameters = list(self._named.values())
         self._ledger.trains(parameters)
         past = find_unnamed_past(parameters, self._ledger)
@@ -191,7 +193,7 @@ class Tripwire:
             self._values.accept_restored(list(self._named.values()))
 
     def check_parameters(self, *, numbers: bool = True) -> None:
-        """Voids the claim if a parameter changed other than by a step on released gradients."""
+        """Voids the claim if the tripwire finds a parameter changed other than by a step on released gradients."""
         if not self._trusted or self._excused:
             return
         name = self._values.find_changed(self._buffers, numbers=numbers)
@@ -201,7 +203,7 @@ class Tripwire:
             self.trust()  # said once
 
     def write_gradients(self, released: dict[str, Tensor], divide_by: float = 1.0) -> None:
-        """Sets released gradients, by the parameters' names, and remembers what they looked like.
+        """Sets released gradients by the parameters' names; the tripwire remembers what they looked like.
 
         They are divided by a public number, such as the expected batch, before that.
         """
@@ -220,7 +222,7 @@ class Tripwire:
 
     @contextmanager
     def public(self) -> Iterator[None]:
-        """Allows, while it lasts, gradients of data that the user declares public."""
+        """Makes the tripwire allow, inside the context, gradients of data that the user declares public."""
         before, self._public, self.public_before = self._public, True, True
         try:
             with self.post_processing():
@@ -230,7 +232,7 @@ class Tripwire:
 
     @contextmanager
     def post_processing(self) -> Iterator[None]:
-        """Allows, while it lasts, changes of parameters and gradients by what was released."""
+        """Makes the tripwire allow, inside the context, changes of parameters and gradients by what was released."""
         self.check_parameters()
         before, self._excused, self.release_was_used = self._excused, True, True
         try:
@@ -247,7 +249,7 @@ class Tripwire:
         return [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._ids]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """Checks parameters and gradients before an optimizer step, and wraps its closure."""
+        """Checks parameters and gradients by the tripwire before an optimizer step, and wraps the step's closure."""
         if self._excused:
             return None
         mine = self._watched_parameters_of(optimizer)
@@ -266,7 +268,7 @@ class Tripwire:
             self._void(_GRADIENT.format(self._ids[id(p)]))
 
     def _check_other_parameters(self, optimizer: Optimizer, mine: list[nn.Parameter]) -> None:
-        """Checks what the optimizer trains besides the model, in a step on released gradients."""
+        """Checks, for the tripwire, what an optimizer trains besides the model in a step on released gradients."""
         if len(mine) == sum(len(group["params"]) for group in optimizer.param_groups) or not self.is_looping:
             return
         beside = [
@@ -282,7 +284,9 @@ class Tripwire:
             raise Refusal(_NEVER.format(tuple(idle.shape)))
 
     def _wrap_closure(self, mine: list[nn.Parameter], args: Any, kwargs: Any) -> Any:
-        """Returns the step's arguments with its closure wrapped, so that the gradients it computes are checked too."""
+        """Returns an optimizer step's arguments with the closure wrapped, so that the tripwire checks its gradients
+        too.
+        """
         closure = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
         if not callable(closure):
             return None
@@ -297,7 +301,7 @@ class Tripwire:
         return (args[0], checked_closure, *args[2:]), kwargs
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        """Accepts the parameters that an optimizer step has just changed."""
+        """Makes the tripwire accept the parameters that an optimizer step has just changed."""
         mine = self._watched_parameters_of(optimizer)
         if mine:
             self.steps += 1
@@ -324,7 +328,9 @@ def _has_own_gradients(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Allows library code, such as an average, to make parameters of released ones, in every run that watches them."""
+    """Allows library code, such as an average, to make parameters of released ones without setting off a tripwire, in
+    every run that watches the parameters.
+    """
     ids = {id(p) for p in parameters.values()}
     wires = [wire for wire in _alive if ids & wire._ids.keys()]
     with _post_processing_of_all(wires):
@@ -333,7 +339,7 @@ def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def _post_processing_of_all(wires: list[Tripwire]) -> Iterator[None]:
-    """Enters `post_processing` of all these runs, one inside the other."""
+    """Enters `post_processing` of the tripwires of all these runs, one inside the other."""
     if not wires:
         yield
         return
@@ -371,7 +377,7 @@ class ParameterWatch:
         self._buffer_versions: list[int] = []
 
     def accept_all(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
-        """Records all parameters and buffers as they are now as right."""
+        """Records all parameters and buffers as right in the state that the tripwire sees now."""
         self._buffers = [tensor for _, tensor in buffers]
         self._buffer_versions = list(map(_version, self._buffers))
         self._names, self._parameters = list(named), list(named.values())
@@ -385,7 +391,9 @@ class ParameterWatch:
         self._numbers = [window.raw for window in self._windows]
 
     def replace_parameters(self, named: Mapping[str, nn.Parameter]) -> None:
-        """Replaces the watched parameters by these; those that are new to the model are right as they are."""
+        """Replaces the parameters that the tripwire watches by these; those that are new to the model are right as they
+        are.
+        """
         known = [(p, self._versions[i], self._addresses[i]) for i, p in enumerate(self._parameters)]
         buffers, versions = self._buffers, self._buffer_versions
         self.accept_all(named)
@@ -405,7 +413,9 @@ class ParameterWatch:
             self._numbers[i] = self._windows[i].raw
 
     def _record_versions(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
-        """Records versions and addresses of these parameters and returns their places in the lists."""
+        """Records versions and addresses of parameters for the tripwire and returns the parameters' places in its
+        lists.
+        """
         if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
             self._versions, addresses = self._versions_and_addresses(parameters)
             if addresses == self._addresses:
@@ -420,7 +430,9 @@ class ParameterWatch:
         return places
 
     def find_changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
-        """Returns the name of a parameter or buffer that is not as it was left; `numbers` compares some numbers too."""
+        """Returns the name of a parameter or buffer that is not as the tripwire saw it last; `numbers` compares some
+        numbers too.
+        """
         for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
             if now is not tensor or now._version != known:
                 return name
@@ -435,7 +447,9 @@ class ParameterWatch:
         return None
 
     def find_moved(self) -> tuple[str, torch.device, torch.device] | None:
-        """Returns a parameter that is on another device than it was: its name, and both devices; None if none is."""
+        """Returns a watched parameter that the tripwire finds on another device than before: its name and both devices,
+        or None.
+        """
         for name, p, before in zip(self._names, self._parameters, self._devices, strict=True):
             if p.device != before:
                 return name, before, p.device
@@ -446,7 +460,9 @@ class ParameterWatch:
         return LeftBehind.of(self._names, self._parameters, self._versions)
 
     def _versions_and_addresses(self, parameters: Sequence[nn.Parameter]) -> tuple[list[int], list[int]]:
-        """Returns the current versions and addresses; of divided parameters, those of this rank's rows."""
+        """Returns current versions and addresses of the tripwire's parameters; of divided ones, those of this rank's
+        rows.
+        """
         if self._divided:
             return list(map(version_of, parameters)), [local_rows(p).data_ptr() for p in parameters]
         return list(map(_version, parameters)), list(map(Tensor.data_ptr, parameters))
@@ -457,7 +473,7 @@ class ParameterWatch:
 
 
 def _choose_pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
-    """Returns which bytes of each parameter are compared, by start and length.
+    """Returns which bytes of each watched parameter the tripwire compares, by start and length.
 
     A parameter without plain memory here has none; its version and address must do.
     """
@@ -499,7 +515,7 @@ class NumbersOnDevice:
         self._numbers: list[float] | None = None
 
     def read(self, first: int) -> list[float]:
-        """Returns the two numbers from a place on."""
+        """Returns the two sampled numbers of a gradient from a place on, which the tripwire keeps on the device."""
         if self._numbers is None:
             self._numbers = self._copied.tolist()
         return self._numbers[first : first + 2]
@@ -522,7 +538,9 @@ class ReleasedGradient:
         return self.numbers if isinstance(self.numbers, list) else self.numbers[0].read(self.numbers[1])
 
     def factors_to(self, grad: Tensor) -> list[float] | None:
-        """Returns what the sampled numbers were multiplied by; None where it cannot have been a multiplication."""
+        """Returns the factors by which the tripwire's sampled numbers of a released gradient were multiplied since;
+        None where no multiplication explains the gradient as it is now.
+        """
         if grad.shape != self.grad.shape or grad.dtype != self.grad.dtype:
             return None
         if (
@@ -547,7 +565,7 @@ _written: dict[
 
 
 def write_gradients(grads: Iterable[tuple[nn.Parameter, Tensor]], owner: object) -> None:
-    """Sets released gradients and remembers what they looked like."""
+    """Sets released gradients and remembers for the tripwire what they looked like."""
     owner_reference = ref(owner)
     on_device: list[tuple[ReleasedGradient, Tensor]] = []
     for p, grad in grads:
@@ -570,7 +588,7 @@ def remember_gradient(p: nn.Parameter, owner: object) -> None:
 
 
 def _store_sample(p: nn.Parameter, grad: Tensor, owner: ref[object], *, may_wait: bool = True) -> ReleasedGradient:
-    """Stores a gradient with two of its numbers, at places drawn at random, and returns what is stored.
+    """Stores a released gradient with two of its numbers, at random places, for the tripwire; returns what is stored.
 
     Without `may_wait` the numbers of a tensor on a device are left out, for the caller to copy.
     """
@@ -588,7 +606,7 @@ def _store_sample(p: nn.Parameter, grad: Tensor, owner: ref[object], *, may_wait
 
 
 def _reference_that_forgets(p: nn.Parameter) -> ref[nn.Parameter]:
-    """Returns a weak reference whose end removes what is known of the parameter."""
+    """Returns a weak reference to a parameter; when the parameter goes, the tripwire forgets its released gradient."""
     key = id(p)
 
     def forget_dead(dead: ref[nn.Parameter]) -> None:
@@ -599,7 +617,7 @@ def _reference_that_forgets(p: nn.Parameter) -> ref[nn.Parameter]:
 
 
 def drop_gradients(parameters: Iterable[nn.Parameter], owner: object) -> None:
-    """Drops the gradients that this owner released, and frees their memory."""
+    """Drops the gradients that this owner released from the tripwire's memory, and frees the space."""
     for p in parameters:
         whose, held = _written.get(id(p), (None, None))
         if held is not None and whose is not None and whose() is p and p.grad is held.grad and held.owner() is owner:
@@ -608,7 +626,7 @@ def drop_gradients(parameters: Iterable[nn.Parameter], owner: object) -> None:
 
 
 def is_released_copy(grad: Tensor) -> bool:
-    """Returns whether this is one of the released gradients, or a copy of one."""
+    """Returns whether a gradient is one of those that the tripwire knows as released, or a copy of one."""
     for _, held in _written.values():
         factors = held.factors_to(grad) if held is not None and held.sample else None
         if factors is not None and all(abs(factor - 1) <= _AGREE for factor in factors):
@@ -617,7 +635,9 @@ def is_released_copy(grad: Tensor) -> bool:
 
 
 def find_changed_gradient(parameters: Iterable[nn.Parameter]) -> nn.Parameter | None:
-    """Returns a parameter whose gradient is not a released one times the factor that all share, or None."""
+    """Returns a parameter whose gradient the tripwire finds to be no released one times the factor that all share, or
+    None.
+    """
     common: float | None = None
     for p in parameters:
         grad = p.grad
@@ -644,7 +664,7 @@ def find_changed_gradient(parameters: Iterable[nn.Parameter]) -> nn.Parameter | 
 
 
 def _read_two_numbers(grad: Tensor, first: int, stride: int) -> list[float]:
-    """Returns two numbers of a tensor, by their places in its memory."""
+    """Returns two numbers of a gradient, by their places in memory, for the tripwire to compare."""
     grad = local_rows(grad)
     if not grad.numel():
         return []

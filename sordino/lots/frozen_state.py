@@ -102,7 +102,9 @@ class FrozenState:
         self._note_everything_reachable((dataset,))
 
     def _note_everything_reachable(self, roots: Iterable[Any]) -> None:
-        """Notes everything that can be reached from these, each thing once."""
+        """Notes everything in the frozen state of the user's code that can be reached from these roots, each thing
+        once.
+        """
         waiting = deque(roots)
         while waiting:
             thing = waiting.popleft()
@@ -121,7 +123,9 @@ class FrozenState:
                 waiting.extend(self._note_object_state(thing))
 
     def _holds_one_entry_per_record(self, thing: Any) -> bool:
-        """Returns whether a container of the dataset holds its records; refuses one that the model or loss holds."""
+        """Returns whether a container of the dataset holds the records, which the frozen state leaves out; refuses one
+        that the model or loss holds.
+        """
         if isinstance(thing, Tensor | np.ndarray):
             held = thing.ndim > 0 and thing.shape[0] == self._records and id(thing) not in self._model_tensors
         else:
@@ -142,7 +146,7 @@ class FrozenState:
             restore()
 
     def _note_object_state(self, thing: Any) -> Iterable[Any]:
-        """Notes how one thing is put back, and returns what it holds."""
+        """Notes how the frozen state puts one thing of the user's code back, and returns what the thing holds."""
         if isinstance(thing, Tensor):
             return self._note_tensor(thing)
         if isinstance(thing, np.ndarray):
@@ -189,7 +193,9 @@ class FrozenState:
         return self._note_object(thing)
 
     def _note_tensor(self, tensor: Tensor) -> Iterable[Any]:
-        """Notes a tensor: a small one is written back after every record, a large one must not be written to."""
+        """Notes a tensor in the frozen state: a small one is written back after every record, a large one must not be
+        written to.
+        """
         held = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
         # Copying a large tensor after every record would be slow; its version shows whether it was written to.
         if (
@@ -200,6 +206,7 @@ class FrozenState:
             known = tensor._version
 
             def check() -> None:
+                """Raises Refusal if a pass over a record wrote to a parameter or large tensor of the frozen state."""
                 if tensor._version != known:
                     raise Refusal(
                         "isolate=True: a pass over a record wrote to a parameter or to a large tensor; it must not"
@@ -210,7 +217,7 @@ class FrozenState:
             kept = tensor.detach().clone()
 
             def write_back() -> None:
-                """Writes the kept numbers back where they were changed."""
+                """Writes the numbers of a small tensor in the frozen state back where a record's pass changed them."""
                 now = tensor.detach()
                 if now.shape != kept.shape:
                     raise Refusal("isolate=True: a pass over a record gave a tensor another shape; need one that stays")
@@ -221,7 +228,9 @@ class FrozenState:
         return held
 
     def _note_array(self, array: np.ndarray[Any, Any]) -> Iterable[Any]:
-        """Notes an array: a small one is written back after every record, one of objects is followed."""
+        """Notes an array in the frozen state: a small one is written back after every record, one of objects is
+        followed.
+        """
         if array.dtype == object:
             kept = array.copy()
             self._restorers.append(lambda: np.copyto(array, kept) if array.flags.writeable else None)
@@ -232,7 +241,9 @@ class FrozenState:
         return ()
 
     def _note_container(self, thing: Any) -> Iterable[Any]:
-        """Notes a list, dict, set or deque by the things in it; they are compared by identity, which is quick."""
+        """Notes a list, dict, set or deque in the frozen state by the things in it; they are compared by identity,
+        which is quick.
+        """
         if isinstance(thing, dict):
             # By the methods of dict itself: a class of its own may give other things than it holds.
             keys = list(dict.keys(thing))
@@ -240,6 +251,7 @@ class FrozenState:
             base: Any = OrderedDict if isinstance(thing, OrderedDict) else dict
 
             def restore() -> None:
+                """Restores the entries of a dict in the frozen state if a record's pass changed them."""
                 if len(thing) != len(keys) or not all(map(_is_same_object, dict.values(thing), values)):
                     base.clear(thing)
                     for key, value in zip(keys, values, strict=True):
@@ -259,7 +271,9 @@ class FrozenState:
         return () if isinstance(thing, bytearray) else kept
 
     def _note_function(self, function: types.FunctionType) -> Iterable[Any]:
-        """Notes a function: what it captured and defaults to, and the global variables that its code names."""
+        """Notes a function of the user's in the frozen state: what it captured and defaults to, and the global
+        variables that its code names.
+        """
         held: list[Any] = [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
         if function.__dict__:
             held.append(function.__dict__)
@@ -277,7 +291,7 @@ class FrozenState:
         return held
 
     def _note_cell(self, cell: types.CellType) -> Iterable[Any]:
-        """Notes what a closure's cell holds."""
+        """Notes what the cell of a user's closure holds, for the frozen state to restore."""
         try:
             value = cell.cell_contents
         except ValueError:
@@ -286,14 +300,14 @@ class FrozenState:
         return (value,)
 
     def _note_class(self, kind: type) -> Iterable[Any]:
-        """Notes the attributes of a class that the user wrote."""
+        """Notes the attributes of a class that the user wrote, for the frozen state to restore."""
         if not _is_user_module(kind.__module__):
             return ()
         # A counter kept in a class attribute is as much a memory as one in an object.
         members = {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__", "__doc__", "__module__")}
 
         def restore() -> None:
-            """Sets changed attributes back and deletes new ones."""
+            """Sets changed attributes of a class in the frozen state back and deletes new ones."""
             for name, value in members.items():
                 if vars(kind).get(name) is not value:
                     setattr(kind, name, value)
@@ -304,7 +318,9 @@ class FrozenState:
         return (*members.values(), *kind.__bases__)
 
     def _note_object(self, thing: Any) -> Iterable[Any]:
-        """Notes an object by its attributes and slots, and by those of its class."""
+        """Notes an object of the user's code in the frozen state by its attributes and slots, and by those of its
+        class.
+        """
         held: list[Any] = [type(thing)]
         space = getattr(thing, "__dict__", None)
         if isinstance(space, dict):
@@ -344,7 +360,9 @@ def _is_stateful_builtin(thing: Any) -> bool:
 
 
 def _names_in_code(code: types.CodeType) -> Iterator[str]:
-    """Yields the names of global variables and attributes in a function's code, and in functions that it defines."""
+    """Yields the names of global variables and attributes in the code of a user's function, and of functions that it
+    defines, which the frozen state follows.
+    """
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -364,7 +382,9 @@ _INSTALLED = tuple(
 
 
 def _is_user_module(module: str | None) -> bool:
-    """Returns whether a module is the user's own and not of an installed package, of Python or of this library."""
+    """Returns whether a module is the user's own, so that the frozen state covers it, and not of an installed package,
+    of Python or of this library.
+    """
     found = sys.modules.get(module or "")
     file = getattr(found, "__file__", None)
     if file is None:

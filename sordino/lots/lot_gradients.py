@@ -74,7 +74,7 @@ class LotGradients:
         return self._unit_loss if type(batch) is UnitBatch else self.loss_fn
 
     def seeded_passes(self, stream: Rng) -> AbstractContextManager[None]:
-        """Allows the passes over a lot inside, with random numbers of the run.
+        """Allows inside the passes that compute a lot's gradients, with random numbers of the run.
 
         Dropout and the like draw from our stream, so that a resumed run draws what it would have drawn.
         """
@@ -87,13 +87,15 @@ class LotGradients:
             yield
 
     def compute_gradients(self, batch: Any) -> PerSample:
-        """Returns the per-sample gradients of one batch that is a whole pass."""
+        """Returns the per-sample gradients of one batch that is the whole pass over a lot."""
         return self._compute_part(
             _backend_for_pass(self.backend, Inventory(self.model)), batch, self.pass_model.names.trained
         )[0]
 
     def compute_gradients_of_model(self, model: nn.Module, batch: Any) -> PerSample:
-        """Returns per-sample gradients of another model, such as a copy in double precision, without the penalty."""
+        """Returns a batch's per-sample gradients for another model than the lot's, such as a copy in double precision,
+        without the penalty.
+        """
         inventory = Inventory(model)
         with keep_vectors(find_spectral_vectors(inventory.modules)):
             return _backend_for_pass(self.backend, inventory).per_sample(
@@ -111,7 +113,7 @@ class LotGradients:
         seal: Seal,
         join_ranks: Callable[[], RankedLot] | None = None,
     ) -> tuple[Release, Any, Sealed[Tensor]]:
-        """Asks a query of a lot, with the random numbers of the run's own streams.
+        """Asks a query of a lot's gradients, with the random numbers of the run's own streams.
 
         Args:
             query: what is asked; it clips, sums and releases.
@@ -142,7 +144,9 @@ class LotGradients:
         records: NDArray[np.int64] | None,
         ranked: RankedLot | None = None,
     ) -> Chunked:
-        """Returns the lot as a query is given it: at the current model, and at a model moved, which is put back."""
+        """Returns the gradients of a lot as a query is given them: at the current model, and at a model moved, which is
+        put back.
+        """
         return Chunked(
             lambda: self.generate_parts(lot, losses, ranked, notify_watcher=True),
             partial(self.generate_parts_moved, lot, losses, put_back, ranked),
@@ -187,7 +191,9 @@ class LotGradients:
             yield part
 
     def _load_local_batches(self, lot: Lot, ranked: RankedLot) -> Iterator[Any]:
-        """Yields the batches of this rank; each is loaded and computed under its own seed, whichever rank does it."""
+        """Yields the batches of a lot whose gradients this rank computes; each is loaded and computed under its own
+        seed, whichever rank does it.
+        """
         loads = iter(lot.loads())
         for place in range(len(ranked.numbers)):
             set_seed(ranked.begin_chunk(place))
@@ -201,7 +207,7 @@ class LotGradients:
         ranked: RankedLot | None,
         displacement: Mapping[str, Tensor],
     ) -> Iterator[PerSample]:
-        """Yields the lot's per-sample gradients with the parameters moved by `displacement`.
+        """Yields the lot's per-sample gradients, batch by batch, with the parameters moved by `displacement`.
 
         The parameters are put back after the last part, or when the query is left.
 
@@ -219,7 +225,7 @@ class LotGradients:
     def _compute_part(
         self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]
     ) -> tuple[PerSample, Tensor]:
-        """Returns a batch's per-sample gradients, the penalty in them, and its losses."""
+        """Returns the per-sample gradients of one batch of a lot, the penalty in them, and its losses."""
         seen = self.pass_model
         before = list(map(_version, seen.tensors))
         loss_fn, batch = self.loss_for(batch), batches.move_to(batch, seen.device)
@@ -235,7 +241,9 @@ class LotGradients:
 
 
 def _wants_layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySharded | None) -> bool:
-    """Returns whether parameters are gathered layer by layer; raises Refusal where that cannot be."""
+    """Returns whether a lot's gradients are computed with parameters gathered layer by layer; raises Refusal where that
+    cannot be.
+    """
     wanted = isinstance(backend, Captured) and backend.options.layer_by_layer
     if wanted and sharded is None:
         raise Refusal("layer_by_layer=True: the model is not divided; apply fully_shard to it, or leave that out")
@@ -245,7 +253,8 @@ def _wants_layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySh
 
 
 def _backend_for_pass(backend: Backend, inventory: Inventory) -> Backend:
-    """Returns what a backend with `for_pass` is for one pass over a lot; another backend is returned as it is.
+    """Returns what a backend with `for_pass` is for one pass over a lot's gradients; another backend is returned as it
+    is.
 
     Such a backend has something that all batches of a pass share: random directions, or a look at the model's modules.
 

@@ -51,7 +51,7 @@ _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype)
 
 
 def count_most_copies(dataset: Any, n: int) -> int:
-    """Returns how often the most frequent record is in the dataset.
+    """Returns how often the most frequent record is repeated in the dataset.
 
     >>> count_most_copies(Subset(TensorDataset(torch.rand(5, 2)), [0, 1, 1, 4]), 4)
     2
@@ -75,7 +75,9 @@ class EqualRows:
 
     @staticmethod
     def find_in(dataset: Any) -> EqualRows:
-        """Returns what equal rows of tensors show; nothing for other datasets, whose records are read one by one."""
+        """Returns what equal rows of tensors show of repeated records; nothing for other datasets, whose records are
+        read one by one.
+        """
         tensors, rows = _tensors_with_records(dataset)
         if not _DISTINCT < len(rows) <= _MOST_ROWS or any(not t.is_cpu or t.is_sparse for t in tensors):
             return EqualRows()
@@ -101,7 +103,9 @@ class EqualRows:
 
 
 def _are_rich(tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator) -> bool:
-    """Returns whether different rows hardly ever agree in half of their columns, so that equal rows must be copies."""
+    """Returns whether different rows hardly ever agree in half of their columns, so that equal rows must be repeated
+    records.
+    """
     for _ in range(3):  # other halves each time
         halves = _digest_tensor_rows(tensors, rows, keys, columns=None, every=2)
         if len(rows) - len(np.unique(halves)) > _POOR_SHARE * len(rows):
@@ -110,7 +114,9 @@ def _are_rich(tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator) 
 
 
 def _tensors_with_records(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
-    """Returns tensors with one row per record, and which of their rows are records; no rows where there are none."""
+    """Returns tensors with one row per record, in which repeated records are looked for, and which of their rows are
+    records; no rows where there are none.
+    """
     if type(dataset) is TensorDataset:
         return dataset.tensors, np.arange(len(dataset), dtype=np.int64)
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
@@ -130,7 +136,7 @@ def _tensors_with_records(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
 def _digest_tensor_rows(
     tensors: Sequence[Tensor], rows: Rows, keys: np.random.Generator, columns: int | None = 16, every: int = 1
 ) -> NDArray[np.uint64]:
-    """Returns one keyed number per row, equal for equal rows: of some random columns, or of every one or two."""
+    """Returns one keyed number per row, equal for repeated records: of some random columns, or of every one or two."""
     total = np.zeros(len(rows), dtype=np.uint64)
     for tensor in tensors:
         flat = tensor.detach().reshape(len(tensor), -1)
@@ -144,7 +150,7 @@ def _digest_tensor_rows(
 
 
 def charge_as_group(draw: Draw, copies: int, sampler: Sampler) -> Draw:
-    """Returns the draw, charged as what `copies` records together see of it."""
+    """Returns the draw of a dataset with repeated records, charged as what `copies` records together see of it."""
     if copies == 1:
         return draw
     # Group privacy needs independent coins; in disjoint batches the copies meet several releases.
@@ -161,7 +167,7 @@ def charge_as_group(draw: Draw, copies: int, sampler: Sampler) -> Draw:
 
 
 def _may_repeat_records(dataset: Any) -> bool:
-    """Returns whether a record could be in the dataset twice, as far as its structure shows."""
+    """Returns whether the dataset may have repeated records, as far as its structure shows."""
     if type(dataset) is TensorDataset:
         return all(tensor.stride(0) == 0 for tensor in dataset.tensors)
     if isinstance(dataset, Subset | ConcatDataset | list) or _is_table(dataset):
@@ -171,7 +177,9 @@ def _may_repeat_records(dataset: Any) -> bool:
 
 
 def _find_origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
-    """Returns where records come from: the number of a root for each, and a place in it."""
+    """Returns where records come from, so that repeated ones are found: the number of a root for each, and a place in
+    it.
+    """
     if isinstance(dataset, Subset):
         chosen = np.asarray(dataset.indices, dtype=np.int64)
         return _find_origins(dataset.dataset, chosen[rows], roots)
@@ -206,14 +214,16 @@ def _find_origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple
 
 
 def _origins_in_memory(arrays: Sequence[Any], rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
-    """Returns the addresses of rows in the first array that has rows of its own."""
+    """Returns the addresses of rows in the first array that has rows of its own; repeated records share an address."""
     places = [_memory_layout(array) for array in arrays]
     device, first, step = next((place for place in places if place[2]), places[0])
     return _root_for_all(("memory", device), rows, roots), first + rows * step
 
 
 def _memory_layout(array: Any) -> tuple[str, int, int]:
-    """Returns the device of an array, the address of its first row, and the bytes from one row to the next."""
+    """Returns the device of an array, the address of its first row and the bytes between rows, by which repeated
+    records are found.
+    """
     if isinstance(array, Tensor):
         return str(array.device), array.data_ptr(), int(array.stride(0)) * array.element_size()
     return "cpu", int(array.__array_interface__["data"][0]), int(array.strides[0])
@@ -224,7 +234,9 @@ def _root_for_all(name: Hashable, rows: Rows, roots: dict[Hashable, int]) -> Row
 
 
 def _wrapped_dataset(dataset: Any) -> Any:
-    """Returns the dataset inside a wrapper, such as one that transforms records: the only one of the same length."""
+    """Returns the dataset inside a wrapper, such as one that transforms records, to look for repeated records there:
+    the only one of the same length.
+    """
     if isinstance(dataset, TensorDataset | Subset | ConcatDataset) or not isinstance(dataset, Dataset):
         return None
     candidates = [value for value in vars(dataset).values() if isinstance(value, Dataset) or _is_table(value)]
@@ -234,7 +246,9 @@ def _wrapped_dataset(dataset: Any) -> Any:
 
 
 def _largest_array(dataset: Any) -> Any:
-    """Returns the largest array in memory that a dataset holds with one row per record; None if there is none."""
+    """Returns the largest array in memory that a dataset holds with one row per record, to look for repeated records;
+    None if there is none.
+    """
     n = _length_or_none(dataset)
     held = [
         value
@@ -250,7 +264,9 @@ def _is_table(dataset: Any) -> bool:
 
 
 def _origins_in_table(table: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple[Rows, Rows]:
-    """Returns where rows of an Arrow table lie: tables that are selected from or joined share the memory of columns."""
+    """Returns where rows of an Arrow table lie, so that repeated records are found: tables that are selected from or
+    joined share the memory of columns.
+    """
     if table._indices is not None:
         rows = table._indices.column(0).to_numpy()[rows].astype(np.int64)
     column = table.data.table.column(0) if hasattr(table.data, "table") else table.data.column(0)
@@ -266,6 +282,7 @@ def _origins_in_table(table: Any, rows: Rows, roots: dict[Hashable, int]) -> tup
 
 
 def _length_or_none(dataset: Any) -> int | None:
+    """Returns the length of a dataset that is searched for repeated records; None if it has no length."""
     try:
         return len(dataset)
     except TypeError:

@@ -64,7 +64,9 @@ _choice_taps: list[ChoiceTap] = []
 
 @contextmanager
 def tap_releases(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
-    """Watches releases, for the neighbour hunter and audits. What is released meanwhile has no guarantee."""
+    """Watches what `release` and `choose` are given, for the neighbour hunter and audits. What is released meanwhile
+    has no guarantee.
+    """
     _taps.append(tap)
     if choices is not None:
         _choice_taps.append(choices)
@@ -83,7 +85,7 @@ def release(
     rng: Rng,
     divide_by: float = 1.0,
 ) -> Release:
-    """Adds noise to a sealed value and returns it with its event.
+    """Releases a sealed value: adds noise to it and returns it with its event.
 
     The sealed tensors are consumed: noise is added where they lie.
 
@@ -161,7 +163,9 @@ def _release_by_ranks(
 
 
 def _add_noise_on_grid(own_sums: Tensor, own_noise: Tensor, step: float, divide_by: float) -> Tensor:
-    """Adds noise, rounded to the grid, to whole numbers exactly; then converts steps and divides by a public number."""
+    """Adds the noise of a release, rounded to the grid, to whole numbers exactly; then converts steps and divides by a
+    public number.
+    """
     made = torch.empty_like(own_noise)
     for out, sums, z in zip(made.split(_STRETCH), own_sums.split(_STRETCH), own_noise.split(_STRETCH), strict=True):
         noised = z.double().div_(step).round_().to(torch.int64).add_(sums)
@@ -185,6 +189,7 @@ def _draw_noise_at(
 def _open_sealed(
     value: Sealed[Grads] | Sealed[Grads | TwoPartSum | WideSum | OnGrid],
 ) -> Grads | TwoPartSum | WideSum | OnGrid:
+    """Returns the sum in a sealed value that `release` is about to add noise to."""
     total: Grads | TwoPartSum | WideSum | OnGrid = unseal(value)  # type: ignore[misc]  # a sealed union of the four
     return total
 
@@ -195,7 +200,7 @@ def _divide_by_factors(value: Grads, factors: Mapping[str, float] | None) -> Gra
 
 
 def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
-    """Raises ValueError if the sum has more coordinates than its L1 bound was proved for."""
+    """Raises ValueError if the sum to be released has more coordinates than its L1 bound was proved for."""
     if sensitivity.dimension is None:
         return
     coordinates = sum(tensor.numel() for tensor in value.values())  # public: the shape of what is released
@@ -207,7 +212,9 @@ def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> N
 
 
 def _noise_scale(noise: Noise, bound: float, *, is_unproven: bool) -> float:
-    """Returns the scale of the noise; NaN where nothing bounds it, so that the value is lost to everyone."""
+    """Returns the scale of the noise that a release adds; NaN where nothing bounds the sensitivity, so that the value
+    is lost to everyone.
+    """
     if noise.multiplier == 0:  # 0 × ∞ is not a scale; an infinite bound is allowed where no noise is asked for
         return 0.0
     if is_unproven and not math.isfinite(bound):  # of no use to anyone, and Private ends the run
@@ -218,7 +225,7 @@ def _noise_scale(noise: Noise, bound: float, *, is_unproven: bool) -> float:
 
 
 def _add_noise(value: Grads | TwoPartSum | WideSum, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
-    """Adds noise of this scale and divides by a public number; an undefined scale makes all values NaN."""
+    """Adds a release's noise of this scale and divides by a public number; an undefined scale makes all values NaN."""
     if isinstance(value, TwoPartSum | WideSum) and scale > 0:
         return _add_noise_in_float64(value, noise, scale, rng, divide_by)
     summed = {name: make_dense(tensor) for name, tensor in to_own_dtype(value).items()}
@@ -232,7 +239,7 @@ def _add_noise(value: Grads | TwoPartSum | WideSum, noise: Noise, scale: float, 
 
 
 def _add_noise_in_float64(value: TwoPartSum | WideSum, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
-    """Draws the noise where the result goes and adds the sum to it in float64, a stretch at a time."""
+    """Draws the noise of a release where the result goes and adds the sum to it in float64, a stretch at a time."""
     # The result's own tensors are free: they receive the noise first.
     sums: tuple[Grads, ...]
     if isinstance(value, TwoPartSum):
@@ -248,7 +255,7 @@ def _add_noise_in_float64(value: TwoPartSum | WideSum, noise: Noise, scale: floa
 
 @accelerate
 def add_in_float64(rows: Iterable[Sequence[Tensor]], factor: float) -> None:
-    """Sets out = (Σ others + out) · factor for each row (out, *others), in float64 and rounded once."""
+    """Sets out = (Σ others + out) · factor for each row (out, *others) of a release, in float64 and rounded once."""
     for out, first, *others in rows:
         total = first.double()
         for other in (*others, out):
@@ -273,7 +280,7 @@ class ChoiceTap(Protocol):
 
 
 def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng) -> tuple[int, Event]:
-    """Chooses the index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
+    """Releases a choice: the index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     bare = unseal(scores).to(torch.float64)
@@ -287,7 +294,7 @@ GRID = 2.0**-20
 
 
 def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, rng: Rng) -> tuple[float, Event]:
-    """Chooses a number where the function is high, ε-DP when one record moves it by `sensitivity` at most."""
+    """Releases a choice: a number where the function is high, ε-DP when one record moves it by `sensitivity` at most."""
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     steps = unseal(utility)
@@ -304,7 +311,7 @@ def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, r
 
 
 def _choose_by_weight(log_weights: Tensor, rng: Rng) -> int:
-    """Returns an index with probability ∝ exp(log_weights): the largest after Gumbel noise."""
+    """Returns the index that a release chooses with probability ∝ exp(log_weights): the largest after Gumbel noise."""
     # −ln E, E = −ln(1 − w) exponential: w in steps of 2⁻⁶⁴, so that large values, which decide, end late (noise_tail.py).
     w = (rng.words(log_weights.numel()).astype(np.float64) + 0.5) * 2.0**-64
     gumbel = -torch.from_numpy(-np.log1p(-np.minimum(w, 1 - 2.0**-53))).log()
@@ -312,7 +319,7 @@ def _choose_by_weight(log_weights: Tensor, rng: Rng) -> int:
 
 
 def _ask_choice_taps(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
-    """Returns what a tap decided, or None if no tap did."""
+    """Returns what a tap of releases decided in place of a private choice, or None if no tap did."""
     for tap in _choice_taps:
         choice = tap(scores, sensitivity, epsilon)
         if choice is not None:

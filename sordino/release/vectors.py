@@ -35,7 +35,7 @@ class TwoPartSum:
     second: Grads
 
     def to_float64(self) -> WideSum:
-        """Returns the sum written out in float64."""
+        """Returns a sum of vectors kept in two parts, written out in float64."""
         wide = {name: torch.empty_like(tensor, dtype=torch.float64) for name, tensor in self.first.items()}
         for out, a, b in iterate_together(wide, self.first, self.second):
             torch.add(a.double(), b, out=out)
@@ -54,7 +54,7 @@ class Accumulator:
         self._wide: WideSum | None = None
 
     def next_buffer(self) -> Grads | None:
-        """Returns the tensors to which the next chunk is to be added, or None if it should allocate its own."""
+        """Returns the vectors to which the next chunk of a sum is to be added, or None if it should allocate its own."""
         if self._first is None or self.dtype is torch.float64:
             return self._first
         if self._second is not None:
@@ -66,7 +66,7 @@ class Accumulator:
         return self._first
 
     def add_chunk(self, chunk: Grads) -> None:
-        """Adds the sum of one more chunk, which lies in the tensors that `next_buffer` gave."""
+        """Adds the vectors of one more chunk, which lie in the tensors that `next_buffer` gave, to the sum."""
         if self._wide is not None:
             for wide, added in iterate_together(self._wide.values, chunk):
                 wide.add_(added.double())
@@ -83,7 +83,7 @@ class Accumulator:
 
     @property
     def total(self) -> Grads | TwoPartSum | WideSum:
-        """The sum."""
+        """The sum of the vectors of all chunks, ready to be released."""
         assert self._first is not None, "a lot has at least one part"
         if self._wide is not None:
             return self._wide
@@ -91,7 +91,7 @@ class Accumulator:
 
 
 def to_own_dtype(total: Grads | TwoPartSum | WideSum) -> Grads:
-    """Returns the sum in its own type."""
+    """Returns a sum of vectors in the type of its own tensors."""
     if isinstance(total, TwoPartSum):
         total = total.to_float64()
     if not isinstance(total, WideSum):
@@ -106,7 +106,9 @@ _STRETCH = 1 << 15
 
 
 def iterate_together(*sums: Grads) -> Iterator[tuple[Tensor, ...]]:
-    """Yields the coordinates of several sums in step, a cache-sized piece at a time, as views of their memory."""
+    """Yields the coordinates of several sums of vectors in step, a cache-sized piece at a time, as views of their
+    memory.
+    """
     buffers = [base for grads in sums if (base := _exclusive_buffer(grads)) is not None]
     if len(buffers) == len(sums) and len({_buffer_layout(grads) for grads in sums}) == 1:
         yield from _split_together(buffers)
@@ -116,6 +118,7 @@ def iterate_together(*sums: Grads) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _split_together(tensors: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """Yields pieces of vectors of equal size in step, as views of at most a stretch each where memory is contiguous."""
     if tensors[0].numel() <= _STRETCH or not all(t.is_contiguous() for t in tensors):
         yield tuple(tensors)
     else:
@@ -123,7 +126,7 @@ def _split_together(tensors: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _exclusive_buffer(grads: Grads) -> Tensor | None:
-    """Returns the one buffer behind these tensors, or None if something else is in it too."""
+    """Returns the one buffer behind the tensors of a vector, or None if something else is in it too."""
     base = common_buffer(grads)
     if base is None or base.numel() - sum([t.numel() for t in grads.values()]) >= ALIGNMENT * len(grads):
         return None
@@ -135,7 +138,7 @@ def _buffer_layout(grads: Grads) -> tuple[tuple[str, Any, int], ...]:
 
 
 def zeros_like(grads: Grads) -> Grads:
-    """Returns zeros of the same shapes, in one buffer if these are in one."""
+    """Returns a vector of zeros with the shapes of another, in one buffer if the other's tensors are in one."""
     base = _exclusive_buffer(grads)
     if base is None:
         return {name: torch.zeros_like(tensor) for name, tensor in grads.items()}
@@ -154,7 +157,9 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def divide_(grads: dict[str, Tensor], divisor: float) -> None:
-    """Divides all tensors in place, by one product over the buffer behind them if there is one of their own."""
+    """Divides all tensors of a vector in place, by one product over the buffer behind them if there is one of their
+    own.
+    """
     if divisor == 1.0 or not grads:
         return
     grads = {name: local_rows(tensor) for name, tensor in grads.items()}
@@ -166,7 +171,8 @@ def divide_(grads: dict[str, Tensor], divisor: float) -> None:
 
 
 def common_buffer(grads: dict[str, Tensor]) -> Tensor | None:
-    """Returns the one buffer behind these tensors, 1-D with a few zeros between them, or None if they share none.
+    """Returns the one buffer behind the tensors of a vector, 1-D with a few zeros between them, or None if they share
+    none.
 
     >>> both = torch.zeros(32)
     >>> common_buffer({"a": both[:6].view(2, 3), "b": both[16:20]}).shape
