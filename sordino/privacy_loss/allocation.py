@@ -86,7 +86,9 @@ class AllocationPair(Pair):
 
 @lru_cache(maxsize=64)
 def make_allocation_pair(pair: Pair, bins: int, cut: float) -> AllocationPair:
-    """Returns one pass of `bins` releases with this pair; up to `cut` of probability may be given away."""
+    """Returns the pair of one balls-in-bins pass (random allocation), whose `bins` releases each have this pair; up to
+    `cut` of probability may be given away.
+    """
     limit, last = _find_limits(pair, bins, cut)
     attained = pair.lower_pair()
     if limit > _WIDEST or last > _FURTHEST:
@@ -152,7 +154,9 @@ def _cell_masses(pair: Pair, edges: Array) -> tuple[Array, Array]:
 
 
 def _find_limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
-    """Returns R beyond which two releases of one pass together have P-mass at most cut, and r beyond which one has."""
+    """Returns the two largest ratios that an allocation pass needs: R, beyond which two releases of the pass together
+    have P-mass at most cut, and r, beyond which one has.
+    """
     ratio = pair.native_edges()
     q, p = pair.masses(ratio)
     above_q, above_p = np.cumsum(q[::-1])[::-1][1:], np.cumsum(p[::-1])[::-1][1:]
@@ -163,7 +167,7 @@ def _find_limits(pair: Pair, bins: int, cut: float) -> tuple[float, float]:
 
 
 def _find_lowest_ratio(pair: Pair, bins: int, cut: float) -> float:
-    """Returns a ratio below which one release of a pass falls with Q-mass at most cut/100."""
+    """Returns a ratio below which one release of an allocation pass falls with Q-mass at most cut/100."""
     ratio = pair.native_edges()
     q, _ = pair.masses(ratio)
     below = np.flatnonzero(bins * np.cumsum(q)[:-1] <= cut / 100)
@@ -171,7 +175,9 @@ def _find_lowest_ratio(pair: Pair, bins: int, cut: float) -> float:
 
 
 def _find_near_limit(pair: Pair, bins: int) -> float:
-    """Returns a ratio beyond which two releases of a pass seldom are, which is all that adding a record needs."""
+    """Returns a ratio beyond which two releases of an allocation pass seldom are, which is all that adding a record
+    needs.
+    """
     ratio = pair.native_edges()
     q, _ = pair.masses(ratio)
     above = np.cumsum(q[::-1])[::-1][1:]
@@ -180,7 +186,9 @@ def _find_near_limit(pair: Pair, bins: int) -> float:
 
 
 def _find_small_spacing(pair: Pair, bins: int, cut: float) -> float:
-    """Returns the spacing at which all releases of a pass are in the lowest cells with less than what may be lost."""
+    """Returns the lattice spacing of the ratios at which all releases of an allocation pass are in the lowest cells
+    with less than what may be lost.
+    """
     ratio = pair.native_edges()
     q, _ = pair.masses(ratio)
     seldom = np.flatnonzero(bins * np.log(np.maximum(np.cumsum(q)[:-1], 1e-300)) <= math.log(cut))
@@ -188,7 +196,9 @@ def _find_small_spacing(pair: Pair, bins: int, cut: float) -> float:
 
 
 def _choose_step(pair: Pair, limit: float, bins: int) -> float:
-    """Returns the spacing of the lattice: a part of the standard deviation of r, as far as memory allows."""
+    """Returns the spacing of the lattice of ratios r for an allocation pass: a part of the standard deviation of r, as
+    far as memory allows.
+    """
     ratio = pair.native_edges()
     q, p = pair.masses(ratio)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -240,7 +250,9 @@ class _Summands:
         self._candidates = candidates
 
     def _tilted_moments(self, tilt: float) -> tuple[float, float]:
-        """Returns mean and standard deviation of the sum of all releases, tilted, from the coarser law."""
+        """Returns the tilted mean and standard deviation of the sum S of an allocation pass's ratios, from the coarser
+        law of r.
+        """
         exponent = tilt * self._coarse_r
         weight = self._coarse_q * np.exp(exponent - exponent.max())
         total = float(weight.sum())
@@ -249,7 +261,9 @@ class _Summands:
         return self.grid.bins * mean, math.sqrt(self.grid.bins * variance)
 
     def _find_tilt(self, depth: float, sign: float) -> float:
-        """Returns the size of the tilt whose centre lies where the tail has e^{−depth} of the mass."""
+        """Returns the size of the tilt that centres the sum of an allocation pass's ratios where its tail has
+        e^{−depth} of the mass.
+        """
         low, high = math.log(1e-3 / self.scale), math.log(1e3 / self.scale)
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
@@ -264,7 +278,9 @@ class _Summands:
         return math.exp(low)
 
     def law_of_sum(self, count: int, extra: Array | None = None) -> _Sum:
-        """Returns the law of a sum of `count` values of r under Q, and of one more with the masses `extra`."""
+        """Returns the law of a sum of `count` ratios r of an allocation pass under Q, and of one more with the masses
+        `extra`.
+        """
         grid, number = self.grid, count + (extra is not None)
         best = np.full(self.length, math.inf)
         mass = np.zeros(self.length)
@@ -285,7 +301,9 @@ class _Summands:
         return _Sum(values, mass, np.minimum(best, 1.0), math.exp(min(beyond, 0.0)))
 
     def _transform_tilted(self, tilt: float, count: int, extra: Array | None) -> tuple[Array, float, float]:
-        """Returns tilted masses of a sum, the error of each, and the logarithm of their scale."""
+        """Returns the tilted masses of a sum of an allocation pass's ratios, the error of each mass, and the logarithm
+        of the masses' scale.
+        """
         lift = tilt * self.r
         top = float(lift.max())
         weight = np.exp(lift - top)
@@ -320,14 +338,16 @@ class _Summands:
 
 
 def _log_moment(mass: Array, values: Array, tilt: float) -> float:
-    """Returns log Σ mass·e^{θ·value}, rounded up."""
+    """Returns log Σ mass·e^{θ·value} of the ratios that an allocation pass sums, rounded up."""
     exponent = tilt * values
     top = float(exponent.max())
     return top + math.log(max(float(mass @ np.exp(exponent - top)), 1e-300)) + 1e-9
 
 
 def _spread_over_lattice(pair: Pair, grid: _Grid) -> tuple[Array, float, float]:
-    """Returns Q-masses on the lattice, P-masses being these times r; and the Q-mass left out, below and above it."""
+    """Returns the Q-masses of one release of an allocation pass on the lattice of ratios r (P-masses are r times as
+    large), and the Q-mass left out below and above the lattice.
+    """
     edges, step = grid.edges, grid.step
     a, b = _cell_masses(pair, edges)
     up = np.clip((b[1:-1] - a[1:-1] * edges[:-1]) / step, 0.0, a[1:-1])
@@ -341,7 +361,9 @@ def _spread_over_lattice(pair: Pair, grid: _Grid) -> tuple[Array, float, float]:
 
 
 def _spread_beyond_lattice(pair: Pair, limit: float, last: float) -> tuple[Array, Array, float]:
-    """Returns Q-masses on a geometric grid of r from limit to last, and the P-mass left for r = ∞."""
+    """Returns the ratios r of an allocation pass beyond its lattice, on a geometric grid from limit to last, with
+    Q-masses, and the P-mass left for r = ∞.
+    """
     log_edges = _far_edges(limit, last)
     a, b = pair.masses(log_edges)
     r = np.exp(log_edges)
@@ -365,7 +387,9 @@ def _sum_by_place(place: NDArray[np.int64], masses: Array, size: int) -> Array:
 
 
 def _coarse_points(law: _Sum) -> NDArray[np.int64]:
-    """Returns indices, ascending, that are dense around the middle of a law and sparser in its tails."""
+    """Returns ascending indices that are dense around the middle of the law of an allocation pass's sum and sparser in
+    its tails.
+    """
     used = np.flatnonzero(law.mass > 1e-300)
     total = float(law.mass.sum())
     index = np.arange(len(law.mass))
@@ -376,7 +400,9 @@ def _coarse_points(law: _Sum) -> NDArray[np.int64]:
 
 
 def _coarsen(law: _Sum) -> _Sum:
-    """Returns a law spread over fewer points without changing the mean in any cell; errors are spread alike."""
+    """Returns the law of an allocation pass's sum spread over fewer points without changing the mean in any cell;
+    errors are spread alike.
+    """
     points = _coarse_points(law)
     if len(points) < 2:
         return law
@@ -393,7 +419,9 @@ def _coarsen(law: _Sum) -> _Sum:
 
 
 def _make_dominating_pair(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
-    """Returns a pair that dominates a pass, when its record is removed or when it is added as the grid says."""
+    """Returns a pair that dominates an allocation pass, when its record is removed or when it is added as the grid
+    says.
+    """
     bins, limit = grid.bins, float(grid.edges[-1])
     small, left_out, far_q = _spread_over_lattice(pair, grid)
     far_p = float(pair.masses(np.array([math.log(limit)]))[1][-1])
@@ -418,7 +446,9 @@ def _make_dominating_pair(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
 def _make_removing_pair(
     whole: _Sum, one_s: Array, one_above: Array, one_below: Array, bins: int, infinite: float
 ) -> DiscretePair:
-    """Returns P from above against Q from below; a mass that is not known well counts as the next known one above."""
+    """Returns the pair of an allocation pass for removing a record, P from above against Q from below; a mass of the
+    sum that is not known well counts as the next known one above.
+    """
     keep = whole.places_known_well()
     p = whole.above * whole.values / bins
     place = np.searchsorted(keep, np.arange(len(p)))
@@ -437,7 +467,9 @@ def _make_removing_pair(
 def _make_adding_pair(
     whole: _Sum, one_s: Array, one_above: Array, one_below: Array, bins: int, lost: float, far: float
 ) -> DiscretePair:
-    """Returns Q from above against P from below; a mass that is not known well counts as the next known one below."""
+    """Returns the pair of an allocation pass for adding a record, Q from above against P from below; a mass of the sum
+    that is not known well counts as the next known one below.
+    """
     keep = whole.places_known_well()
     if not len(keep):
         return _make_sorted_pair(np.zeros(1), np.zeros(1), np.zeros(1), 0.0, 1.0)
@@ -458,7 +490,7 @@ def _make_adding_pair(
 
 
 def _make_sorted_pair(values: Array, p: Array, q: Array, infinite: float, lost: float) -> DiscretePair:
-    """Returns a discrete pair with its values ascending; masses of zero are left out."""
+    """Returns the discrete pair of an allocation pass with its values ascending; masses of zero are left out."""
     use = np.flatnonzero((p > 0) | (q > 0))
     if not len(use):
         use = np.zeros(min(1, len(values)), dtype=np.int64)
@@ -467,7 +499,9 @@ def _make_sorted_pair(values: Array, p: Array, q: Array, infinite: float, lost: 
 
 
 def _make_dominated_pair(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
-    """Returns a pair that a pass dominates: its releases binned, the bins summed, errors against us."""
+    """Returns a pair that an allocation pass dominates, for lower bounds: its releases binned, the bins summed, errors
+    against us.
+    """
     bins = grid.bins
     a, b = _cell_masses(pair, grid.edges)
     q, p = a[1:-1].copy(), b[1:-1].copy()
@@ -497,14 +531,18 @@ def _make_dominated_pair(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
 
 
 def _combine_bins(weights: Array, law: _Sum, points: NDArray[np.int64]) -> _Sum:
-    """Returns the law of (a bin beyond the lattice, a coarse bin of the others' sum), as one list of bins."""
+    """Returns the binned law of an allocation pass with one release beyond the lattice: each bin pairs one for that
+    release with a coarse bin of the others' sum.
+    """
     mass, error = (np.add.reduceat(part[: points[-1] + 1], points[:-1]) for part in (law.mass, law.error))
     shape = np.multiply.outer(weights, mass).ravel()
     return _Sum(shape, shape, np.multiply.outer(weights, error).ravel(), float(weights.sum()) * law.beyond)
 
 
 def _keep_certain_bins(numerator: Array, denominator: Array, *, adding: bool = False) -> DiscretePair:
-    """Returns bins whose numerator is known to be there, in the order of their ratio; the others are left out."""
+    """Returns the pair that an allocation pass dominates, of the bins whose numerator is known to be there, in the
+    order of their ratio; other bins are left out.
+    """
     use = (numerator > 1e-290) & (denominator > 1e-290)
     if not use.any():
         return DiscretePair(np.zeros(1), np.ones(1), np.ones(1))

@@ -53,7 +53,9 @@ def directions(phases: Phases) -> tuple[bool, ...]:
 
 
 def largest_loss_when_adding(phases: Phases) -> float:
-    """Returns the largest loss of all releases when a record is added: −log(1−q) for each sampled one."""
+    """Returns the largest loss of all phases when a record is added, −log(1−q) for each sampled release: a certified
+    bound on ε in that direction.
+    """
     return math.fsum(
         count * -math.log1p(-sampled.rate) if sampled.rate < 1 and not sampled.subset else math.inf
         for sampled, count in phases
@@ -61,7 +63,7 @@ def largest_loss_when_adding(phases: Phases) -> float:
 
 
 def _is_surely_zero(phases: Phases, delta: float) -> bool:
-    """Returns whether ε is 0, because δ(0) is at most the sum of the single releases' total variations."""
+    """Returns whether ε is certified to be 0, because δ(0) is at most the sum of the single releases' total variations."""
     total = 0.0
     for sampled, count in phases:
         total += count * sampled.rate * sampled.pair.total_variation()
@@ -69,7 +71,9 @@ def _is_surely_zero(phases: Phases, delta: float) -> bool:
 
 
 def sum_part_epsilons(phases: Phases, delta: float, tolerance: float, low: float, high: float) -> float:
-    """Returns the sum of the phases' ε when they share δ equally, which is a bound by basic composition."""
+    """Returns the sum of the phases' certified ε when they share δ equally, which is a bound on the whole by basic
+    composition.
+    """
     if not 1 < len(phases) <= MOST_PARTS:
         return math.inf
     # at all of δ each, and from below: known already, and mostly enough
@@ -88,7 +92,7 @@ def sum_part_epsilons(phases: Phases, delta: float, tolerance: float, low: float
 
 @lru_cache(maxsize=4096)
 def _bound_phase_epsilon(sampled: Sampled, count: int, delta: float, tolerance: float) -> float:
-    """Returns an upper bound on ε of one phase alone."""
+    """Returns a certified upper bound on ε of one phase alone."""
     phases: Phases = ((sampled, count),)
     if find_lone_gaussian(phases) is not None:
         return one_release_epsilon(sampled, delta)
@@ -102,7 +106,9 @@ def _bound_phase_epsilon(sampled: Sampled, count: int, delta: float, tolerance: 
 def bound_epsilon(
     phases: Phases, add: bool, delta: float, tolerance: float, known: float | None, longest: int = LONGEST
 ) -> tuple[float, float]:
-    """Returns lower and upper bounds on ε in one direction; the lower one is worth more than `known`, if that is given."""
+    """Returns certified lower and upper bounds on ε of phases in one direction; the lower one is worth more than
+    `known`, if that is given.
+    """
     if _is_surely_zero(phases, delta):
         return 0.0, 0.0
     # A saddle point says where the answer is about; it decides how tight the bounds are, not whether they hold.
@@ -149,7 +155,9 @@ class _EpsilonSearch:
         self.longest = 0
 
     def run(self, estimate: Estimate, saddle: Saddle, longest: int) -> None:
-        """Composes at a saddle point, and again nearer to the answer as long as the guess was bad."""
+        """Searches for the best certified upper bound on ε: composes at a saddle point, and again nearer to the answer
+        as long as the guess was bad.
+        """
         guess = saddle.epsilon
         for attempt in range(_TRIES):
             # Every setting gives an upper bound that holds; the smallest is kept.
@@ -171,7 +179,7 @@ class _EpsilonSearch:
 
 
 def bound_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, want_lower: bool) -> tuple[float, float]:
-    """Returns lower and upper bounds on δ in one direction."""
+    """Returns certified lower and upper bounds on δ of phases in one direction."""
     steps = sum(count for _, count in phases)
     # How large δ is about; it decides how much of the tails may be cut off, which changes the estimate again.
     last_log_delta, cut = -23.0, 1e-17 / steps
@@ -213,7 +221,9 @@ def bound_delta(phases: Phases, add: bool, epsilon: float, tolerance: float, wan
 
 
 def _require_agreement(low: float, high: float) -> None:
-    """Raises if two bounds on δ contradict each other, as logarithms: 1e-12 above 1e-15 is a contradiction too."""
+    """Raises if a certified lower and upper bound on δ contradict each other, as logarithms: 1e-12 above 1e-15 is a
+    contradiction too.
+    """
     if low > _LEAST_DELTA:
         require_at_most(
             math.log(low), math.log(max(high, _LEAST_DELTA)), "logarithms of a lower and an upper bound on δ"

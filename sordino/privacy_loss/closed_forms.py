@@ -21,7 +21,9 @@ _BISECTIONS = 200
 
 
 def find_lone_gaussian(phases: Phases) -> Sampled | None:
-    """Returns the only phase, if it is one release of a Gaussian, sampled or not; otherwise None."""
+    """Returns the only phase, if it is one release of a Gaussian, sampled or not, and so has a closed form; otherwise
+    None.
+    """
     if len(phases) != 1 or phases[0][1] != 1:
         return None
     sampled = phases[0][0]
@@ -29,7 +31,9 @@ def find_lone_gaussian(phases: Phases) -> Sampled | None:
 
 
 def one_release_delta(sampled: Sampled, epsilon: float, add: bool | None = None) -> float:
-    """Returns δ at ε ≥ 0 of one release of a Gaussian, in one direction or the larger of both."""
+    """Returns the closed form of δ at ε ≥ 0 of one sampled release of a Gaussian, in one direction or the larger of
+    both.
+    """
     assert isinstance(sampled.pair, GaussianPair)
     mu, q = sampled.pair.mu, sampled.rate
     if q == 1.0:
@@ -42,7 +46,9 @@ def one_release_delta(sampled: Sampled, epsilon: float, add: bool | None = None)
 
 
 def one_release_epsilon(sampled: Sampled, delta: float, add: bool | None = None) -> float:
-    """Returns ε at δ of one release of a Gaussian, rounded up; in one direction or the larger of both."""
+    """Returns ε at δ of one sampled release of a Gaussian by its closed form, rounded up; in one direction or the
+    larger of both.
+    """
     assert isinstance(sampled.pair, GaussianPair)
     if sampled.rate == 1.0:
         return gaussian_epsilon(sampled.pair.mu, delta)
@@ -58,7 +64,9 @@ def one_release_epsilon(sampled: Sampled, delta: float, add: bool | None = None)
 
 
 def pure_epsilon(phases: Phases) -> float:
-    """Returns ε at δ = 0, the sum of the largest losses; infinite unless every release is purely private."""
+    """Returns the closed form of ε at δ = 0, the sum of the largest losses of all phases; infinite unless every release
+    is purely private.
+    """
     total = 0.0
     for sampled, count in phases:
         largest_loss = sampled.pair.largest_loss()

@@ -52,7 +52,9 @@ class Setting:
         return min(self.jump_theta if jumps else self.theta, _STEEPEST / step)
 
     def for_lower_bound(self, centre: float) -> Setting:
-        """Returns another lattice, tilt and division for the lower bound: what misleads one bound misses the other."""
+        """Returns another lattice, tilt and division for a composed lower bound: what misleads the upper bound misses
+        the lower one.
+        """
         return Setting(
             theta=_OTHER_TILT * self.theta,
             mesh=replace(self.mesh, step=_OTHER_STEP * self.mesh.step, fine=_OTHER_FINE * self.mesh.fine),
@@ -66,7 +68,9 @@ class Setting:
 def choose_setting(
     phases: Phases, add: bool, saddle: Saddle, spread: float, cut: float, tolerance: float, *, measured: bool = True
 ) -> Setting:
-    """Returns the lattice for a saddle point; its step is measured and corrected unless that is not worth it."""
+    """Returns the setting of a composed bound, the lattice for a saddle point; the lattice step is measured and
+    corrected unless that is not worth it.
+    """
     steps = sum(count for _, count in phases)
     theta = saddle.theta
     # The step at which rounding losses up raises ε by about the tolerance, by the formula above.
@@ -96,7 +100,9 @@ def _common_spacing(phases: Phases) -> float:
 
 
 def round_up_phases(phases: Phases, add: bool, mesh: Mesh) -> tuple[list[Weighted], float]:
-    """Returns the phases rounded up, and the probability that any of them has infinite loss."""
+    """Returns the phases rounded up on a lattice, to be composed into an upper bound, and the probability that any of
+    them has infinite loss.
+    """
     parts, log_finite = [], 0.0
     for sampled, count in phases:
         atoms = sampled.round_up(mesh, add)
@@ -119,7 +125,7 @@ class UpperBound:
         return max((float(curve.loss[0]) for curve in self.curves), default=0.0)
 
     def delta(self, epsilon: float) -> float:
-        """Returns δ at ε, at most 1."""
+        """Returns the composed upper bound on δ at ε, at most 1."""
         if epsilon < self.floor:
             return 1.0
         return min(
@@ -127,7 +133,7 @@ class UpperBound:
         )
 
     def epsilon(self, delta: float) -> float:
-        """Returns ε at δ, rounded up; at least `floor`, infinite when δ is not reached."""
+        """Returns the composed upper bound on ε at δ, rounded up; at least `floor`, infinite when δ is not reached."""
         if delta <= self.infinite:
             return math.inf
         low = max(0.0, self.floor)
@@ -157,7 +163,9 @@ def _has_jumps(jumps: Sequence[Weighted]) -> bool:
 def _split_bulk_and_jumps(
     parts: Sequence[Weighted], setting: Setting, step: float, extra: float = 0.0
 ) -> tuple[list[Weighted], list[Weighted]]:
-    """Returns the bulk and the jumps of every part, or all of it as bulk where no float holds their share."""
+    """Returns the bulk and the jumps of every part for a composed upper bound, or all of a part as bulk where no float
+    holds the share of its jumps.
+    """
     bulk, jumps = split_jumps(parts, setting.limit / step)
     if _has_jumps(jumps):
         tilt, cumulant = setting.tilt(step, jumps=True) + extra, Cumulant(bulk, step)
@@ -167,7 +175,9 @@ def _split_bulk_and_jumps(
 
 
 def compose_upper_bound(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> UpperBound:
-    """Returns the composed upper bound at a setting; the step is widened until the transform is affordable."""
+    """Returns the composed upper bound on ε and δ of phases at a setting; the step is widened until the transform is
+    affordable.
+    """
     mesh = setting.mesh
     while True:
         # Round every release up on the lattice, and find the window that holds the tilted sum.
@@ -202,7 +212,7 @@ class LowerBound:
     log_q: float
 
     def epsilon(self, delta: float) -> float:
-        """Returns the largest ε proved: max_j log((P[≥ j] − δ)/Q[≥ j])."""
+        """Returns the largest ε that the composed lower bound proves: max_j log((P[≥ j] − δ)/Q[≥ j])."""
         excess = self.p - _capped_exp(math.log(delta) - self.log_p)
         use = excess > 0
         if not use.any():
@@ -218,7 +228,9 @@ class LowerBound:
 
 
 def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: int = LONGEST) -> LowerBound:
-    """Returns the composition of binned outputs: P at the setting's tilts, Q at one more."""
+    """Returns the composed lower bound on ε and δ of phases, from binned outputs: P at the setting's tilts, Q at one
+    more.
+    """
     mesh = setting.mesh
     while True:
         step = mesh.step
@@ -265,7 +277,9 @@ def compose_lower_bound(phases: Phases, add: bool, setting: Setting, longest: in
 
 
 def _add_sums(sums: Sequence[Suffix], start: int, stop: int, sign: float) -> tuple[np.ndarray, float]:
-    """Returns the sum of several suffix sums on one scale, each from below (sign −1) or from above (sign 1)."""
+    """Returns the sum of several suffix sums on one scale for a composed lower bound, each from below (sign −1) or from
+    above (sign 1).
+    """
     log_scale = max(one.log_scale for one in sums)
     total = np.zeros(stop - start)
     for one in sums:

@@ -30,7 +30,7 @@ _CUT = 1e-5  # share of δ that truncated tails may cost
 
 
 def find_heaviest_phases(phases: Phases, add: bool, theta: float, cut: float) -> Phases:
-    """Returns the phases, or of many those that add most to K(θ)."""
+    """Returns the phases that a consistency check looks at: all, or of many those that add most to K(θ)."""
     if len(phases) <= MOST_PARTS:
         return phases
     weigh = Estimate(phases, add, cut).cumulant_shares(theta)
@@ -38,7 +38,9 @@ def find_heaviest_phases(phases: Phases, add: bool, theta: float, cut: float) ->
 
 
 def lower_part_epsilons(phases: Phases, add: bool, delta: float, theta: float, cut: float) -> list[float]:
-    """Returns lower bounds on ε of single phases at δ; the composition certainly reaches the largest of them."""
+    """Returns lower bounds on ε of single phases at δ for a consistency check: the composition certainly reaches the
+    largest of them.
+    """
     if len(phases) == 1:
         return [_release_epsilon(phases[0][0], add, delta)]
     return [
@@ -48,7 +50,7 @@ def lower_part_epsilons(phases: Phases, add: bool, delta: float, theta: float, c
 
 
 def lower_composed_delta(phases: Phases, add: bool, epsilon: float, theta: float, cut: float) -> float:
-    """Returns a δ that the composition certainly reaches at ε."""
+    """Returns a δ that the composition certainly reaches at ε, for a consistency check of bounds on δ."""
     parts = find_heaviest_phases(phases, add, theta, cut)
     if len(phases) == 1:
         return _release_delta(phases[0][0], add, epsilon)
@@ -56,7 +58,9 @@ def lower_composed_delta(phases: Phases, add: bool, epsilon: float, theta: float
 
 
 def _find_attained_release(sampled: Sampled, add: bool) -> Sampled | None:
-    """Returns one release in closed form that a real dataset attains; of a fixed-size subset, in one direction only."""
+    """Returns, for a consistency check, one release in closed form that a real dataset attains; of a fixed-size subset,
+    in one direction only.
+    """
     if sampled.subset and not add:
         sampled = Sampled(sampled.pair, sampled.rate)
     return find_lone_gaussian(((sampled, 1),))
@@ -75,7 +79,7 @@ def _release_delta(sampled: Sampled, add: bool, epsilon: float) -> float:
 
 
 def _part_setting(phases: Phases, add: bool, delta: float, place: Callable[[Estimate], Saddle]) -> Setting:
-    """Returns a coarse lattice and a tilt for one phase, about the place in question."""
+    """Returns a coarse lattice and a tilt for the consistency check of one phase, about the place in question."""
     cut = _CUT * delta / phases[0][1]
     estimate = Estimate(phases, add, cut)
     return choose_setting(phases, add, place(estimate), estimate.std, cut, COARSE, measured=False)
@@ -83,7 +87,7 @@ def _part_setting(phases: Phases, add: bool, delta: float, place: Callable[[Esti
 
 @lru_cache(maxsize=4096)
 def lower_part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) -> float:
-    """Returns a lower bound on ε of one phase; zero where one attempt proves none."""
+    """Returns a lower bound on ε of one phase, for a consistency check; zero where one attempt proves none."""
     phases: Phases = ((sampled, count),)
     alone = _release_epsilon(sampled, add, delta)
     if find_lone_gaussian(phases) is not None:
@@ -94,7 +98,7 @@ def lower_part_epsilon(sampled: Sampled, count: int, add: bool, delta: float) ->
 
 @lru_cache(maxsize=4096)
 def _lower_part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -> float:
-    """Returns a lower bound on δ of one phase; zero where one attempt proves none."""
+    """Returns a lower bound on δ of one phase, for a consistency check; zero where one attempt proves none."""
     phases: Phases = ((sampled, count),)
     alone = _release_delta(sampled, add, epsilon)
     if find_lone_gaussian(phases) is not None:
@@ -104,7 +108,9 @@ def _lower_part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -
 
 
 def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
-    """Returns ε = min over θ of (K(θ) + log(1/δ))/θ, for losses rounded up on a lattice of its own."""
+    """Returns Markov's bound, with which a composition must be consistent: ε = min over θ of (K(θ) + log(1/δ))/θ, for
+    losses rounded up on a lattice of its own.
+    """
     cumulant, infinite, theta = _coarse_cumulant(phases, add, delta, None)
     if delta <= infinite:
         return math.inf
@@ -113,14 +119,18 @@ def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
 
 
 def markov_delta(phases: Phases, add: bool, epsilon: float) -> float:
-    """Returns δ = min over θ of e^{K(θ) − θε}, for losses rounded up on a lattice of its own."""
+    """Returns Markov's bound, with which a composition must be consistent: δ = min over θ of e^{K(θ) − θε}, for losses
+    rounded up on a lattice of its own.
+    """
     cumulant, infinite, theta = _coarse_cumulant(phases, add, _TYPICAL_DELTA, epsilon)
     log_delta = min(cumulant(factor * theta) - factor * theta * epsilon for factor in _TILTS)
     return min(1.0, infinite + math.exp(min(log_delta, 0.0)))
 
 
 def _coarse_cumulant(phases: Phases, add: bool, delta: float, epsilon: float | None) -> tuple[Cumulant, float, float]:
-    """Returns K of losses rounded up on a coarse lattice, the mass of infinite losses, and a tilt near the answer."""
+    """Returns what Markov's bound, a consistency check, needs: K of losses rounded up on a coarse lattice, the mass of
+    infinite losses, and a tilt near the answer.
+    """
     steps = sum(count for _, count in phases)
     cut = _CUT * delta / steps
     estimate = Estimate(phases, add, cut)

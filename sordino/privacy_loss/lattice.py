@@ -71,7 +71,7 @@ class NativeLosses:
     std: float
 
     def quantile(self, above: float) -> float:
-        """Returns the loss beyond which the P-mass is about this."""
+        """Returns the privacy loss beyond which about this much P-mass lies, from which a lattice is chosen."""
         order = np.argsort(self.loss)
         tail = np.cumsum(np.exp(self.log_mass[order])[::-1])[::-1]
         over = np.flatnonzero(tail > above)
@@ -79,7 +79,7 @@ class NativeLosses:
 
 
 def sampled_loss(rate: float, ratio: Array) -> Array:
-    """Returns the loss of a sampled release, log(1 + q(e^λ − 1))."""
+    """Returns the privacy loss of a Poisson-sampled release, log(1 + q(e^λ − 1)), which is what a lattice holds."""
     if rate == 1.0:
         return ratio
     small = np.minimum(ratio, _LARGE)
@@ -89,7 +89,9 @@ def sampled_loss(rate: float, ratio: Array) -> Array:
 
 
 def base_ratio(rate: float, loss: Array) -> Array:
-    """Returns the λ at which a sampled release has this loss, the inverse of `sampled_loss`; −∞ where none has."""
+    """Returns the λ at which a sampled release has a privacy loss on the lattice, the inverse of `sampled_loss`; −∞
+    where none has.
+    """
     if rate == 1.0:
         return loss
     bottom = math.log1p(-rate)
@@ -119,7 +121,9 @@ class Sampled:
         return _compute_native_losses(self, add, cut)
 
     def _graded_cells(self, mesh: Mesh, add: bool) -> tuple[Indices, Array, Array]:
-        """Returns graded edges, in units of the step on the loss axis of removing, and the base masses of their cells."""
+        """Returns graded edges of lattice cells, in units of the step on the loss axis of removing, and the base masses
+        of the cells.
+        """
         native = self.native_losses(add, mesh.cut)
         step, std = mesh.step, native.std
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
@@ -138,7 +142,9 @@ class Sampled:
         return edges, base_q, base_p
 
     def round_up(self, mesh: Mesh, add: bool) -> Atoms:
-        """Returns a release on the lattice of a mesh that dominates this one (connect-the-dots)."""
+        """Returns the sampled release rounded up on the lattice of a mesh, so that it dominates the true one
+        (connect-the-dots).
+        """
         edges, base_q, base_p = self._graded_cells(mesh, add)
         step = mesh.step
         if self.subset:
@@ -152,7 +158,9 @@ class Sampled:
         return atoms
 
     def _round_up_removing(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
-        """Splits the P-mass of each cell between its ends for removing a record, so that its Q-mass is kept as well."""
+        """Rounds a sampled release up on the lattice for removing a record: splits the P-mass of each cell between its
+        ends, so that its Q-mass is kept as well.
+        """
         p = (1 - self.rate) * a + self.rate * b
         inner_a, inner_b, inner_p = a[1:-1], b[1:-1], p[1:-1]
         loss = edges * step
@@ -167,7 +175,9 @@ class Sampled:
         return Atoms(edges, mass, float(p[-1]))
 
     def _round_up_adding(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
-        """Splits the mass of each cell between its ends for adding a record, where the loss is −log(dP/dQ)."""
+        """Rounds a sampled release up on the lattice for adding a record, where the loss is −log(dP/dQ): splits the
+        mass of each cell between its ends.
+        """
         inner_a, inner_b = a[1:-1], b[1:-1]
         loss = edges * step
         high_ratio = self._signed_ratio(loss[1:])
@@ -186,7 +196,9 @@ class Sampled:
         return Atoms(-edges[::-1], mass[::-1].copy(), float(a[0]))
 
     def _round_up_subset(self, edges: Indices, a: Array, b: Array, step: float) -> Atoms:
-        """Rounds losses above 0 as when removing, below 0 as when adding (Zhu, Dong & Wang 2022, prop. 30)."""
+        """Rounds a release on a fixed-size subset up on the lattice: losses above 0 as when removing a record, below 0
+        as when adding one (Zhu, Dong & Wang 2022, prop. 30).
+        """
         plus = self._round_up_removing(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
         minus = self._round_up_adding(edges, np.concatenate(([0.0], a[1:])), np.concatenate(([0.0], b[1:])), step)
         rest = max(0.0, 1.0 - float(plus.mass.sum()) - plus.infinite - float(minus.mass.sum()))
@@ -196,7 +208,9 @@ class Sampled:
         return Atoms(index, mass, plus.infinite)
 
     def bin_outputs(self, mesh: Mesh, add: bool) -> Bins:
-        """Returns hard bins on the same cells; for a subset, of the pair that a real dataset attains in one direction."""
+        """Returns the sampled release binned on the lattice's cells, for a lower bound; for a subset, of the pair that
+        a real dataset attains in one direction.
+        """
         whole = Sampled(self.pair.lower_pair(), self.rate)
         edges, a, b = whole._graded_cells(mesh, add)
         middle = np.concatenate((edges[:1] - 1, (edges[1:] + edges[:-1]) // 2, edges[-1:]))
@@ -208,7 +222,8 @@ class Sampled:
         return Bins(middle, mixed, _log_masses_from_above(a, mixed, np.insert(ends, 0, -math.inf)))
 
     def _signed_ratio(self, loss: Array) -> Array:
-        """Returns dP/dQ = (e^loss − (1 − q))/q at each loss, negative where the loss is never reached.
+        """Returns dP/dQ = (e^loss − (1 − q))/q at each privacy loss of the lattice, negative where a sampled release
+        never reaches the loss.
 
         The difference is written as (1 − q)(e^{loss − log(1−q)} − 1), because 1 + (e^loss − 1)/q loses every digit once
         e^loss is below 2⁻⁵³ (at q = 1, below a loss of −37): a ratio of zero puts the mass of a cell at the wrong end.
@@ -223,7 +238,7 @@ class Sampled:
 
 
 def _log_masses_from_above(q: Array, p: Array, least: Array) -> Array:
-    """Returns logarithms of Q-masses, from above; where floats end, P is at least e^least times Q."""
+    """Returns logarithms of the Q-masses of lattice bins, from above; where floats end, P is at least e^least times Q."""
     with np.errstate(divide="ignore", invalid="ignore"):
         end = np.where(p > 0, np.minimum(np.log(p) - least, math.log(_TINY)), -math.inf)
         return np.where(q > _TINY, np.log(q), end)
@@ -231,7 +246,9 @@ def _log_masses_from_above(q: Array, p: Array, least: Array) -> Array:
 
 @lru_cache(maxsize=4096)
 def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLosses:
-    """Returns the losses of a release on its pair's own grid; kept, because every search asks for them several times."""
+    """Returns the privacy losses of a sampled release on its pair's own grid, from which a lattice is chosen; kept,
+    because every search asks for them several times.
+    """
     pair = sampled.pair.for_direction(add)
     edges = pair.native_edges()
     # Masses of the cells between edges; what little lies outside joins the outermost cells.
@@ -261,7 +278,9 @@ def _compute_native_losses(sampled: Sampled, add: bool, cut: float) -> NativeLos
 
 
 def graded_indices(low: int, high: int, centre: float, std: float, unit: int, fine: float) -> Indices:
-    """Returns integers from low to high, `unit` apart within six std of the centre, then further and further apart."""
+    """Returns indices of a graded lattice from low to high, `unit` apart within six std of the centre, then further and
+    further apart.
+    """
     reach = max(_CORE * std, 2.0 * unit)
     left, right = max(low, math.floor(centre - reach)), min(high, math.ceil(centre + reach))
     if left > right:
@@ -274,7 +293,9 @@ def graded_indices(low: int, high: int, centre: float, std: float, unit: int, fi
 
 
 def _distances(room: int, reach: float, growth: float) -> Indices:
-    """Returns reach·(e^{growth·k} − 1) for k = 1, 2, …, up to room, as ascending integers without repetition."""
+    """Returns the growing distances of a graded lattice's outer points: reach·(e^{growth·k} − 1) for k = 1, 2, …, up to
+    room, as ascending integers without repetition.
+    """
     if room <= 0:
         return np.empty(0, dtype=np.int64)
     count = math.ceil(math.log1p(room / reach) / growth) + 1

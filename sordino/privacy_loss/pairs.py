@@ -88,7 +88,7 @@ def cell_masses_from_tails(below: Array, above: Array) -> Array:
 
 
 def resolving_points(centres: Sequence[float], count: int) -> Array:
-    """Returns points that resolve normal densities around ascending centres, about `count` around each."""
+    """Returns points that resolve a pair of normal densities around ascending centres, about `count` around each."""
     grid = np.linspace(centres[0] - TAIL, centres[0] + TAIL, count)
     for centre in centres[1:]:
         last = float(grid[-1])
@@ -136,7 +136,7 @@ class LaplacePair(Pair):
     symmetric: bool = field(default=True, init=False)
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """Returns the Q- and P-masses of the cells of λ."""
+        """Returns the Q- and P-masses of the cells of λ for the pair of a Laplace release."""
         e = self.epsilon
         inside = np.clip(edges, -e, e)
         # λ ≤ t  ⇔  x ≤ (t/ε + 1)/2, for −ε ≤ t < ε
@@ -156,7 +156,9 @@ class LaplacePair(Pair):
         return self.epsilon
 
     def renyi_divergence(self, order: float) -> float:
-        """Returns log(α/(2α−1)·e^{(α−1)ε} + (α−1)/(2α−1)·e^{−αε})/(α−1) (Mironov 2017)."""
+        """Returns the Rényi divergence of the Laplace pair, log(α/(2α−1)·e^{(α−1)ε} + (α−1)/(2α−1)·e^{−αε})/(α−1)
+        (Mironov 2017).
+        """
         e = self.epsilon
         terms = (
             math.log(order / (2 * order - 1)) + (order - 1) * e,
@@ -183,7 +185,9 @@ class BoundedRangePair(Pair):
         return self.epsilon
 
     def renyi_divergence(self, order: float) -> float:
-        """Returns the largest divergence of a pair of two losses t and t−ε, 0 ≤ t ≤ ε (Dong, Durfee & Rogers 2020)."""
+        """Returns the Rényi divergence of the bounded-range pair: the largest of a pair of two losses t and t−ε, 0 ≤ t
+        ≤ ε (Dong, Durfee & Rogers 2020).
+        """
         epsilon = self.epsilon
         first = -math.expm1(-order * epsilon)  # (e^ε − e^{−(α−1)ε})·e^{−ε}
         second = -math.expm1(-(order - 1) * epsilon)
@@ -194,7 +198,7 @@ class BoundedRangePair(Pair):
         return min(epsilon, max(0.0, log_moment) / (order - 1))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """Returns the Q- and P-masses of the cells of λ."""
+        """Returns the Q- and P-masses of the cells of λ for the bounded-range pair of an exponential mechanism."""
         e = self.epsilon
         s = np.clip(edges, -e, e)
         whole = -math.expm1(-e)
@@ -227,13 +231,15 @@ class DiscretePair(Pair):
         return self.unit
 
     def largest_loss(self) -> float:
-        """Returns the largest of three values (randomised response); of more, which end only where floats do, infinity."""
+        """Returns the largest loss of a discrete pair of three values (randomised response); infinity for pairs of more
+        values, which end only where floats do.
+        """
         if self.infinite == 0 and self.lost == 0 and len(self.values) == 3:
             return float(self.values[-1])
         return math.inf
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """Returns the Q- and P-masses of the cells of λ."""
+        """Returns the Q- and P-masses of the cells of λ for a discrete pair."""
         cut = np.searchsorted(self.values, edges, side="right")
         starts = np.concatenate(([0], cut))
         empty = starts == np.append(cut, len(self.values))
@@ -248,7 +254,7 @@ class DiscretePair(Pair):
         return result[0], result[1]
 
     def native_edges(self) -> Array:
-        """Returns edges that resolve the pair."""
+        """Returns edges of λ that resolve a discrete pair."""
         low, high = float(self.values[0]), float(self.values[-1])
         room = 1e-9 * max(abs(low), abs(high), 1e-300)
         if len(self.values) <= _NATIVE:
@@ -282,7 +288,7 @@ class MixturePair(Pair):
         return max(0.0, 1.0 - math.fsum(self.weights))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """Returns the Q- and P-masses of the cells of λ."""
+        """Returns the Q- and P-masses of the cells of λ for a mixture of pairs."""
         parts = [pair.masses(edges) for pair in self.pairs]
         q = sum((w * part[0] for w, part in zip(self.weights, parts, strict=True)), np.zeros(len(edges) + 1))
         p = sum((w * part[1] for w, part in zip(self.weights, parts, strict=True)), np.zeros(len(edges) + 1))
@@ -291,7 +297,7 @@ class MixturePair(Pair):
         return q, p
 
     def native_edges(self) -> Array:
-        """Returns edges that resolve the pair."""
+        """Returns edges of λ that resolve every pair of a mixture."""
         grids = [pair.native_edges() for pair in self.pairs]
         low, high = min(float(g[0]) for g in grids), max(float(g[-1]) for g in grids)
         widest = grids[int(np.argmax([g[-1] - g[0] for g in grids]))]
@@ -299,7 +305,7 @@ class MixturePair(Pair):
 
 
 def response_pair(flip: float, buckets: int) -> DiscretePair:
-    """Returns the pair of randomised response: a uniform answer of `buckets` with probability `flip`."""
+    """Returns the dominating pair of randomised response: a uniform answer of `buckets` with probability `flip`."""
     other = flip / buckets
     true = 1 - flip + other
     loss = math.log(true / other)
@@ -309,7 +315,7 @@ def response_pair(flip: float, buckets: int) -> DiscretePair:
 
 
 def discrete_gaussian_groups(sigma: float, shift: int) -> tuple[DiscretePair, DiscretePair]:
-    """Returns pairs that a discrete Gaussian of large σ lies between: whole numbers are taken in groups.
+    """Returns dominating pairs that a discrete Gaussian of large σ lies between: whole numbers are taken in groups.
 
     Sums over each group are exact. For the upper bound the masses of a group are spread over its ends so that P and Q are
     both kept; for the lower bound a group is one output. What lies beyond 13 σ (1e-38) counts as a total loss.
@@ -342,7 +348,9 @@ def discrete_gaussian_groups(sigma: float, shift: int) -> tuple[DiscretePair, Di
 
 
 def discrete_gaussian_pair(sigma: float, shift: int) -> DiscretePair:
-    """Returns the discrete Gaussian (Canonne, Kamath & Steinke 2020) moved by `shift` against itself."""
+    """Returns the dominating pair of the discrete Gaussian (Canonne, Kamath & Steinke 2020): the noise moved by `shift`
+    against itself.
+    """
     reach = math.ceil(TAIL * sigma) + shift + 1
     x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
     q = np.exp(-(x**2) / (2 * sigma**2))

@@ -30,7 +30,7 @@ _SHARP, _SHARP_SUBSET = 30.0, 10.0  # μ beyond which whole orders, and the plai
 
 
 def sampled_curve(sampled: Sampled, orders: Array) -> Array:
-    """Returns the Rényi divergence of one sampled release at each order > 1."""
+    """Returns the Rényi curve of one sampled release: its Rényi divergence at each order > 1."""
     if isinstance(sampled.pair, GaussianPair) and sampled.rate < 1 and not sampled.subset:
         return np.array(_sampled_gaussian(sampled.rate, sampled.pair.mu, tuple(float(order) for order in orders)))
     return np.array([_divergence(sampled, float(order)) for order in orders])
@@ -38,7 +38,9 @@ def sampled_curve(sampled: Sampled, orders: Array) -> Array:
 
 @lru_cache(maxsize=200_000)
 def _divergence(sampled: Sampled, order: float) -> float:
-    """Returns the divergence at one order: in closed form where the pair has one, else on a lattice that dominates."""
+    """Returns the Rényi divergence of a sampled release at one order: in closed form where the pair has one, else on a
+    lattice that dominates.
+    """
     pair, rate = sampled.pair, sampled.rate
     if rate == 1.0:
         closed_form = pair.renyi_divergence(order)
@@ -51,7 +53,9 @@ def _divergence(sampled: Sampled, order: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns log E_Q[(1−q+qr)^α]/(α−1): a binomial sum at whole α, quadrature between, large α rounded up."""
+    """Returns the Rényi divergences of a Poisson-sampled Gaussian, log E_Q[(1−q+qr)^α]/(α−1): a binomial sum at whole
+    α, quadrature between, large α rounded up.
+    """
     # Large orders are rounded up to whole ones, because a divergence grows with its order.
     asked = np.array([math.ceil(a) if a > _WHOLE_ABOVE else a for a in orders])
     result = np.zeros(len(asked))
@@ -76,7 +80,9 @@ def _sampled_gaussian(rate: float, mu: float, orders: tuple[float, ...]) -> tupl
 
 
 def _divergence_between_whole_orders(rate: float, mu: float, order: float) -> float:
-    """Returns the chord of (α−1)·divergence between two whole orders, which lies above it."""
+    """Returns an upper bound on the Rényi divergence of a sampled Gaussian between two whole orders: the chord of
+    (α−1)·divergence, which lies above it.
+    """
     low = math.floor(order)
     share = order - low
     below = (low - 1) * _divergence_at_whole_order(rate, mu, low) if low > 1 else 0.0
@@ -84,7 +90,7 @@ def _divergence_between_whole_orders(rate: float, mu: float, order: float) -> fl
 
 
 def _divergence_at_whole_order(rate: float, mu: float, order: int) -> float:
-    """Returns the divergence of a Poisson-sampled Gaussian at a whole order, by the binomial sum."""
+    """Returns the Rényi divergence of a Poisson-sampled Gaussian at a whole order, by the binomial sum."""
     k = np.arange(order + 1)
     table = _log_factorials(1 << (order + 1).bit_length())
     log_choose = table[order] - table[: order + 1] - table[order::-1]
@@ -100,7 +106,9 @@ def _log_factorials(size: int) -> Array:
 
 
 def _subset_gaussian(rate: float, mu: float, order: float) -> float:
-    """Returns the divergence of a Gaussian on a fixed-size subset; between whole orders, the chord of the log-moment."""
+    """Returns the Rényi divergence of a Gaussian on a fixed-size subset; between whole orders, the chord of the
+    log-moment.
+    """
     low, high = math.floor(order), math.ceil(order)
     share = order - low
     log_moment = (1 - share) * _subset_log_moment(rate, mu, low) + (
@@ -111,7 +119,9 @@ def _subset_gaussian(rate: float, mu: float, order: float) -> float:
 
 @lru_cache(maxsize=20_000)
 def _subset_log_moment(rate: float, mu: float, order: int) -> float:
-    """Returns (α−1)·divergence of a Gaussian on a fixed-size subset at whole α; μ already speaks about replacing."""
+    """Returns the Rényi log-moment (α−1)·divergence of a Gaussian on a fixed-size subset at whole α; μ already speaks
+    about replacing.
+    """
     if order <= 1:
         return 0.0
 
@@ -134,7 +144,8 @@ def _subset_log_moment(rate: float, mu: float, order: int) -> float:
 
 @lru_cache(maxsize=64)
 def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
-    """Returns logarithms of the n-th forward difference of x ↦ e^{x(x+1)μ²/2} from −1: E_Q[(r−1)^{n}], n = 1 … most.
+    """Returns the terms of a fixed-size subset's Rényi moment: logarithms of the n-th forward difference of x ↦
+    e^{x(x+1)μ²/2} from −1, which is E_Q[(r−1)^{n}], n = 1 … most.
 
     For even n the moment is positive; it is computed by quadrature, without the cancellation of the alternating sum.
     """
@@ -152,7 +163,7 @@ def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
 
 
 def _divergence_on_lattice(sampled: Sampled, order: float) -> float:
-    """Returns the divergence of the connect-the-dots pair, the larger of both directions."""
+    """Returns the Rényi divergence of a release's connect-the-dots pair on a lattice, the larger of both directions."""
     worst = 0.0
     for add in (False,) if sampled.symmetric else (False, True):
         cumulant, infinite = _mesh_cumulant(sampled, add)
@@ -164,7 +175,9 @@ def _divergence_on_lattice(sampled: Sampled, order: float) -> float:
 
 @lru_cache(maxsize=256)
 def _mesh_cumulant(sampled: Sampled, add: bool) -> tuple[Cumulant, float]:
-    """Returns K of a release rounded up on a fine mesh, and the mass at infinite loss."""
+    """Returns the cumulant K of a release rounded up on a fine mesh, from which its Rényi divergence follows, and the
+    mass at infinite loss.
+    """
     native = sampled.native_losses(add, 0.0)
     mesh = Mesh(native.std / _MESH_CELLS, 2 * _MESH_CELLS, 0.0)
     parts, infinite = round_up_phases(((sampled, 1),), add, mesh)

@@ -69,7 +69,7 @@ class Estimate:
         self.spread = max(math.sqrt(max(spread, 1e-300)), LEAST_SPREAD * abs(self.mean))
 
     def derivatives(self, theta: float) -> tuple[float, float, float]:
-        """Returns K, K' and K'' at a tilt."""
+        """Returns the cumulant K, K' and K'' at a tilt, from which a saddle point follows."""
         value = mean = variance = 0.0
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -83,7 +83,7 @@ class Estimate:
         return value, mean, variance
 
     def cumulant_shares(self, theta: float) -> list[float]:
-        """Returns what every part adds to K(θ)."""
+        """Returns what every part adds to the cumulant K(θ) of a saddle-point estimate."""
         result = []
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -92,7 +92,7 @@ class Estimate:
         return result
 
     def saddle(self, theta: float) -> Saddle:
-        """Returns the approximation of ε and δ at a tilt."""
+        """Returns the saddle-point approximation of ε and δ at a tilt."""
         value, mean, variance = self.derivatives(theta)
         s = math.sqrt(variance / 2)
         weight = 0.5 * float(erfcx(theta * s) - erfcx((theta + 1) * s))
@@ -121,7 +121,9 @@ class Estimate:
         return self._find_saddle(False, epsilon)
 
     def expected_jumps(self, theta: float, limit: float) -> float:
-        """Returns the number of losses beyond the limit in the tilted composition."""
+        """Returns the number of losses beyond the limit (jumps) that a saddle-point estimate expects in the tilted
+        composition.
+        """
         total = 0.0
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -130,7 +132,9 @@ class Estimate:
         return total
 
     def jump_delta(self, epsilon: float) -> float:
-        """Returns what outcomes with one jump contribute to δ at ε, the bulk taken as Gaussian."""
+        """Returns what outcomes with one jump contribute to the saddle-point approximation of δ at ε, the bulk taken as
+        Gaussian.
+        """
         total = 0.0
         for loss, mass, count in self.jumps:
             need = (self.mean + loss - epsilon) / self.spread
@@ -139,7 +143,7 @@ class Estimate:
         return total
 
     def total_delta(self, epsilon: float) -> float:
-        """Returns δ at ε of bulk and jumps together."""
+        """Returns the saddle-point approximation of δ at ε, of bulk and jumps together."""
         found = self.at_epsilon(epsilon)
         share = math.exp(min(found.log_delta, 0.0)) if found.epsilon > 0.5 * epsilon else 0.0
         return share + self.jump_delta(epsilon)
@@ -156,14 +160,16 @@ def jump_limit(phases: Phases, add: bool, cut: float, delta: float) -> float:
 
 
 def has_heavy_jumps(phases: Phases, add: bool, cut: float, delta: float, whole: Estimate, theta: float) -> bool:
-    """Returns whether rare jumps make up a part of the tilted composition, so that composing them apart may pay."""
+    """Returns whether, by the saddle-point approximation, rare jumps make up a part of the tilted composition, so that
+    composing them apart may pay.
+    """
     if _RARE * delta > _MOST_JUMPS:
         return False
     return whole.expected_jumps(theta, jump_limit(phases, add, cut, delta)) >= _EXPECTED
 
 
 def locate_with_jumps(phases: Phases, add: bool, cut: float, delta: float) -> tuple[Estimate, Saddle] | None:
-    """Returns the estimate and the saddle point for δ, with jumps apart; None when there are none."""
+    """Returns the saddle-point estimate and the saddle point for δ, with jumps apart; None when there are no jumps."""
     bulk = Estimate(phases, add, cut, jump_limit(phases, add, cut, delta))
     if not bulk.jumps:
         return None
@@ -177,7 +183,7 @@ def locate_with_jumps(phases: Phases, add: bool, cut: float, delta: float) -> tu
 
 
 def saddle_near(estimate: Estimate, epsilon: float, delta: float) -> Saddle:
-    """Returns the tilts to use when ε is known roughly."""
+    """Returns the saddle point, that is the tilts to use, when ε is known roughly."""
     bulk = estimate.at_epsilon(epsilon)
     if estimate.limit == math.inf:
         return Saddle(bulk.theta, epsilon, math.log(delta))

@@ -36,7 +36,9 @@ class PoissonReplacePair(Pair):
 
     def _z_at_loss(self, edges: Array) -> Array:
         # e^λ = (1−q+c·y)/(1−q+c/y) with y = e^{μz}, c = q·e^{−μ²/2}:  log y = λ/2 + asinh((1−q)sinh(λ/2)/c)
-        """Returns the output z at which the log-ratio is reached, by inverting the ratio in closed form."""
+        """Returns the output z at which the sampled replace-one pair has each log-ratio, by inverting the ratio in
+        closed form.
+        """
         half = np.abs(edges) / 2
         with np.errstate(divide="ignore"):
             log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
@@ -45,7 +47,7 @@ class PoissonReplacePair(Pair):
         return np.sign(edges) * (half + arc) / self.mu
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """Returns the Q- and P-masses of the cells of λ."""
+        """Returns the Q- and P-masses of the cells of λ for the replace-one pair of a Poisson-sampled Gaussian."""
         z, q = self._z_at_loss(edges), self.rate
         none = cell_masses_from_tails(ndtr(z), ndtr(-z))
         low = cell_masses_from_tails(ndtr(z + self.mu), ndtr(-z - self.mu))
@@ -53,7 +55,7 @@ class PoissonReplacePair(Pair):
         return (1 - q) * none + q * low, (1 - q) * none + q * high
 
     def native_edges(self) -> Array:
-        """Returns edges that resolve the pair."""
+        """Returns edges of λ that resolve the replace-one pair of a Poisson-sampled Gaussian."""
         z = resolving_points((-self.mu, 0.0, self.mu), _NATIVE // 2)
         half = self.mu**2 / 2
         return sampled_loss(self.rate, self.mu * z - half) - sampled_loss(self.rate, -self.mu * z - half)
@@ -69,21 +71,23 @@ class GroupPair(Pair):
     symmetric: bool = field(default=False, init=False)
 
     def _weights(self) -> Array:
-        """Returns logarithms of the binomial weights: how many records of the group take part."""
+        """Returns logarithms of the binomial weights of a group's sampled pair: how many records of the group take
+        part.
+        """
         i = np.arange(self.size + 1)
         log_choose = gammaln(self.size + 1) - gammaln(i + 1) - gammaln(self.size - i + 1)
         log_miss = math.log1p(-self.rate) if self.rate < 1 else -1e9
         return np.asarray(log_choose + i * math.log(self.rate) + (self.size - i) * log_miss)
 
     def _ratio(self, z: Array) -> Array:
-        """Returns the log-ratio of the mixture against N(0) at outputs z."""
+        """Returns the log-ratio of a group's sampled pair, the mixture against N(0), at outputs z."""
         i = np.arange(self.size + 1)[:, None]
         exponent = self._weights()[:, None] + i * self.mu * z - (i * self.mu) ** 2 / 2
         top = exponent.max(axis=0)
         return np.asarray(top + np.log(np.exp(exponent - top).sum(axis=0)))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """Returns the Q- and P-masses of the cells of λ."""
+        """Returns the Q- and P-masses of the cells of λ for the sampled pair of a group of records."""
         far = TAIL + 2 + self.size * self.mu
         low, high = np.full(len(edges), -far), np.full(len(edges), far)
         for _ in range(_BISECTIONS):
@@ -97,7 +101,7 @@ class GroupPair(Pair):
         return cell_masses_from_tails(ndtr(z), ndtr(-z)), p
 
     def native_edges(self) -> Array:
-        """Returns edges that resolve the pair."""
+        """Returns edges of λ that resolve the sampled pair of a group of records."""
         centres = self.mu * np.arange(self.size + 1)
         edges = np.unique(self._ratio(resolving_points([float(centre) for centre in centres], _NATIVE // 2)))
         return np.insert(edges, 0, edges[0] - 1e-9 * max(abs(float(edges[0])), 1e-9))
@@ -165,7 +169,8 @@ class Between(Pair):
 
 
 def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, float, float]:
-    """Spreads a pair over the lattice step·{low, …, high} and keeps both masses of every cell; tails are sent to 0 and ∞.
+    """Spreads a pair, to be sampled or multiplied, over the lattice step·{low, …, high} and keeps both masses of every
+    cell; tails are sent to 0 and ∞.
 
     P- and Q-masses, and what P and Q have elsewhere. Splits are written with the smaller of both masses on top of the
     larger one, so that no exponential leaves the floating range.
@@ -205,7 +210,9 @@ def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[A
 
 
 def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
-    """Returns independent releases on one draw as one pair, as their λ add up: spread above, binned below."""
+    """Returns independent releases on one sampled draw as one product pair, as their λ add up: spread above, binned
+    below.
+    """
     # A lattice that resolves the narrowest factor and on which the product is not too long.
     natives = [(Sampled(pair).native_losses(False, 1e-40), pair, count) for pair, count in parts]
     step = min(native.std for native, _, _ in natives) / _PRODUCT_CELLS
@@ -228,7 +235,9 @@ def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
 
 
 def _make_pair_of_bins(p: Array, q: Array) -> DiscretePair:
-    """Returns a pair from the masses of bins, in the order of their ratio; Q from above where floats end."""
+    """Returns the product pair of releases on one sampled draw from the masses of bins, in the order of their ratio; Q
+    from above where floats end.
+    """
     q = np.maximum(q, 1e-290)
     keep = p > 1e-290
     rest = float(q[~keep].sum())

@@ -90,7 +90,7 @@ class Profile:
 
     @staticmethod
     def from_function(delta_of: Callable[[float], float], most: float, points: int = 128) -> Profile:
-        """Evaluates a profile at equal distances from 0 to `most`."""
+        """Evaluates the privacy profile δ(ε) of one run of a selection at equal distances from 0 to `most`."""
         epsilons = np.linspace(0.0, most, points)
         deltas = np.array([min(1.0, delta_of(float(epsilon))) for epsilon in epsilons])
         return Profile(epsilons, np.minimum.accumulate(deltas))
@@ -118,7 +118,9 @@ class Profile:
         return np.where(epsilon >= 0, positive, -np.expm1(down) + np.exp(down) * positive)
 
     def largest_neighbouring_chance(self, x: Array) -> Array:
-        """Returns T(x), the largest chance on the neighbouring data of a set that has chance x here."""
+        """Returns T(x), the largest chance, on the neighbouring data, of a set of one run's outputs that has chance x
+        here; the bound on a selection's winner uses it.
+        """
         epsilons = np.linspace(0.0, float(self.epsilons[-1]), _FINE)
         # a factor of e^700 exceeds 1/x for every x looked at, and T(x) is never above one
         factors, deltas = np.exp(np.minimum(epsilons, _LARGEST_EXPONENT)), self(epsilons)
@@ -139,7 +141,9 @@ class Winner:
 
     @staticmethod
     def from_profile(profile: Profile, runs: Runs) -> Winner:
-        """Returns the bound for one profile, with F written as an average of hinges."""
+        """Returns the bound on the winner of a selection from the profile of one run, with F written as an average of
+        hinges.
+        """
         edges = np.concatenate([[0.0], np.geomspace(_SMALLEST, 1.0, _CELLS)])
         slopes = runs.slope(edges[:-1])  # at the lower edge, descending
         depths = runs.slope(profile.largest_neighbouring_chance(edges[1:]))  # at the upper edge
@@ -151,7 +155,7 @@ class Winner:
         return min(1.0, (1 + _ROUNDING) * float(self.weights @ self.profile(epsilon + self.shifts)))
 
     def epsilon(self, delta: float, most: float) -> float:
-        """Returns the smallest ε up to `most` at which δ is met; infinity where none is."""
+        """Returns the smallest ε up to `most` at which the winner of a selection meets δ; infinity where none is."""
         if self.delta(most) > delta:
             return math.inf
         low, high = 0.0, most
@@ -164,7 +168,9 @@ class Winner:
 
 
 def _find_hinges(slopes: Array, depths: Array) -> tuple[Array, Array]:
-    """Returns weights w and corners ρ with Σ w (r − ρ)₊ = max(0, s r − d) over lines of ascending slope s."""
+    """Returns the hinges of which a selection's F is an average: weights w and corners ρ with Σ w (r − ρ)₊ = max(0, s r
+    − d) over lines of ascending slope s.
+    """
     kept = [(0.0, 0.0)]  # slope and depth of the lines of the envelope, from the line 0 on
     corners: list[float] = []  # where each takes over from the one before it
     for slope, depth in zip(slopes.tolist(), depths.tolist(), strict=True):

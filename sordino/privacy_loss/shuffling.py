@@ -29,7 +29,9 @@ _TYPICAL_DELTA = 1e-8
 
 
 def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
-    """Returns the largest of a pass's releases, binned finely, with and without the record."""
+    """Returns the pair of the best known attack on a shuffled pass: the largest of the pass's releases, binned finely,
+    with and without the record.
+    """
     x = np.linspace(-_REACH * multiplier, 2 + _REACH * multiplier, _POINTS)
     rest = (batches - 1) * log_ndtr(x / multiplier)
     below_p = np.exp(log_ndtr((x - 2) / multiplier) + rest)
@@ -48,7 +50,9 @@ def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
 def _composed_attack(
     multiplier: float, batches: int, epochs: int, add: bool, typical: float
 ) -> tuple[Phases, Estimate, float]:
-    """Returns the attack on every pass as phases, where its δ is, and the tail that may be cut off."""
+    """Returns the attack on every pass of shuffled training as phases, where its δ is, and the tail that may be cut
+    off.
+    """
     phases: Phases = ((Sampled(max_statistic_pair(multiplier, batches)), epochs),)
     cut = 1e-7 * typical / epochs
     return phases, Estimate(phases, add, cut), cut

@@ -52,7 +52,8 @@ class Composed:
 
 
 def transform(part: Weighted, theta: float, step: float, log_scale: float, length: int) -> tuple[NDComplex, float]:
-    """Returns the transform of tilted masses divided by e^{log_scale}, and the largest error of a frequency.
+    """Returns the spectrum of one phase's losses: the transform of its tilted masses divided by e^{log_scale}, and the
+    largest error of a frequency.
 
     Every output of a fast transform is a sum in which each mass passes log₂(n) roundings; the masses themselves are
     exponentials, as precise as their exponents are.
@@ -66,7 +67,7 @@ def transform(part: Weighted, theta: float, step: float, log_scale: float, lengt
 
 
 def power(base: NDComplex, count: int) -> NDComplex:
-    """Returns base^count, by squaring."""
+    """Returns base^count of a spectrum, frequency by frequency, by squaring."""
     result: NDComplex | None = None
     while True:
         if count & 1:
@@ -79,7 +80,7 @@ def power(base: NDComplex, count: int) -> NDComplex:
 
 
 def _jump_power(plain: NDComplex, jump: NDComplex, count: int) -> tuple[NDComplex, NDComplex]:
-    """Returns (B, D) of `count` releases, by squaring."""
+    """Returns the spectra (B, D) of bulk and outcomes with a jump after `count` releases, by squaring."""
     result: tuple[NDComplex, NDComplex] | None = None
     while True:
         if count & 1:
@@ -94,12 +95,12 @@ def _jump_power(plain: NDComplex, jump: NDComplex, count: int) -> tuple[NDComple
 def _multiply_with_jumps(
     plain: NDComplex, jump: NDComplex, other_plain: NDComplex, other_jump: NDComplex
 ) -> tuple[NDComplex, NDComplex]:
-    """Returns the product of two pairs (bulk, outcomes with a jump), by the formula above."""
+    """Returns the product of two pairs of spectra (bulk, outcomes with a jump), by the formula above."""
     return plain * other_plain, jump * (other_plain + other_jump) + plain * other_jump
 
 
 def compose_masses(parts: Sequence[Weighted], theta: float, step: float, frame: tuple[int, int]) -> Composed:
-    """Returns the masses of the composition at tilt θ within a frame."""
+    """Returns the masses of the composition at tilt θ within a frame, by multiplying the spectra of all phases."""
     cumulant = Cumulant(parts, step)
     logs = cumulant.log_mass(theta)
     length = frame[1]
@@ -129,7 +130,9 @@ def compose_masses(parts: Sequence[Weighted], theta: float, step: float, frame: 
 def compose_jumps(
     parts: Sequence[Weighted], jumps: Sequence[Weighted], theta: float, step: float, frame: tuple[int, int]
 ) -> Composed:
-    """Returns the outcomes with at least one jump, relative to their own total."""
+    """Returns the masses of outcomes with at least one jump, relative to their own total, by multiplying spectra of
+    bulk and jumps.
+    """
     cumulant = Cumulant(parts, step)
     all_logs = Cumulant(_join_bulk_and_jumps(parts, jumps), step).log_mass(theta)
     log_total = log_jump_moment(cumulant, jumps, step, theta)
@@ -172,7 +175,7 @@ def _jump_share(jump: Weighted, theta: float, step: float, log_all: float) -> fl
 
 
 def _join_bulk_and_jumps(parts: Sequence[Weighted], jumps: Sequence[Weighted]) -> list[Weighted]:
-    """Returns every part with its jumps put back."""
+    """Returns every part of a composition with its jumps put back, so that bulk and jumps share one spectrum."""
     return [
         Weighted(np.concatenate((p.index, j.index)), np.concatenate((p.log_mass, j.log_mass)), p.count)
         for p, j in zip(parts, jumps, strict=True)
@@ -188,7 +191,9 @@ def _masses_from_frequencies(
     theta: float,
     log_total: float,
 ) -> Composed:
-    """Returns masses from frequencies. A mass is a mean over frequencies, and so is its error; each stands for two."""
+    """Returns composed masses from a spectrum's frequencies. A mass is a mean over frequencies, and so is its error;
+    each frequency stands for two.
+    """
     first, length = frame
     whole = np.zeros(length // 2 + 1, dtype=np.complex128)
     whole[active] = product

@@ -19,7 +19,7 @@ from sordino.privacy_loss.pairs import Array
 
 
 def expected_runs(shape: float, stop: float) -> float:
-    """Returns E[K] of the truncated negative binomial distribution.
+    """Returns E[K], the expected number of runs of a search whose stopping is truncated negative binomial.
 
     >>> round(expected_runs(1.0, 0.01), 6)
     100.0
@@ -33,7 +33,7 @@ def expected_runs(shape: float, stop: float) -> float:
 
 
 def negative_binomial_curve(orders: Array, curve: Array, shape: float, stop: float) -> Array:
-    """Returns the curve of the best of K runs, K truncated negative binomial."""
+    """Returns the Rényi curve of the best of K runs, where random stopping makes K truncated negative binomial."""
     finite = np.isfinite(curve)
     if not finite.any():
         return np.full_like(curve, math.inf)
@@ -43,7 +43,9 @@ def negative_binomial_curve(orders: Array, curve: Array, shape: float, stop: flo
 
 
 def poisson_curve(orders: Array, curve: Array, mean: float) -> Array:
-    """Returns the curve of the best of K runs, K Poisson, so that there may be no run at all."""
+    """Returns the Rényi curve of the best of K runs, where random stopping makes K Poisson, so that there may be no run
+    at all.
+    """
     result = []
     for order in orders:
         epsilon = math.log1p(1 / (order - 1))
@@ -53,7 +55,9 @@ def poisson_curve(orders: Array, curve: Array, mean: float) -> Array:
 
 
 def curve_delta(orders: Array, curve: Array, epsilon: float) -> float:
-    """Returns δ at ε from a Rényi curve: min exp((α−1)(ε(α) − ε + log(1−1/α)) − log α) (Canonne, Kamath & Steinke 2020)."""
+    """Returns δ at ε from the Rényi curve of a randomly stopped search: min exp((α−1)(ε(α) − ε + log(1−1/α)) − log α)
+    (Canonne, Kamath & Steinke 2020).
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         exponent = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders)) - np.log(orders)
     exponent = exponent[~np.isnan(exponent)]
@@ -61,7 +65,9 @@ def curve_delta(orders: Array, curve: Array, epsilon: float) -> float:
 
 
 def curve_epsilon(orders: Array, curve: Array, delta: float) -> float:
-    """Returns ε at δ from a Rényi curve: min ε(α) + log(1−1/α) − (log δ + log α)/(α−1), never below 0."""
+    """Returns ε at δ from the Rényi curve of a randomly stopped search: min ε(α) + log(1−1/α) − (log δ + log α)/(α−1),
+    never below 0.
+    """
     if float(curve.max()) <= 0:
         return 0.0
     values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
@@ -69,7 +75,8 @@ def curve_epsilon(orders: Array, curve: Array, delta: float) -> float:
 
 
 def liu_talwar(epsilon: float) -> float:
-    """Returns 3ε, the cost of the best of a geometric number of runs, each purely ε-DP (Liu & Talwar 2019, theorem 3.4).
+    """Returns 3ε, the cost of the best of a geometric (randomly stopped) number of runs, each purely ε-DP (Liu & Talwar
+    2019, theorem 3.4).
 
     >>> liu_talwar(0.5)
     1.5

@@ -29,7 +29,8 @@ def efolds_above_centre(theta: float) -> float:
 
 
 def _remove_tilt(composed: Composed, centre: float, below: float = 0.0) -> tuple[int, Array, Array, float]:
-    """Returns the first place kept, losses from there on, e^{−θ(l − centre)}, and the logarithm of the scale.
+    """Returns composed masses' untilting for sums over a tail: the first place kept, the losses from there on, e^{−θ(l
+    − centre)}, and the logarithm of the scale.
 
     Kept are `BELOW` e-folds below the centre, and losses down to `below` as far as floats reach.
 
@@ -72,7 +73,9 @@ class Curve:
         require_finite("the scale of an upper bound on δ", self.log_scale)
 
     def delta(self, epsilon: float) -> float:
-        """Returns δ at ε, scaled by e^{log_scale}; infinite below the part resolved."""
+        """Returns δ at ε from the tail sums of composed masses, scaled by e^{log_scale}; infinite below the part
+        resolved.
+        """
         j = int(np.searchsorted(self.loss, epsilon))
         if j >= len(self.loss):
             return float(self.slack[-1] + self.height[-1])
@@ -83,7 +86,9 @@ class Curve:
 
 
 def _discounted_sums(masses: Array, step: float) -> Array:
-    """Returns E_j = Σ_{i≥j} p_i e^{−h(i−j)}, from twice as many terms at a time until the next would add nothing."""
+    """Returns discounted tail sums E_j = Σ_{i≥j} p_i e^{−h(i−j)}, from twice as many terms at a time until the next
+    would add nothing.
+    """
     result = masses.copy()
     reach = 1
     while reach < len(masses) and reach * step < _UNDERFLOW:
@@ -113,7 +118,9 @@ class Suffix:
         require_finite("the scale of binned outputs", self.log_scale)
 
     def sums_between(self, start: int, stop: int) -> tuple[Array, Array]:
-        """Returns sums and errors for the indices start … stop−1, start not before `first`."""
+        """Returns tail sums (suffix sums of composed masses) and their errors for the indices start … stop−1, start not
+        before `first`.
+        """
         a, b = start - self.first, min(stop - self.first, len(self.mass))
         pad = max(0, stop - start - max(b - a, 0))
         mass = np.concatenate((self.mass[a : max(a, b)], np.zeros(pad)))

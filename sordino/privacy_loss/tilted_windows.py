@@ -47,7 +47,7 @@ class Cumulant:
         self.parts = [(part.index * step, part.log_mass, part.count) for part in parts]
 
     def log_mass(self, theta: float) -> list[tuple[float, int]]:
-        """Returns (log E e^{θL}, count) of every part."""
+        """Returns (log E e^{θL}, count) of every part of a composition: the logarithm of its mass when tilted by θ."""
         result = []
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -60,7 +60,9 @@ class Cumulant:
         return math.fsum(value * count for value, count in self.log_mass(theta))
 
     def tilted_moments(self, theta: float) -> tuple[float, float]:
-        """Returns K'(θ) and √K''(θ)."""
+        """Returns the mean K'(θ) and the standard deviation √K''(θ) of the composed loss when tilted by θ, which place
+        a window.
+        """
         mean = variance = 0.0
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -73,7 +75,7 @@ class Cumulant:
 
 
 def split_jumps(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list[Weighted]]:
-    """Splits each part at an index into the bulk up to it and the jumps beyond."""
+    """Splits each part of a tilted composition at an index into the bulk up to it and the jumps beyond."""
     bulk, jumps = [], []
     for part in parts:
         # wherever it is cut, the two together are the part; a bulk without mass would have no logarithm
@@ -86,7 +88,8 @@ def split_jumps(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted]
 def find_window(
     cumulant: Cumulant, theta: float, step: float, outside: float, jumps: Sequence[Weighted] | None = None
 ) -> tuple[int, int]:
-    """Returns the first index and the length of a window outside which the tilted mass is at most `outside` a side.
+    """Returns the first index and the length of a window outside which the tilted mass of a composition is at most
+    `outside` a side.
 
     With jumps, the tilted mass is that of at least one jump, relative to its own total: see `spectra`.
     """
@@ -113,7 +116,8 @@ def find_window(
 
 
 def log_jump_moment(bulk: Cumulant, jumps: Sequence[Weighted], step: float, theta: float) -> float:
-    """Returns log E[e^{θL}; at least one jump] = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk)).
+    """Returns the log-moment of outcomes with at least one jump, for a tilted window: log E[e^{θL}; at least one jump]
+    = K_bulk(θ) + log expm1(Σ T log1p(M_jump/M_bulk)).
 
     All of it is computed in logarithms: jumps that are rarer than floats are small are still there.
     """
