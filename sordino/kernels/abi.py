@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 
 def declare_types(library: ctypes.CDLL, functions: Functions) -> ctypes.CDLL:
-    """Returns the library with the types of its functions: without them ctypes would cut addresses to 32 bits."""
+    """Returns a kernel library with the argument types of its functions, the ABI that bindings rely on: without them
+    ctypes would cut addresses to 32 bits.
+    """
     for name, (result, *arguments) in {"sordino_level": (INT, INT), **functions}.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -58,7 +60,8 @@ def load_verified(
     *,
     halved: bool = False,
 ) -> T | None:
-    """Returns a kernel at this processor's level, or None: not compiled, below `least`, or wrong on a small case.
+    """Returns a kernel binding at this processor's level after the check before use, or None: not compiled, below
+    `least`, or wrong on a small case.
 
     `halved`: sixteen lanes are faster even where the processor computes them in halves, by the stopwatch.
     """
@@ -90,7 +93,8 @@ def raise_if_short(problem: int, what: str) -> None:
 
 
 def pack_numbers(given: Sequence[int]) -> tuple[int, Numbers]:
-    """Returns the address of these numbers as 64 bits each, and the array that must be held meanwhile.
+    """Returns the address of numbers as a kernel's ABI takes them, 64 bits each, and the array that must be held during
+    the call.
 
     It costs a fifth of what ctypes' own arrays do.
     """
@@ -148,7 +152,9 @@ def _make_shape_struct(
     options: tuple[tuple[int, ...], ...],
     groups: int,
 ) -> Shape:
-    """Returns the shape struct; one dimension is a row of an image one pixel high."""
+    """Returns the shape struct of a convolution or pooling, as the ABI of the kernels has it; one dimension is a row of
+    an image one pixel high.
+    """
     if len(a) == 2:
         a, y = (a[0], 1, a[1]), (y[0], 1, y[1])
         a_step, y_step = (*a_step[:2], 0, a_step[2]), (*y_step[:2], 0, y_step[2])

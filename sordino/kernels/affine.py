@@ -38,7 +38,9 @@ class Affines:
     level: int
 
     def can_multiply(self, x: Tensor, m: Tensor) -> bool:
-        """Returns whether it can do this product, and the product is large enough to be asked about."""
+        """Returns whether the compiled affine map x m + b takes this product, and the product is large enough to be
+        asked about.
+        """
         return (
             x.dim() == 2
             and min(*x.shape, m.shape[1]) >= _LEAST
@@ -70,7 +72,7 @@ def load_affines() -> Affines | None:
 
 
 def agrees_with_torch(made: Affines) -> bool:
-    """Returns whether the kernel gives torch's values."""
+    """Returns whether the compiled affine map x m + b gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     x, w, bias = (torch.randn(shape, generator=rng) for shape in ((271, 300), (21, 300), (21,)))
     y = torch.nn.functional.linear(x, w, bias)

@@ -41,7 +41,7 @@ class LowGrams:
         return torch.stack([self._gram_sums_of(g, a, threads, floor) for a in inputs], 1)
 
     def _gram_sums_of(self, g: Tensor, a: Tensor, threads: int, floor: float) -> Tensor:
-        """Returns the Gram sums of g with one input, (B, 3)."""
+        """Returns the Gram sums of a linear map with one input, (B, 3), read from bfloat16 (bf16)."""
         (b, t, p), d = g.shape, a.shape[2]
         out = torch.empty((b, 3), dtype=torch.float64)
         (left, held), (right, also_held) = (
@@ -68,7 +68,7 @@ def load_low_grams() -> LowGrams | None:
 
 
 def agrees_with_torch(made: LowGrams) -> bool:
-    """Returns whether the kernel gives torch's values."""
+    """Returns whether the compiled Gram sums from bfloat16 (bf16) give torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 19, n, generator=rng).bfloat16() for n in (39, 5))
     product = torch.bmm(g.double(), g.double().mT) * torch.bmm(a.double(), a.double().mT)

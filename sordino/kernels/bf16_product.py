@@ -47,13 +47,17 @@ class LowProducts:
     level: int
 
     def can_multiply(self, g: Tensor, a: Tensor) -> bool:
-        """Returns whether it reads g (B, T, p) and a (B, T, d), and is likely to be faster than copies to float32."""
+        """Returns whether the bfloat16 (bf16) product kernel reads g (B, T, p) and a (B, T, d), and is likely to be
+        faster than copies to float32.
+        """
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
         return large and can_read(g, a)
 
     def add_weighted_product(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
-        """Sets out (p, d) = β out + Σ_i w_i g_iᵀ a_i for g (B, T, p), a (B, T, d) and w (B,), rows dense; β is 0 or 1."""
+        """Sets out (p, d) = β out + Σ_i w_i g_iᵀ a_i by the compiled product from bfloat16 (bf16), for g (B, T, p), a
+        (B, T, d) and w (B,), rows dense; β is 0 or 1.
+        """
         w, p = w.contiguous(), g.shape[2]
         given, held = pack_numbers(_product_fields(g, a, w, out))
         several = 1 if g.numel() * a.shape[2] < _SMALL else threads
@@ -61,7 +65,9 @@ class LowProducts:
         del held
 
     def compute_rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
-        """Sets out (B, p, d), dense, to g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; returns ‖·‖², (B,)."""
+        """Sets out (B, p, d), dense, to the products g_iᵀ a_i of bfloat16 (bf16) tensors g (B, T, p) and a (B, T, d),
+        rows dense; returns ‖·‖², (B,).
+        """
         b = len(g)
         squared = torch.empty(b, dtype=torch.float64)
         given, held = pack_numbers(_product_fields(g, a, None, out))
@@ -72,7 +78,9 @@ class LowProducts:
         return squared.to(out.dtype)
 
     def sum_over_positions(self, g: Tensor, threads: int = 1) -> Tensor:
-        """Returns Σ_t g_it, (B, p) in float32, for g (B, T, p), rows dense."""
+        """Returns Σ_t g_it, (B, p) in float32, for g (B, T, p) in bfloat16 (bf16), rows dense: the product kernel's sum
+        for a bias.
+        """
         out = torch.empty(len(g), g.shape[2])
         given, held = pack_numbers(_product_fields(g, g, None, out))
         several = 1 if g.numel() < _SMALL else min(threads, len(g))
@@ -87,7 +95,7 @@ def can_read(*tensors: Tensor) -> bool:
 
 
 def _product_fields(g: Tensor, a: Tensor, w: Tensor | None, out: Tensor) -> tuple[int, ...]:
-    """Returns the fields of product_t."""
+    """Returns the fields of product_t, the struct of the compiled products from bfloat16 (bf16)."""
     factors = (g.data_ptr(), a.data_ptr(), 0 if w is None else w.data_ptr())
     steps = (g.stride(0), g.stride(1), a.stride(0), a.stride(1))
     return (*factors, *steps, *g.shape, a.shape[2], out.data_ptr(), out.stride(-2))
@@ -100,7 +108,7 @@ def load_low_products() -> LowProducts | None:
 
 
 def agrees_with_torch(made: LowProducts) -> bool:
-    """Returns whether the kernel gives torch's values."""
+    """Returns whether the compiled products from bfloat16 (bf16) give torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((3, 101, 13), (3, 101, 37), (3,)))
     g, a, out, each = g.bfloat16(), a.bfloat16(), torch.ones(13, 37), torch.empty(3, 13, 37)

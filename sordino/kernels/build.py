@@ -59,7 +59,9 @@ class Library(NamedTuple):
         return HERE / f"lib{self.name}{SUFFIX}"  # without "lib" Python would take it for a module of that name
 
     def source_hash(self) -> str:
-        """Returns a hash of the sources and the flags: a library that does not carry it is stale."""
+        """Returns a hash of a kernel library's sources and build flags: a built library that does not carry it is
+        stale.
+        """
         digest = hashlib.sha256(" ".join((*FLAGS, *self.flags, _AGAIN if self.wide else "")).encode())
         for name in self.sources:
             digest.update((HERE / name).read_bytes())
@@ -94,7 +96,7 @@ LIBRARIES = (
 
 
 def find_compiler() -> list[str] | None:
-    """Returns the command of a C compiler, or None."""
+    """Returns the command of the C compiler that builds the kernels, or None."""
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
@@ -102,7 +104,7 @@ def find_compiler() -> list[str] | None:
 
 
 def build_libraries(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
-    """Compiles each library, and returns by name why some could not be.
+    """Builds each kernel library with the C compiler, and returns by name why some could not be built.
 
     A library in use is replaced, not written over.
     """
@@ -115,7 +117,7 @@ def build_libraries(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
 
 
 def _compile_library(library: Library, command: list[str], scratch: Path) -> str | None:
-    """Compiles one library, and returns why it could not be done, or None."""
+    """Builds one kernel library in a scratch folder, and returns why it could not be compiled, or None."""
     temporary_library, source = scratch / library.path.name, HERE / library.sources[0]
     try:
         stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
@@ -144,7 +146,7 @@ def _compile_library(library: Library, command: list[str], scratch: Path) -> str
 
 
 def format_problems(problems: dict[str, str]) -> str:
-    """Returns what could not be compiled, each reason once."""
+    """Returns which kernel libraries could not be built, as one text with each reason once."""
     reasons: dict[str, list[str]] = {}
     for name, problem in problems.items():
         reasons.setdefault(problem, []).append(name)

@@ -47,7 +47,7 @@ class Correlations:
     level: int = BEST
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry) -> Tensor:
-        """Returns the output, channels last."""
+        """Returns the output of a convolution, channels last, by the compiled correlation."""
         y = torch.empty(_output_shape(x, weight, geometry), dtype=x.dtype, memory_format=torch.channels_last)
         bias = None if bias is None else bias.contiguous()
         where = (x.data_ptr(), weight.data_ptr(), address_of(bias), y.data_ptr())
@@ -55,7 +55,7 @@ class Correlations:
         return y
 
     def backward(self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry) -> Tensor:
-        """Returns the gradient at an input of this size, channels last."""
+        """Returns the gradient at a convolution's input of the given size, channels last, by the compiled correlation."""
         a = torch.empty(size, dtype=g.dtype, memory_format=torch.channels_last)
         where = (g.data_ptr(), weight.data_ptr(), a.data_ptr())
         self._run("sordino_correlation_input", make_shape(a, g, geometry, weight.stride()), len(a), where)
@@ -68,7 +68,7 @@ class Correlations:
 
 
 def can_run(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> bool:
-    """Returns whether the kernel can do this layer."""
+    """Returns whether the compiled correlation can run a convolution of this input, weight and geometry."""
     return (
         are_cpu_floats(x, weight)
         and geometry.groups == 1
@@ -91,7 +91,7 @@ def load_correlations() -> Correlations | None:
 
 
 def agrees_with_torch(made: Correlations) -> bool:
-    """Returns whether output and input gradient of a small layer are torch's."""
+    """Returns whether the compiled correlation gives torch's output and input gradient on a small convolution."""
     x = (torch.arange(2 * 9 * 7 * 6, dtype=torch.float32) * 0.7).sin().view(2, 9, 7, 6)
     weight = (torch.arange(17 * 9 * 3 * 2, dtype=torch.float32) * 1.3).cos().view(17, 9, 3, 2)
     bias = torch.arange(17, dtype=torch.float32)

@@ -41,7 +41,8 @@ class Grams:
         return self._run_all_samples(g, inputs, g.shape[1], None, threads, floor)
 
     def sum_stretches(self, g: Tensor, a: Tensor, ranges: Sequence[tuple[int, int]], threads: int = 1) -> Tensor:
-        """Returns the same three numbers for stretches of the rows of g (R, p) and a (R, d), (B, 3).
+        """Returns the three Gram sums of stretches of the rows of g (R, p) and a (R, d), (B, 3), by the compiled
+        kernel.
 
         A stretch is given by its first row and its number of rows.
         """
@@ -59,7 +60,7 @@ class Grams:
         threads: int,
         floor: float,
     ) -> Tensor:
-        """Runs the function over all samples, with rows made dense, divided among threads."""
+        """Runs the compiled Gram function over all samples, with rows made dense, divided among threads."""
         (b, _, p), count = g.shape, len(inputs)
         given = [x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous() for x in (g, *inputs)]
         out = torch.empty((b, count, 3), dtype=torch.float64)
@@ -92,7 +93,7 @@ def load_grams() -> Grams | None:
 
 
 def agrees_with_torch(made: Grams) -> bool:
-    """Returns whether the kernel gives torch's values."""
+    """Returns whether the compiled Gram sums of a linear map give torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 11, n, generator=rng) for n in (19, 5))
     product = torch.bmm(g, g.mT) * torch.bmm(a, a.mT)

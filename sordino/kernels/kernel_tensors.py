@@ -17,7 +17,7 @@ _OWNER_ONLY = 2  # references to a storage: the owner's tensor, and the handle t
 
 
 def is_free(buffer: Tensor) -> bool:
-    """Returns whether no tensor shares a buffer's memory but the one its owner keeps."""
+    """Returns whether a buffer for a kernel's results is free: no tensor shares its memory but the one its owner keeps."""
     storage = buffer.untyped_storage()
     count: int = torch._C._storage_Use_Count(storage._cdata)
     return count <= _OWNER_ONLY

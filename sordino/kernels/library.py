@@ -14,7 +14,7 @@ class KernelUnavailable(Exception):
 
 
 def open_library(library: Library) -> ctypes.CDLL:
-    """Returns the library, without the types of its functions; raises `KernelUnavailable` to say why not."""
+    """Opens a compiled kernel library, without the types of its functions; raises `KernelUnavailable` to say why not."""
     if os.environ.get("SORDINO_KERNELS") == "0":
         raise KernelUnavailable("SORDINO_KERNELS=0")
     if not library.path.exists():

@@ -38,7 +38,9 @@ class Functions:
 
     @staticmethod
     def are_readable(tensors: Sequence[Tensor], most: int) -> bool:
-        """Returns whether these can be read as they lie in memory, and none is larger than `most`."""
+        """Returns whether the compiled functions on matrices can read the tensors as they lie in memory, and none is
+        larger than `most`.
+        """
         for t in tensors:
             if t.dtype is not torch.float32 or not t.is_cpu:
                 return False
@@ -50,7 +52,9 @@ class Functions:
         self.library.sordino_joined(self.level, z.numel(), *where, factor)
 
     def clipping_factors(self, squared: Tensor, bound: float) -> Tensor:
-        """Returns min(1, C / √s) of contiguous values s, to the last bit as torch does; 1 of what is not a number."""
+        """Returns min(1, C / √s) of contiguous values s by the compiled matrices library, to the last bit as torch
+        does; 1 of what is not a number.
+        """
         out = torch.empty(squared.shape)
         self.library.sordino_shortened(squared.numel(), squared.data_ptr(), bound, out.data_ptr())
         return out
@@ -61,7 +65,7 @@ class Functions:
         return bool(self.library.sordino_within(*where, floor, limit))
 
     def are_finite(self, tensors: Sequence[Tensor]) -> bool:
-        """Returns whether every number of these contiguous tensors is finite."""
+        """Returns whether every number of contiguous tensors is finite, by one call of the compiled matrices library."""
         n = len(tensors)
         where, held = pack_numbers([*map(Tensor.data_ptr, tensors), *map(Tensor.numel, tensors)])
         found = bool(self.library.sordino_finite(self.level, n, where, where + 8 * n))
@@ -80,7 +84,8 @@ class Matrices:
         self._at, self._fields = pack_numbers(fields)
 
     def squared_row_products(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
-        """Returns ‖x_i‖²‖y_i‖² for pairs of matrices, (B, pairs), the sums over pairs, (B,), and whether all is finite.
+        """Returns ‖x_i‖²‖y_i‖² of the rows for pairs of matrices, (B, pairs), the sums over pairs, (B,), and whether
+        all is finite.
 
         A pair is given by the places of its matrices, one after the other; y = −1 leaves it out.
         """
@@ -96,7 +101,9 @@ class Matrices:
     def write_weighted_rows(
         self, weights: Tensor, to: Mapping[int, Tensor], sums: Mapping[int, Tensor], *, anew: bool
     ) -> None:
-        """Writes w_i x_i and Σ w_i x_i, for the places asked for; `anew`: the sums begin at 0, not at what is there."""
+        """Writes w_i x_i and Σ w_i x_i of several matrices, for the places asked for; `anew`: the sums begin at 0, not
+        at what is there.
+        """
         fields = self._fields
         for k in range(len(self._held)):
             fields[_FIELDS * k + 3] = to[k].data_ptr() if k in to else 0
@@ -106,7 +113,9 @@ class Matrices:
 
 
 def is_readable_matrix(m: Tensor, rows: int, most: int) -> bool:
-    """Returns whether this is a readable matrix of so many rows, contiguous each, with at most `most` elements."""
+    """Returns whether the matrices kernel can read a tensor: a matrix of so many rows, contiguous each, with at most
+    `most` elements.
+    """
     if m.dtype is not torch.float32 or m.dim() != 2 or not m.is_cpu:
         return False
     return m.shape[0] == rows and m.stride(1) == 1 and m.numel() <= most
@@ -119,7 +128,7 @@ def load_functions() -> Functions | None:
 
 
 def agrees_with_torch(made: Functions) -> bool:
-    """Returns whether the functions give what torch gives in double precision."""
+    """Returns whether the compiled functions on small matrices give what torch gives in double precision."""
     # Squared norms of two matrices and of their pairs.
     x = torch.arange(3 * 1100).remainder(7).sub(3).float().view(3, 1100)[:, :1061]
     y = x[:, :5].contiguous()
@@ -159,9 +168,14 @@ _ANY = 1 << 62
 
 
 def accelerate_clipping(plain: Callable[[Tensor, float], Tensor]) -> Callable[[Tensor, float], Tensor]:
-    """Returns a function from squared norms and a bound to clipping factors, by one call for a lot of few records."""
+    """Returns a function from squared norms and a bound to clipping factors, by one call of the compiled matrices
+    library for a lot of few records.
+    """
 
     def clip_by_squares(squared: Tensor, bound: float) -> Tensor:
+        """Returns the clipping factors by the compiled matrices library for a lot of few records, and by the plain
+        function otherwise.
+        """
         compiled = load_functions()
         if compiled is not None and compiled.are_readable((squared,), _FEW):
             return compiled.clipping_factors(squared, bound)
@@ -173,9 +187,14 @@ def accelerate_clipping(plain: Callable[[Tensor, float], Tensor]) -> Callable[[T
 def accelerate_bound(
     plain: Callable[[Tensor, Tensor, float, float], bool],
 ) -> Callable[[Tensor, Tensor, float, float], bool]:
-    """Returns a function that shows, by one call for a lot of few records, that no row reaches beyond a limit."""
+    """Returns a function that shows, by one call of the compiled matrices library for a lot of few records, that no row
+    reaches beyond a limit.
+    """
 
     def are_surely_within(weights: Tensor, squared: Tensor, floor: float, limit: float) -> bool:
+        """Returns whether weighted rows stay within a limit, by the compiled matrices library for few records, and by
+        the plain function otherwise.
+        """
         compiled = load_functions()
         if compiled is not None and compiled.are_readable((squared, weights), _FEW):
             return compiled.is_within_bound(weights, squared, floor, limit)
@@ -185,9 +204,14 @@ def accelerate_bound(
 
 
 def accelerate_finiteness(plain: Callable[[Sequence[Tensor]], bool]) -> Callable[[Sequence[Tensor]], bool]:
-    """Returns a function that looks for what is not finite in all tensors by one call, if they are small."""
+    """Returns a function that looks for what is not finite in all tensors by one call of the compiled matrices library,
+    if they are small.
+    """
 
     def are_all_finite(tensors: Sequence[Tensor]) -> bool:
+        """Returns whether all tensors are finite, by the compiled matrices library if they are small, and by the plain
+        function otherwise.
+        """
         compiled = load_functions()
         if compiled is not None and compiled.are_readable(tensors, _SMALL):
             return compiled.are_finite(tensors)
@@ -199,10 +223,12 @@ def accelerate_finiteness(plain: Callable[[Sequence[Tensor]], bool]) -> Callable
 def accelerate_wide_addition(
     plain: Callable[[Iterable[Sequence[Tensor]], float], None],
 ) -> Callable[[Iterable[Sequence[Tensor]], float], None]:
-    """Returns a function that adds two sums to each tensor by one call for each, and to others as the plain one does."""
+    """Returns a function that adds two sums to each tensor by one call of the compiled matrices library, and to other
+    tensors as the plain one does.
+    """
 
     def add_in_float64(rows: Iterable[Sequence[Tensor]], factor: float) -> None:
-        """Adds rows of three tensors by the compiled function, and others by the plain one."""
+        """Adds rows of three tensors by the compiled matrices library, and others by the plain function."""
         compiled = load_functions()
         for row in rows:
             if len(row) == 3 and compiled is not None and compiled.are_readable(row, _ANY):

@@ -63,13 +63,13 @@ class NoiseKernel:
         return SIZE.in_dll(self.library, "sordino_block_values").value
 
     def read_block(self, stream: Stream, number: int) -> bytes:
-        """Returns one block of a key stream."""
+        """Returns one block of the AES key stream that the noise kernel makes noise of."""
         out = ctypes.create_string_buffer(16)
         self.library.sordino_keystream(self.level, stream.key_and_number(), number, 1, out)
         return out.raw
 
     def read_key_stream(self, stream: Stream, first: int, blocks: int) -> NDArray[np.uint32]:
-        """Returns blocks first, first + 1, … of a key stream: four words each."""
+        """Returns blocks first, first + 1, … of the noise kernel's AES key stream: four words each."""
         out = bytearray(16 * blocks)
         held = (ctypes.c_char * len(out)).from_buffer(out)
         self.library.sordino_keystream(self.level, stream.key_and_number(), first, blocks, held)
@@ -84,14 +84,16 @@ class NoiseKernel:
         threads: int = 1,
         factor: float = 1.0,
     ) -> None:
-        """Adds N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiplies the sums by a factor."""
+        """Adds compiled noise N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiplies the
+        sums by a factor.
+        """
         # The kernel sees one long array, whose pieces end where `ends` says.
         ends, count = list(accumulate(sizes)), len(sizes)
         tensors, held = pack_numbers((*addresses, *ends))
         state, n, bounds = stream.key_and_number(), ends[-1], tensors + 8 * count
 
         def add_part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
-            """Adds the noise of some pairs, made of `words` where the caller makes the key stream."""
+            """Adds the compiled noise of some pairs, made of `words` where the caller makes the key stream."""
             self.library.sordino_add_normal(
                 self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first
             )
@@ -108,7 +110,8 @@ class NoiseKernel:
     def normals_at(
         self, stream: Stream, scale: float, total: int, start: int, count: int, threads: int = 1
     ) -> NDArray[np.float32]:
-        """Returns values start, start + 1, … of the draw of `total` values that `add_normal` adds, making few others.
+        """Returns values start, start + 1, … of the noise of `total` values that the kernel's `add_normal` adds, making
+        few others.
 
         It works only where the kernel makes the key stream itself. Whole blocks are made where they go; of a block that
         begins before the values or ends after them, the pairs behind those in it.
@@ -139,7 +142,8 @@ class NoiseKernel:
         first: int,
         threads: int,
     ) -> None:
-        """Adds a draw's values of these pairs to `out`, which holds its values from number `first` on.
+        """Adds the noise kernel's values of some Box–Muller pairs to `out`, which holds the draw's values from number
+        `first` on.
 
         The kernel counts from value 0; it is told where that would lie.
         """
@@ -157,7 +161,7 @@ class NoiseKernel:
         )
 
     def _add_from_stream(self, stream: Stream, n: int, part: _Part) -> None:
-        """Adds the noise block after block, each with the words the stream makes for it."""
+        """Adds the compiled noise block after block, each made of the words that a key stream gives for the block."""
         block = self.block_values
         pairs, buffer = _count_pairs(n, block), bytearray(4 * min(block, n + 1))
         words = np.frombuffer(buffer, dtype=np.uint32)
@@ -172,7 +176,7 @@ class _Part(Protocol):
 
 
 def _pairs_behind(half: int, begin: int, end: int) -> tuple[int, int]:
-    """Returns the pairs behind values begin … end of a block.
+    """Returns the Box–Muller pairs behind values begin … end of a block of the noise kernel.
 
     Its first `half` values are cosines and the others sines.
     """

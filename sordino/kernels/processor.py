@@ -12,7 +12,7 @@ _ZEN_4 = ("AuthenticAMD", "25")
 
 
 def parse_cpuinfo(text: str) -> dict[str, str]:
-    """Returns what is said of the first processor, by name.
+    """Returns what the text of /proc/cpuinfo says of the first processor, by name.
 
     >>> parse_cpuinfo("vendor_id : A")["vendor_id"]
     'A'
@@ -39,7 +39,7 @@ def processor_name() -> str:
 
 
 def instruction_set(said: dict[str, str] | None = None) -> str:
-    """Returns the instructions torch says it uses, and whether the processor multiplies bfloat16.
+    """Returns the processor instructions torch says it uses, and whether the processor multiplies bfloat16.
 
     torch's libraries and the kernels look at both.
 
@@ -54,7 +54,7 @@ def instruction_set(said: dict[str, str] | None = None) -> str:
 
 
 def computes_sixteen_at_once(said: dict[str, str] | None = None) -> bool:
-    """Returns whether sixteen floats, where the processor has such vectors at all, are computed in one piece.
+    """Returns whether the processor computes sixteen floats, where it has such vectors at all, in one piece.
 
     In two pieces they are no faster than eight in most kernels, and rows that are no multiple of sixteen waste more.
 
@@ -68,7 +68,8 @@ def computes_sixteen_at_once(said: dict[str, str] | None = None) -> bool:
 
 
 def torch_computes_sixteen_at_once(instructions: str, said: dict[str, str] | None = None) -> bool:
-    """Returns whether torch computes sixteen floats in one piece: on such processors no kernel was timed.
+    """Returns whether torch computes sixteen floats in one piece on this processor: on such processors no kernel was
+    timed.
 
     >>> intel = {"vendor_id": "GenuineIntel", "cpu family": "6"}
     >>> torch_computes_sixteen_at_once("AVX2"), torch_computes_sixteen_at_once("AVX512", intel)

@@ -45,14 +45,18 @@ class Products:
     level: int
 
     def can_multiply(self, g: Tensor, a: Tensor, out: Tensor) -> bool:
-        """Returns whether it can do this product, and is likely to be faster."""
+        """Returns whether the compiled weighted product takes g and a of a linear map, and is likely to be faster than
+        torch.
+        """
         (rows, p), d = g.shape, a.shape[1]
         if min(rows, p, d) < _LEAST or rows * p * d < _SMALL:
             return False
         return g.stride(1) == a.stride(1) == out.stride(1) == 1 and are_cpu_floats(g, a, out)
 
     def add_weighted_product(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
-        """Sets out (p, d) = β out + Σ_k w_k g_k a_kᵀ for g (K, p), a (K, d) and w (K,), rows dense; β is 0 or 1."""
+        """Sets out (p, d) = β out + Σ_k w_k g_k a_kᵀ by the compiled product, for g (K, p), a (K, d) and w (K,), rows
+        dense; β is 0 or 1.
+        """
         w, (rows, p) = w.contiguous(), g.shape
         factors = (g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
         given, held = pack_numbers((*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0)))
@@ -61,13 +65,17 @@ class Products:
         del held
 
     def can_make_rows(self, g: Tensor, a: Tensor) -> bool:
-        """Returns whether it can make the rows of g (B, T, p) and a (B, T, d), and is likely to be faster."""
+        """Returns whether the compiled product can make the per-sample rows of g (B, T, p) and a (B, T, d), and is
+        likely to be faster than torch.
+        """
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
         return large and are_cpu_floats(g, a) and g.stride(2) == a.stride(2) == 1
 
     def compute_rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
-        """Sets out (B, p, d), dense, to g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense; returns ‖·‖², (B,)."""
+        """Sets out (B, p, d), dense, to the compiled products g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense;
+        returns ‖·‖², (B,).
+        """
         (b, t, p), d = g.shape, a.shape[2]
         squared = torch.empty(b, dtype=torch.float64)
         factors = (g.data_ptr(), a.data_ptr(), 0, g.stride(1), a.stride(1))
@@ -88,7 +96,7 @@ def load_products() -> Products | None:
 
 
 def agrees_with_torch(made: Products) -> bool:
-    """Returns whether the kernel gives torch's values."""
+    """Returns whether the compiled weighted product of a linear map's per-sample gradients gives torch's values."""
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((300, 13), (300, 21), (300,)))
     out = torch.ones(13, 21)

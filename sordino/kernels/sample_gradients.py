@@ -35,7 +35,9 @@ class SampleGradients:
     level: int = BEST
 
     def measure_rows(self, a: Tensor, g: Tensor, geometry: KernelGeometry, into: Tensor | None) -> Tensor:
-        """Returns the squared norms, (B,); the gradients go into a dense (B, p, K, C/groups), if there is one."""
+        """Returns the squared norms, (B,), of the per-sample weight gradients of a convolution; the sample gradients go
+        into a dense (B, p, K, C/groups), if there is one.
+        """
         squared, shape = a.new_empty(len(a)), make_shape(a, g, geometry)
         where = (a.data_ptr(), g.data_ptr(), address_of(into), squared.data_ptr())
 
@@ -45,7 +47,9 @@ class SampleGradients:
         return squared
 
     def weighted_sum(self, a: Tensor, g: Tensor, geometry: KernelGeometry, weights: Tensor) -> Tensor:
-        """Returns Σ w_i G_i, as (p, K, C/groups); a sample of weight 0 is not looked at."""
+        """Returns Σ w_i G_i of a convolution's sample gradients G_i, as (p, K, C/groups); a sample of weight 0 is not
+        looked at.
+        """
         shape, threads, weights = make_shape(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
         size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
         sums = a.new_zeros((max(1, threads), *size))
@@ -61,7 +65,7 @@ def is_readable(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
 
 
 def agrees_with_torch_on(made: SampleGradients, geometry: KernelGeometry) -> bool:
-    """Returns whether rows, norms and sum of a small layer are torch's."""
+    """Returns whether the sample gradients of a small convolution, with norms and sum, are torch's."""
     a, groups = make_waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
     weight = torch.zeros(5 if groups == 1 else groups, CHANNELS // groups, *geometry.kernel)
     options = (geometry.stride, geometry.padding, geometry.dilation, groups)

@@ -56,7 +56,7 @@ def find_torch_threads() -> int | None:
 
 @cache
 def _load_team() -> Callable[..., int] | None:
-    """Returns the compiled function that hands out ranges, if it gives each once."""
+    """Returns the compiled function that hands out ranges to the team of torch's threads, if it gives each range once."""
     if find_torch_threads() is None:
         return None
     try:
@@ -68,7 +68,7 @@ def _load_team() -> Callable[..., int] | None:
 
 
 def _covers_every_range(team: Callable[..., int]) -> bool:
-    """Returns whether a function is given every range once, with its other arguments where they belong."""
+    """Returns whether a team of threads gives a function every range once, with its other arguments where they belong."""
     seen: list[tuple[float, ...]] = []
 
     def note_call(*given: float) -> int:
@@ -85,7 +85,7 @@ _functions: dict[int, tuple[Any, int | None, tuple[bool, ...]]] = {}  # by ident
 
 
 def _function_facts(function: Any) -> tuple[int | None, tuple[bool, ...]]:
-    """Returns a function's address, and which of its arguments are floats."""
+    """Returns the address of a compiled function that threads are to call, and which of its arguments are floats."""
     facts = _functions.get(id(function))
     if facts is None:
         is_float = tuple([kind is FLOAT for kind in function.argtypes])
@@ -94,7 +94,7 @@ def _function_facts(function: Any) -> tuple[int | None, tuple[bool, ...]]:
 
 
 def _to_number(given: Any) -> int:
-    """Returns an argument as a number: itself, or the address of what it holds."""
+    """Returns an argument of a function that threads call as a number: itself, or the address of what it holds."""
     if isinstance(given, int):
         return given
     if isinstance(given, bytes):
@@ -103,7 +103,7 @@ def _to_number(given: Any) -> int:
 
 
 def _call_team(team: Callable[..., int], function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int:
-    """Calls a function for all ranges by torch's threads, with its arguments sorted into numbers and floats."""
+    """Calls a compiled function for all ranges by torch's threads, with its arguments sorted into numbers and floats."""
     address, is_float = _function_facts(function)
     # Sort the arguments into numbers and floats, which threads.c puts back in order.
     arguments = list(zip((*before, 0, 0, *after), is_float, strict=True))
@@ -130,7 +130,7 @@ def run_in_parts(
     short: str | None = None,
     begin: int = 0,
 ) -> None:
-    """Calls `function(*before, first, last, *after)` for ranges that cover [begin, end).
+    """Calls `function(*before, first, last, *after)` by several threads, for ranges that cover [begin, end).
 
     They are cut at multiples of `multiple` from begin. The first range is the calling thread's, whose clock the choice
     of formulas reads. `short`: of what there may be too little memory, where the function returns a number that says
@@ -157,7 +157,9 @@ def _cut_range(begin: int, end: int, threads: int, multiple: int) -> list[int]:
 
 
 def _run_by_pool(run: Callable[[int, int], Any], cuts: list[int]) -> int:
-    """Runs the ranges by a pool of threads, the first in this one, and returns the first problem."""
+    """Runs a function over ranges by a pool of Python's threads, the first range in this thread, and returns the first
+    problem.
+    """
     first, *ranges = pairwise(cuts)
     others = [_thread_pool(os.getpid(), len(ranges)).submit(run, *cut) for cut in ranges]
     try:

@@ -46,7 +46,7 @@ _PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
 def is_winograd_convolution(geometry: KernelGeometry) -> bool:
-    """Returns whether it is a convolution of this kind."""
+    """Returns whether a geometry is that of a 3×3 convolution that Winograd's minimal filtering F(2×2, 3×3) can do."""
     return (
         geometry.kernel == (3, 3)
         and geometry.stride == geometry.dilation == (1, 1)
@@ -70,14 +70,15 @@ class Passes:
     def forward(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: KernelGeometry, room: Room = allocate
     ) -> Tensor:
-        """Returns the output, channels last."""
+        """Returns the output of a 3×3 convolution by Winograd's filtering, channels last."""
         size = (len(x), len(weight), *(n + 2 * p - 2 for n, p in zip(x.shape[2:], geometry.padding, strict=True)))
         return self._run_pass(x, torch.Size(size), weight.data_ptr(), weight.stride(), bias, geometry, room)
 
     def backward(
         self, size: torch.Size, g: Tensor, weight: Tensor, geometry: KernelGeometry, room: Room = allocate
     ) -> Tensor:
-        """Returns the gradient at an input of this size, channels last.
+        """Returns the gradient at the input of a 3×3 convolution by Winograd's filtering, an input of the given size,
+        channels last.
 
         The taps are read in reverse, and the other two dimensions exchanged.
         """
@@ -96,7 +97,9 @@ class Passes:
         geometry: KernelGeometry,
         room: Room,
     ) -> Tensor:
-        """Runs one pass: transforms and packs the weights, then multiplies the tiles of all samples."""
+        """Runs one pass of a Winograd convolution: transforms and packs the weights, then multiplies the tiles of all
+        samples.
+        """
         x = x if has_channels_last(x) else x.contiguous(memory_format=torch.channels_last)
         y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
         panel = _PANEL[self.library.sordino_level(self.level)]
@@ -130,7 +133,7 @@ def load_passes() -> Passes | None:
 
 
 def agrees_with_torch(made: Passes) -> bool:
-    """Returns whether output and input gradient of a small layer are torch's."""
+    """Returns whether output and input gradient of a small 3×3 convolution by Winograd's filtering are torch's."""
     x, weight, bias = make_waves(0.7, 2, 9, 7, 6), make_waves(1.3, 17, 9, 3, 3), torch.arange(17, dtype=torch.float32)
     y = torch.conv2d(x, weight, bias, padding=1)
     back = conv2d_input(x.shape, weight, y, padding=1)

@@ -22,7 +22,9 @@ _PLAIN = KernelWindow((3, 3), padding=(1, 1))
 
 
 def can_run(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
-    """Returns whether the weight gradients of this layer can be computed so."""
+    """Returns whether the rows of per-sample weight gradients of a 3×3 convolution can be computed by Winograd's F(3×3,
+    2×2).
+    """
     return (
         is_winograd_convolution(geometry)
         and is_readable(a, g, geometry)

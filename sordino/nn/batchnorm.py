@@ -51,7 +51,9 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
 
 
 def _replace_norm(name: str, norm: nn.Module, groups: int) -> nn.Module:
-    """Returns GroupNorm, and after it whatever a subclass runs after normalising."""
+    """Returns the GroupNorm that replaces a BatchNorm, and after it whatever a subclass of BatchNorm runs after
+    normalising.
+    """
     group_norm = _make_group_norm(norm, groups)
     kept = list(norm.children())
     if kept or type(norm) not in _BATCH_NORMS or "forward" in norm.__dict__:
@@ -65,7 +67,7 @@ def _replace_norm(name: str, norm: nn.Module, groups: int) -> nn.Module:
 
 
 def _only_runs_layers(norm: nn.Module, kept: list[nn.Module]) -> bool:
-    """Returns whether, on made-up numbers in evaluation, it is BatchNorm and then these layers."""
+    """Returns whether a subclass of BatchNorm, on made-up numbers in evaluation, is BatchNorm and then the kept layers."""
     assert isinstance(norm, _BATCH_NORMS)
     twin, after = copy.deepcopy(norm).eval(), nn.Sequential(*copy.deepcopy(kept)).eval()
     dims = 1 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
@@ -80,7 +82,7 @@ def _only_runs_layers(norm: nn.Module, kept: list[nn.Module]) -> bool:
 
 
 def _make_group_norm(norm: nn.Module, groups: int) -> nn.GroupNorm:
-    """Returns the GroupNorm that takes a BatchNorm's place, with its scale and shift."""
+    """Returns the GroupNorm that takes a BatchNorm's place, with the BatchNorm's scale and shift."""
     assert isinstance(norm, _BATCH_NORMS)
     channels = norm.num_features
     max_groups = 1 if isinstance(norm, nn.BatchNorm1d) else max(1, min(groups, channels // 2))

@@ -10,7 +10,7 @@ from sordino.nn.mlp import check_shape, count_classes
 
 
 def require_shape(given: Sequence[int], needed: Sequence[int | None], name: str, classes: int = 1) -> None:
-    """Refuses records of another shape than a network is made for; None stands for any number."""
+    """Refuses records of another shape than a convolutional or other network is made for; None stands for any number."""
     given = check_shape(given)
     count_classes(classes)
     fits = len(given) == len(needed) and all(n in (None, g) for g, n in zip(given, needed, strict=True))

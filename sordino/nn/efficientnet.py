@@ -64,7 +64,7 @@ class PaddedConvolution(nn.Module):
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, even, groups=groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pads the input and convolves it."""
+        """Pads the input of a convolution of EfficientNet and convolves it."""
         if self.stride > 1:
             down, across = (self.missing_padding(side) for side in x.shape[2:])
             x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
@@ -88,7 +88,7 @@ class Bottleneck(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Applies the three convolutions, with ReLU6 after the first two."""
+        """Applies the three convolutions of a bottleneck of EfficientNet, with ReLU6 after the first two."""
         y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
         y = torch.as_tensor(self.project(F.relu6(self.depthwise(y), inplace=True)))
         return y.add_(x) if self.residual else y
@@ -113,7 +113,7 @@ class EfficientNetLite0(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the features before the classifier."""
+        """Returns EfficientNet-Lite0's features of images, before the classifier."""
         x = images.to(torch.float32)
         if x.shape[2:] != (self.side, self.side):
             x = F.interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False)
@@ -122,7 +122,9 @@ class EfficientNetLite0(nn.Module):
         return F.relu6(self.head(x), inplace=True).mean((2, 3))
 
     def load_folded(self, weights: Mapping[str, Tensor]) -> None:
-        """Loads weights in the published naming (`_blocks.3._bn1.weight` …), batch norm folded in; all must be there."""
+        """Loads EfficientNet's weights in the published naming (`_blocks.3._bn1.weight` …), batch norm folded in; all
+        must be there.
+        """
         # Name the convolution and the norm of every layer as the checkpoint does.
         pairs = [(self.stem, "_conv_stem", "_bn0"), (self.head, "_conv_head", "_bn1")]
         for number, block in enumerate(self.blocks):

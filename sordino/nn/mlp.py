@@ -48,7 +48,9 @@ def count_classes(classes: int) -> int:
 def make_layers(
     shape: Sequence[int], classes: int, widths: Sequence[int], activation: Callable[[], nn.Module]
 ) -> nn.Sequential:
-    """Returns linear layers of these widths with an activation after each, and a linear layer to the classes."""
+    """Returns the layers of an MLP: linear layers of these widths with an activation after each, and a linear layer to
+    the classes.
+    """
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(check_shape(shape))
     classes = count_classes(classes)

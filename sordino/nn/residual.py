@@ -33,7 +33,7 @@ class BasicResidualBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Applies two convolutions and a shortcut."""
+        """Applies the two convolutions of a residual block and its shortcut."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
@@ -56,7 +56,7 @@ class ResNet18(nn.Module):
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logits."""
+        """Returns the logits of the residual network ResNet-18."""
         x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.dropout(self.avgpool(x).flatten(1)))  # type: ignore[no-any-return]
@@ -118,7 +118,7 @@ class WideResidualBlock(nn.Module):
         self.short = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Applies norm, ReLU and convolution, twice, and a shortcut."""
+        """Applies norm, ReLU and convolution of a wide residual block, twice, and its shortcut."""
         y = F.relu(self.norm1(x))
         short = x if self.short is None else self.short(y)
         return self.conv2(F.relu(self.norm2(self.conv1(y)))) + short  # type: ignore[no-any-return]

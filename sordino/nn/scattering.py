@@ -47,7 +47,9 @@ _COARSE = 2**SCALES
 
 
 def make_morlet(scale: int, angle: float) -> Tensor:
-    """Returns ψ at a scale and an angle, complex128, on a square grid of odd width; its sum is 0."""
+    """Returns the Morlet wavelet ψ of a scattering at a scale and an angle, complex128, on a square grid of odd width;
+    its sum is 0.
+    """
     sigma, frequency = _SIGMA * 2**scale, _FREQUENCY / 2**scale
     axis = torch.arange(-_RADII[scale], _RADII[scale] + 1, dtype=torch.float64)
     down, across = torch.meshgrid(axis, axis, indexing="ij")
@@ -61,7 +63,7 @@ def make_morlet(scale: int, angle: float) -> Tensor:
 
 
 def make_gaussian(sigma: float, radius: int) -> Tensor:
-    """Returns a low-pass filter on a line, float64, of sum 1."""
+    """Returns the Gaussian low-pass filter of a scattering on a line, float64, of sum 1."""
     axis = torch.arange(-radius, radius + 1, dtype=torch.float64)
     values = (-axis.square() / (2 * sigma**2)).exp()
     return values / values.sum()
@@ -87,7 +89,9 @@ class Scattering(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the features; channels of one input channel lie together, by order, scale and angles."""
+        """Returns the scattering features of images; channels of one input channel lie together, by order, scale and
+        angles.
+        """
         images, channels, height, width = x.shape
         least = _RADII[1] + 1  # reflection needs more than the radius
         if height % _COARSE or width % _COARSE or min(height, width) < least:
@@ -108,7 +112,8 @@ class Scattering(nn.Module):
 
 
 def fold_mirror(x: Tensor) -> Tensor:
-    """Returns (B, 81·C, H, ⌈W/2⌉) from (B, 81·C, H, W): means over left and right, of angles θ and π − θ.
+    """Returns scattering features (B, 81·C, H, ⌈W/2⌉) from (B, 81·C, H, W): means over left and right, of angles θ and
+    π − θ.
 
     The coarse grid begins at the image's border and ends before it, so the mirror stands 1½ pixels left of the middle.
     """
@@ -121,7 +126,9 @@ def fold_mirror(x: Tensor) -> Tensor:
 
 
 def take_logarithm(x: Tensor) -> Tensor:
-    """Returns log(1 + 4 x/a) for x (B, 81·C, H, W), a the typical sizes; 0 below 0, where only rounding leads."""
+    """Returns log(1 + 4 x/a) for scattering features x (B, 81·C, H, W), a the typical sizes; 0 below 0, where only
+    rounding leads.
+    """
     if x.dim() != 4 or x.shape[1] % CHANNELS:
         raise ValueError(f"features of shape {tuple(x.shape)}: need (B, {CHANNELS}·C, H, W), as Scattering gives them")
     typical = torch.tensor(TYPICAL, dtype=x.dtype).repeat(x.shape[1] // CHANNELS)
@@ -138,7 +145,9 @@ _MIRROR = (
 
 
 def _wavelet_modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
-    """Returns |x ⋆ ψ| for every filter, (N, 1, H, W) to (N, L, H', W'), on every second point if the stride is 2."""
+    """Returns |x ⋆ ψ| for every wavelet of a scattering layer, (N, 1, H, W) to (N, L, H', W'), on every second point if
+    the stride is 2.
+    """
     radius = filters.shape[-1] // 2
     both = F.conv2d(F.pad(x, (radius,) * 4, mode="reflect"), filters, stride=stride)
     real, imaginary = both.chunk(2, dim=1)
@@ -146,7 +155,9 @@ def _wavelet_modulus(x: Tensor, filters: Tensor, stride: int) -> Tensor:
 
 
 def _low_pass(x: Tensor, sigma: float, radius: int, stride: int) -> Tensor:
-    """Returns x ⋆ φ on every `stride`-th point, (N, K, H, W) to (N, K, H', W'), as one product with φ's matrix."""
+    """Returns x ⋆ φ, the low-pass end of a scattering, on every `stride`-th point, (N, K, H, W) to (N, K, H', W'), as
+    one product with φ's matrix.
+    """
     down, across = (_low_pass_matrix(side, sigma, radius, stride) for side in x.shape[2:])
     both = torch.kron(down, across).to(x)  # (H'W', HW)
     return (x.flatten(2) @ both.T).view(*x.shape[:2], len(down), len(across))

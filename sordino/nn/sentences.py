@@ -23,7 +23,9 @@ class SentenceClassifier(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Returns the mean of a record's own token vectors, (B, width), scaled to length √width."""
+        """Returns the mean of the token vectors of each sentence, padding left out, (B, width), scaled to length
+        √width.
+        """
         found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         hidden: Tensor = found.last_hidden_state  # (B, T, width)
         mask = attention_mask.unsqueeze(2).to(hidden.dtype)
@@ -37,7 +39,9 @@ class SentenceClassifier(nn.Module):
         return scores
 
     def freeze_embeddings(self) -> None:
-        """Freezes the tables of words and places: most of their rows do not occur in a small dataset."""
+        """Freezes the encoder's tables of words and places in a classifier of sentences: most of the tables' rows do
+        not occur in a small dataset.
+        """
         for name, p in self.encoder.named_parameters():
             if "embeddings" in name:
                 p.requires_grad_(False)
@@ -45,7 +49,7 @@ class SentenceClassifier(nn.Module):
 
 @torch.no_grad()
 def compute_features(model: SentenceClassifier, input_ids: Tensor, attention_mask: Tensor, at_once: int = 64) -> Tensor:
-    """Returns the features of many records, in evaluation mode."""
+    """Returns the encoder's features of many sentences, in evaluation mode."""
     was_training = model.training
     model.eval()
     pieces = zip(input_ids.split(at_once), attention_mask.split(at_once), strict=True)

@@ -44,7 +44,7 @@ class Attention(nn.Module):
         self.heads, self.causal = heads, causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns softmax(QKᵀ) V, projected."""
+        """Returns softmax(QKᵀ) V, projected: the attention of the transformers that model token sequences."""
         b, t, d = x.shape
         q, k, v = (z.view(b, t, self.heads, -1).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
