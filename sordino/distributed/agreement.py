@@ -25,7 +25,7 @@ _MOST_NAMED = 12
 
 
 def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, ClaimFacts]]) -> T:
-    """Returns what `collect` made, once all ranks are found to have the same facts.
+    """Returns what `collect` made, once all ranks agree: each of them has the same claim facts.
 
     Args:
         ranks: the processes of the run. A group of one agrees with itself, and nothing is sent.
@@ -46,7 +46,8 @@ def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, ClaimFacts]])
 
 
 def agree_within_group(add: Callable[[ClaimFacts, bytes], None]) -> None:
-    """Compares facts among the ranks of torch's own group, if there is one, all of which must call this.
+    """Makes the ranks of torch's own process group agree on facts, if there is a group; all of its ranks must call
+    this.
 
     Two ranks that add one noise to two different sums, and both hand out the result, have told the difference of the sums.
 
@@ -71,7 +72,9 @@ def agree_within_group(add: Callable[[ClaimFacts, bytes], None]) -> None:
 
 
 def meet_over(ranks: Ranks, facts: ClaimFacts | None) -> None:
-    """Meets all ranks once and raises on each of them unless all have the same facts; None: this rank has failed."""
+    """Meets all ranks once for an agreement and raises on each of them unless all have the same facts; None: this rank
+    has failed.
+    """
     known = 0 if facts is None else int.from_bytes(facts.digest()[:8], "little", signed=True)
     words = torch.tensor([facts is None, 0, known, 0], dtype=torch.int64, device=ranks.device)
     failures, _, digests, _ = ranks.sum_(words).tolist()
@@ -89,7 +92,9 @@ def is_unanimous(ranks: Ranks, known: int, digests: int) -> bool:
 
 
 def raise_differences(ranks: Ranks, facts: ClaimFacts) -> None:
-    """Exchanges the facts and raises an error that names those which are not the same on all ranks."""
+    """Exchanges the facts that ranks should agree on and raises an error that names those which are not the same on all
+    ranks.
+    """
     lines = describe_differences(ranks.gather_objects(facts.facts))
     named = "\n".join(f"  {line}" for line in lines[:_MOST_NAMED])
     more = f"\n  and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""

@@ -22,7 +22,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def digest_of(*things: Any) -> int:
-    """Returns 64 bits of these things, as a signed number.
+    """Returns a digest of 64 bits of these things, as a signed number, which ranks compare to see whether they agree.
 
     >>> digest_of("draw", 3, [1.5]) == digest_of("draw", 3, [1.5]), digest_of("draw", 3) == digest_of("draw", 4)
     (True, False)
@@ -32,7 +32,9 @@ def digest_of(*things: Any) -> int:
 
 
 def _bytes_of(thing: Any) -> bytes:
-    """Returns bytes that describe a thing by its content; of a shard by its shape alone, which all ranks have."""
+    """Returns the bytes of a thing for an agreement digest, by its content; of a shard by its shape alone, which all
+    ranks have.
+    """
     if isinstance(thing, Tensor) and is_shard(thing):
         return f"shard {tuple(thing.shape)};".encode()  # its numbers are this rank's own
     if isinstance(thing, Tensor):
@@ -52,7 +54,9 @@ def sum_of_words(tensor: Tensor) -> int:
 
 
 def sums_of_words(tensors: Iterable[Tensor]) -> list[int]:
-    """Returns the sum of the words of each tensor; a device is waited for once."""
+    """Returns the sum of the words of each tensor, as a digest by which ranks compare parameters; a device is waited
+    for once.
+    """
     flat = [tensor.detach().contiguous() for tensor in tensors]
     sums = [t.view(-1).view(_WORDS[t.element_size()]).sum(dtype=torch.int64) for t in flat]
     if len({t.device for t in sums}) > 1:
@@ -62,7 +66,8 @@ def sums_of_words(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def sum_of_marks(seed: int, numbers: Iterable[int]) -> int:
-    """Returns the sum of one random-looking 64-bit number for each of these, as a signed number.
+    """Returns a digest of a set of numbers by which ranks agree: the sum of one random-looking 64-bit number for each,
+    as a signed number.
 
     The numbers are those of splitmix64 (Steele et al. 2014).
 

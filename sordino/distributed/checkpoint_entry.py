@@ -54,7 +54,9 @@ class InCheckpoint:
         self._private, self._replay = private, replay
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the run as one entry: the bytes of a file as torch.save writes it."""
+        """Returns the run as one entry of a checkpoint that all ranks write: the bytes of a file as torch.save writes
+        it.
+        """
         file = io.BytesIO()
         torch.save(self._private.state_dict(), file)
         return {_ENTRY: file.getvalue()}

@@ -73,7 +73,9 @@ class ClaimFacts:
     _described: set[int] = field(default_factory=set)  # identities of functions and classes whose code is in it already
 
     def add(self, name: str, thing: Any) -> None:
-        """Adds everything that `thing` consists of, under names that begin with `name`."""
+        """Adds everything that `thing` consists of to the claim facts that ranks compare, under names that begin with
+        `name`.
+        """
         # Plain values, devices and tensors are facts by themselves.
         if isinstance(thing, Enum):
             self._add_fact(name, str(thing))
@@ -96,7 +98,9 @@ class ClaimFacts:
                 self._inside.pop()
 
     def _take_apart(self, name: str, thing: Any) -> None:
-        """Adds the parts of a container, a function, a class, a module or an object."""
+        """Adds the parts of a container, a function, a class, a module or an object to the claim facts, each as a fact
+        of its own.
+        """
         # Containers: by their elements.
         if isinstance(thing, Mapping):
             self._add_elements(name, [(f"{name}[{key!r}]", value) for key, value in thing.items()])
@@ -127,7 +131,9 @@ class ClaimFacts:
             self._add_object(name, thing)
 
     def _add_elements(self, name: str, parts: list[tuple[str, Any]]) -> None:
-        """Adds a container's elements: each under its own name, or all as one fact where there are many."""
+        """Adds a container's elements to the claim facts: each under its own name, or all as one fact where there are
+        many.
+        """
         if len(parts) <= _LONG:
             self._add_fact(name, f"{len(parts)} elements")
             for path, value in parts:
@@ -139,7 +145,9 @@ class ClaimFacts:
         self._add_fact(name, f"{len(parts)} elements", inner.digest())
 
     def _add_object(self, name: str, thing: Any) -> None:
-        """Adds an object by its class and its fields; of other libraries' objects only those of dataclasses."""
+        """Adds an object to the claim facts by its class and its fields; of other libraries' objects only those of
+        dataclasses.
+        """
         kind = type(thing)
         self._add_class(name, kind)
         if is_dataclass(thing):
@@ -154,7 +162,7 @@ class ClaimFacts:
                 self._add_outside_value(f"{name}.{attribute}", value)
 
     def _add_class(self, name: str, kind: type) -> None:
-        """Adds a class by its name and, where it is a user's, by the code of all its methods."""
+        """Adds a class to the claim facts by its name and, where it is a user's, by the code of all its methods."""
         self._add_fact(name, _qualified_name(kind))
         for base in kind.__mro__:
             if _is_of_library(base) or id(base) in self._described:
@@ -168,7 +176,7 @@ class ClaimFacts:
                     self.add(f"{name}.{attribute}", value)
 
     def _add_function(self, name: str, function: types.FunctionType) -> None:
-        """Adds a function by its code, its defaults, and what it reads from around it."""
+        """Adds a function to the claim facts by its code, its defaults, and what it reads from around it."""
         if _is_of_library(function) or id(function) in self._described:
             self._add_fact(name, f"{function.__module__}.{function.__qualname__}")
             return
@@ -184,7 +192,9 @@ class ClaimFacts:
                 self._add_outside_value(f"{name} global {variable!r}", function.__globals__[variable])
 
     def _add_outside_value(self, name: str, value: Any) -> None:
-        """Adds what a function reads from outside of it: values, functions, classes; of other objects the class."""
+        """Adds to the claim facts what a function reads from outside of it: values, functions, classes; of other
+        objects the class.
+        """
         if type(value) is int and value == self.rank and "rank" in name.lower():
             self._add_fact(name, "its own rank")
         elif (
@@ -197,7 +207,9 @@ class ClaimFacts:
             self._add_fact(name, _qualified_name(type(value)))
 
     def _add_module(self, name: str, module: nn.Module) -> None:
-        """Adds a model: its layers with their settings, which of its parameters are trained, and its users' code."""
+        """Adds a model to the claim facts: its layers with their settings, which of its parameters are trained, and its
+        users' code.
+        """
         for path, each in module.named_modules():
             where = f"{name}.{path}" if path else name
             self._add_class(where, type(each))
@@ -211,7 +223,7 @@ class ClaimFacts:
             self._add_fact(f"{name}.{path}", f"{trained}, {tuple(p.shape)}, {p.dtype}")
 
     def _add_plain(self, name: str, value: Any) -> None:
-        """Adds a number or a text; the name of a device by its kind."""
+        """Adds a number or a text to the claim facts; the name of a device by its kind."""
         if isinstance(value, str) and _DEVICE.fullmatch(value):
             self._add_fact(name, value.partition(":")[0])
         else:
@@ -223,6 +235,7 @@ class ClaimFacts:
         self.facts[name] = Fact(shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 1] + "…", digest)
 
     def _digest_of_parts(self, parts: Iterable[str | bytes]) -> bytes:
+        """Returns the keyed digest of the parts of one claim fact, each with its length."""
         made = hashlib.blake2b(key=self.key[:64], digest_size=_DIGEST_BYTES)
         for part in parts:
             bare = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -235,7 +248,8 @@ class ClaimFacts:
 
 
 def digest_of_record(key: bytes, thing: Any) -> bytes:
-    """Returns a keyed digest of a record: tensors, arrays, numbers, texts and containers of them, by value.
+    """Returns a keyed digest of a record for the claim facts: tensors, arrays, numbers, texts and containers of them,
+    by value.
 
     Objects of other kinds count by their bytes (`tobytes`, as pictures have it) or else by their class alone.
     """
@@ -245,7 +259,7 @@ def digest_of_record(key: bytes, thing: Any) -> bytes:
 
 
 def _feed_hash(made: Any, thing: Any, depth: int) -> None:
-    """Adds a record's content to a hash, with the type and the length of every part."""
+    """Adds a record's content to the hash that becomes a claim fact, with the type and the length of every part."""
     # Numbers enter as their bytes, with type and shape, so that two layouts never look alike.
     if isinstance(thing, Tensor):
         held = thing.detach().cpu().contiguous()
@@ -280,7 +294,7 @@ def _feed_hash(made: Any, thing: Any, depth: int) -> None:
 
 
 def describe_differences(by_rank: list[dict[str, Fact]]) -> list[str]:
-    """Returns one line for every fact in which some rank differs from the first, with what may be shown of both."""
+    """Returns one line for every claim fact in which some rank differs from the first, with what may be shown of both."""
     first, lines = by_rank[0], list[str]()
     for name in dict.fromkeys(name for found in by_rank for name in found):
         missing = Fact("nothing", b"")
@@ -303,7 +317,7 @@ def _is_of_library(thing: Any) -> bool:
 
 
 def _attributes(thing: Any) -> list[tuple[str, Any]]:
-    """Returns an object's own attributes by name, those in slots included."""
+    """Returns an object's own attributes by name, those in slots included, for the claim facts about it."""
     attributes = dict(getattr(thing, "__dict__", {}))
     for base in type(thing).__mro__:
         slots = vars(base).get("__slots__", ())
@@ -314,6 +328,7 @@ def _attributes(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _is_filled(cell: types.CellType) -> bool:
+    """Returns whether a cell of a function's closure holds a value, which then belongs to the claim facts."""
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -323,7 +338,9 @@ def _is_filled(cell: types.CellType) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _code_parts(code: types.CodeType) -> tuple[bytes | str, ...]:
-    """Returns what a code object does, without file names, line numbers and the docstring's place."""
+    """Returns what of a code object goes into the claim facts: what it does, without file names, line numbers and the
+    docstring's place.
+    """
     parts: list[bytes | str] = [code.co_code, str(code.co_names), str(code.co_varnames), str(code.co_argcount)]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -337,7 +354,9 @@ def _code_parts(code: types.CodeType) -> tuple[bytes | str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _global_names(code: types.CodeType) -> frozenset[str]:
-    """Returns the global names that a code object and the functions inside it look up."""
+    """Returns the global names that a code object and the functions inside it look up, whose values belong to the claim
+    facts.
+    """
     names = {str(each.argval) for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -45,7 +45,7 @@ class CollectiveRounds:
         )
 
     def gather_rows(self, number: int) -> Tensor:
-        """Returns a parameter's rows of all ranks."""
+        """Returns a parameter's rows of all ranks, in a round of collectives that this rank demands."""
         rows = self._make_round(1 + 2 * number)[0]
         assert rows is not None, "it was asked for"
         return rows
@@ -70,7 +70,7 @@ class CollectiveRounds:
             return self._exchange_requests(asked, sums)
 
     def _exchange_requests(self, asked: int, sums: Tensor | None) -> tuple[Tensor | None, bool]:
-        """Exchanges what each rank asks for and carries all of it out, in the same order on every rank."""
+        """Exchanges which collectives each rank demands and carries all of them out, in the same order on every rank."""
         request = torch.tensor([asked], dtype=torch.int64, device=self._ranks.device)
         words = self._ranks.all_gather(request).tolist()
         # One rank that stopped ends the rounds of all, so that none waits for ever.
@@ -91,13 +91,15 @@ class CollectiveRounds:
         return requested_rows, any(words)
 
     def _gather_parameter(self, p: Tensor) -> Tensor:
-        """Gathers all rows of a parameter, by one all-gather."""
+        """Gathers all rows of a parameter that some rank demands, by one all-gather."""
         rows = gather_rows(self._ranks, p)
         self.largest_round = max(self.largest_round, rows.numel())
         return rows
 
     def _reduce_sum(self, number: int, sums: Tensor | None) -> None:
-        """Adds this rank's sum, or zeros, to those of the others and keeps its own rows, by one reduce-scatter."""
+        """Adds this rank's sum, or zeros, to those of the others and keeps its own rows, by one reduce-scatter that
+        some rank demands.
+        """
         p = self.shards[number]
         room, length = row_shard.stretch_width(p) * self._ranks.size, p.numel()
         if sums is None or length < room:
@@ -112,7 +114,9 @@ class CollectiveRounds:
 
 
 def gather_rows(ranks: Ranks, p: Tensor) -> Tensor:
-    """Returns all rows of a parameter that is divided among these ranks, by one all-gather."""
+    """Returns all rows of a parameter that is divided among ranks, by the one collective that such a demand takes: an
+    all-gather.
+    """
     own_rows, width = row_shard.local_rows(p).detach().reshape(-1), row_shard.stretch_width(p)
     room = own_rows if len(own_rows) == width else torch.cat([own_rows, own_rows.new_zeros(width - len(own_rows))])
     all_rows = ranks.all_gather(room)[: p.numel()]

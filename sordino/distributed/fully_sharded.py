@@ -57,7 +57,7 @@ class FullySharded:
         return first.device_mesh
 
     def check_ranks(self, ranks: Ranks) -> None:
-        """Sets the ranks of the run and refuses a model whose parameters are divided among others."""
+        """Sets the ranks of the run and refuses a fully sharded model whose parameters are divided among other ranks."""
         self._ranks = ranks
         given = None if ranks.group is None else torch.distributed.get_process_group_ranks(ranks.group)
         for name, p in self._model.named_parameters():
@@ -73,14 +73,18 @@ class FullySharded:
         return self._depth > 0
 
     def release_full_parameters(self) -> None:
-        """Makes every parameter its shard again; torch may have left some of them gathered after a forward pass."""
+        """Makes every parameter of a fully sharded model its shard again; torch may have left some of them gathered
+        after a forward pass.
+        """
         for module in self._model.modules() if not self.is_gathered else ():
             if _is_fsdp(module):
                 module.reshard()  # type: ignore[operator]
 
     @contextmanager
     def gathered_parameters(self) -> Iterator[None]:
-        """Makes a plain model with all of its parameters on every rank; the shards are put back at the end."""
+        """Makes a fully sharded model a plain one with all of its parameters on every rank; the shards are put back at
+        the end.
+        """
         self._depth += 1
         try:
             if self._depth > 1:
@@ -103,7 +107,9 @@ class FullySharded:
 
     @contextmanager
     def gathered_layer_by_layer(self) -> Iterator[None]:
-        """Makes a plain model whose parameters are there only while the module in charge of them runs."""
+        """Makes a fully sharded model a plain one whose parameters are there only while the module in charge of them
+        runs.
+        """
         if self.is_gathered:  # whole already
             yield
             return
@@ -154,7 +160,7 @@ class FullySharded:
         return charges, numbers
 
     def _replace_shards(self, module: nn.Module, put_back: ExitStack) -> list[tuple[Tensor, nn.Parameter]]:
-        """Replaces a module's shards by the parameters that the passes see.
+        """Replaces the shards of one module of a fully sharded model by the parameters that the passes see.
 
         These are the same objects every time, because the engine knows a model by them.
         """
@@ -173,14 +179,14 @@ class FullySharded:
         return replaced
 
     def _gather_module(self, module: nn.Module, put_back: ExitStack) -> None:
-        """Gathers the parameters of a module."""
+        """Gathers the parameters of one module of a fully sharded model on every rank."""
         for p, held in self._replace_shards(module, put_back):
             if held.numel() != p.numel():
                 held.data = gather_rows(self._ranks, p)
 
     @staticmethod
     def _remove_fsdp_hooks(module: nn.Module, put_back: ExitStack) -> None:
-        """Makes a module what it was before `fully_shard`: of its own class, without torch's hooks and state."""
+        """Makes a module what it was before `fully_shard`: of its own class, without FSDP's hooks and state."""
         if not _is_fsdp(module):
             return
         attributes: dict[str, Any] = module.__dict__
@@ -220,7 +226,9 @@ def _is_hook_of_torch(hook: Any) -> bool:
 
 
 def _refuse_policies(name: str, module: Any) -> None:
-    """Refuses what torch would do to the parameters on their way, which the passes here do not."""
+    """Refuses a MixedPrecisionPolicy on a module of a fully sharded model: torch would change the types of its
+    parameters, which the passes here do not.
+    """
     state = module._get_fsdp_state()
     kinds = {field: getattr(state._mp_policy, field) for field in ("param_dtype", "reduce_dtype", "output_dtype")}
     given = [f"{field}={kind}" for field, kind in kinds.items() if kind is not None]
@@ -232,7 +240,7 @@ def _refuse_policies(name: str, module: Any) -> None:
 
 
 def _refuse_other_division(name: str, p: Tensor) -> None:
-    """Refuses what is not divided by rows along one dimension of ranks."""
+    """Refuses a parameter of a fully sharded model that is not divided by rows along one dimension of ranks."""
     if not row_shard.is_shard(p):
         if p.requires_grad:
             raise Refusal(

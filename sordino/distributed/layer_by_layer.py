@@ -62,7 +62,9 @@ class LayerByLayer:
 
     @contextmanager
     def gather_on_forward(self, charges: Iterable[tuple[nn.Module, Sequence[int]]]) -> Iterator[None]:
-        """Lets modules gather what is in their charge before they run, while it lasts."""
+        """Lets modules of a sharded model gather the parameters in their charge layer by layer, each before it runs,
+        within a `with` block.
+        """
         global _current
         outer, _current = _current, self
         with ExitStack() as put_back:
@@ -83,7 +85,7 @@ class LayerByLayer:
                 _current, self._ranks.wait_before_collective = outer, None
 
     def _register_hooks(self, module: nn.Module, numbers: Sequence[int], put_back: ExitStack) -> None:
-        """Registers hooks that gather a module's parameters before its forward and drop them after it."""
+        """Registers hooks on a layer that gather its sharded parameters before its forward pass and drop them after it."""
         stack: list[ExitStack] = []
 
         def before(module: nn.Module, args: Any) -> None:
@@ -99,7 +101,7 @@ class LayerByLayer:
         put_back.callback(module.register_forward_hook(after, always_call=True).remove)
 
     def _begin_forward(self, numbers: Sequence[int]) -> ExitStack:
-        """Begins a module's forward: gathers its parameters and makes autograd keep numbers in their place."""
+        """Begins a layer's forward pass: gathers its sharded parameters and makes autograd keep numbers in their place."""
         running = ExitStack()
         running.enter_context(self._gathered_parameters(numbers))
         if not self._running:
@@ -113,7 +115,9 @@ class LayerByLayer:
 
     @contextmanager
     def _gathered_parameters(self, numbers: Sequence[int]) -> Iterator[None]:
-        """Gathers these parameters for as long as it lasts; one that is in use already is counted once more."""
+        """Gathers the sharded parameters of a layer within a `with` block; one that is in use already is counted once
+        more.
+        """
         taken = []
         try:
             for number in numbers:
@@ -141,13 +145,18 @@ class LayerByLayer:
             return self._unpack_tensor(kept)
 
     def _pack_tensor(self, tensor: Tensor) -> _ParameterView | _KeptTensor:
+        """Returns what autograd keeps of a tensor that a layer saved for its backward pass: for a gathered parameter
+        only its number and view.
+        """
         number = self._number_at_address.get(_address_of(tensor)) if tensor.numel() else None
         if number is None:
             return _KeptTensor(tensor.detach(), tensor._version)
         return _ParameterView(number, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
 
     def _unpack_tensor(self, kept: _ParameterView | _KeptTensor) -> Tensor:
-        """Returns what autograd kept: the tensor itself, or a view of the parameter, which is gathered again."""
+        """Returns a tensor that a layer saved for its backward pass: the tensor itself, or a view of the parameter,
+        which is gathered again.
+        """
         if isinstance(kept, _KeptTensor):
             if kept.tensor._version != kept.version:
                 raise Refusal(
@@ -174,7 +183,7 @@ _current: LayerByLayer | None = None
 
 @contextmanager
 def keep_gathered(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Makes these parameters readable while it lasts, whichever layer runs.
+    """Makes sharded parameters readable within a `with` block, whichever layer runs.
 
     There is nothing to do unless parameters come and go layer by layer.
     """

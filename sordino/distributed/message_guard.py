@@ -40,7 +40,9 @@ class _MessageWatch(TorchDispatchMode):
 
 @contextmanager
 def refuse_messages() -> Iterator[None]:
-    """Refuses what would be sent to another rank, while it lasts; there is nothing to watch without a group."""
+    """Guards a forward pass within a `with` block: refuses any message to another rank. Without a process group there
+    is nothing to watch.
+    """
     if not dist.is_available() or not dist.is_initialized():
         yield
         return

@@ -73,7 +73,9 @@ class ByRows:
     shards: Mapping[str, Tensor]
 
     def own_stretches(self) -> Stretches:
-        """Returns one stretch for each parameter."""
+        """Returns the coordinates that this rank adds noise to when noise is divided by rows: one stretch for each
+        parameter.
+        """
         stretches, before = [], 0
         for p in self.shards.values():
             start, count = row_shard.own_stretch(p)
@@ -82,7 +84,9 @@ class ByRows:
         return stretches
 
     def reduce_to_own(self, values: Tensor) -> Tensor:
-        """Returns this rank's rows of the sums over all ranks, by one reduce-scatter for each parameter."""
+        """Returns the sums over all ranks at the rows that this rank adds noise to, by one reduce-scatter for each
+        parameter.
+        """
         own_rows = [values[:0]]
         pieces = values.split([p.numel() for p in self.shards.values()])
         for piece, p in zip(pieces, self.shards.values(), strict=True):
@@ -92,7 +96,9 @@ class ByRows:
         return torch.cat(own_rows)
 
     def assemble_release(self, own_values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the released tensors as shards, each rank with its own rows; nothing is sent."""
+        """Returns the tensors released under a division of the noise by rows: as shards, each rank with its own rows;
+        nothing is sent.
+        """
         pieces = own_values.split([count for _, count in self.own_stretches()])
         return {
             name: row_shard.shard_from_rows(self.shards[name], piece)
@@ -101,7 +107,7 @@ class ByRows:
 
 
 def split_by_tensor(values: Tensor, shapes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Splits the coordinates of all tensors, end to end, into tensors of these shapes."""
+    """Splits coordinates, which a noise division numbers end to end over all tensors, into tensors of these shapes."""
     ends = torch.tensor([t.numel() for t in shapes.values()]).cumsum(0).tolist()
     pieces = values.tensor_split(ends[:-1]) if ends else ()
     return {name: piece.view(t.shape) for (name, t), piece in zip(shapes.items(), pieces, strict=True)}

@@ -44,14 +44,14 @@ class Ranks:
         self.device = torch.device("cpu") if group is None else _device_of_group(group)
 
     def sum_(self, values: Tensor) -> Tensor:
-        """Adds whole numbers up over all ranks in place, with the same result on each."""
+        """Adds whole numbers up over all ranks of the process group in place, with the same result on each."""
         if self.size > 1:
             self._wait_for_others()
             dist.all_reduce(values, group=self.group)
         return values
 
     def reduce_scatter(self, values: Tensor) -> Tensor:
-        """Returns this rank's stretch of whole numbers added up over all ranks.
+        """Returns this rank's stretch of whole numbers added up over all ranks of the process group.
 
         Their count must be a multiple of the number of ranks.
         """
@@ -71,7 +71,7 @@ class Ranks:
         return own_sum
 
     def all_gather(self, own_values: Tensor) -> Tensor:
-        """Returns the stretches of all ranks, which are equally long, in the order of the ranks."""
+        """Returns the stretches of all ranks of the process group, which are equally long, in the order of the ranks."""
         if self.size == 1:
             return own_values
         self._wait_for_others()
@@ -80,7 +80,7 @@ class Ranks:
         return all_values
 
     def gather_objects(self, thing: Any) -> list[Any]:
-        """Returns a small object of every rank, in their order."""
+        """Returns a small object of every rank of the process group, in the order of the ranks."""
         if self.size == 1:
             return [thing]
         self._wait_for_others()
@@ -89,7 +89,7 @@ class Ranks:
         return objects
 
     def broadcast_from_first(self, thing: Any) -> Any:
-        """Returns a small object as the first rank has it."""
+        """Returns a small object as the first rank of the process group has it."""
         if self.size == 1:
             return thing
         self._wait_for_others()
@@ -104,7 +104,9 @@ class Ranks:
 
     @contextmanager
     def without_waiting(self) -> Iterator[Callable[[], None]]:
-        """Suspends waiting while it lasts, because all ranks are known to do the same."""
+        """Suspends the wait before collectives of the process group within a `with` block, because all ranks are known
+        to do the same.
+        """
         waits, self.wait_before_collective = self.wait_before_collective, None
         try:
             yield waits or (lambda: None)
@@ -112,7 +114,7 @@ class Ranks:
             self.wait_before_collective = waits
 
     def new_rng(self) -> Rng:
-        """Returns a stream that nobody can repeat, the same on all ranks."""
+        """Returns a random stream that nobody can repeat, the same on all ranks of the process group."""
         if self.size == 1:
             return Rng.from_entropy()
         key = bytearray(KEY_BYTES)
@@ -120,7 +122,7 @@ class Ranks:
         return Rng(self.broadcast_from_first(bytes(key)))
 
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrites tensors with those of the first rank."""
+        """Overwrites tensors with those of the first rank of the process group."""
         if self.size == 1:
             return
         with torch.no_grad():
@@ -131,7 +133,8 @@ class Ranks:
 
 
 def _device_of_group(group: dist.ProcessGroup) -> torch.device:
-    """Returns the device whose tensors a group carries: this process's accelerator, if the group has a library for it.
+    """Returns the device whose tensors a process group carries: this process's accelerator, if the group has a library
+    for it.
 
     Gloo names CUDA among its devices, but carries such tensors in some collectives only, so that it counts for the CPU.
     """
@@ -144,7 +147,7 @@ def _device_of_group(group: dist.ProcessGroup) -> torch.device:
 
 
 def ranks_of(mesh: Any) -> Ranks | None:
-    """Returns the ranks that a user means, or None for one process that computes in its own way.
+    """Returns the ranks of the process group that a user means, or None for one process that computes in its own way.
 
     Args:
         mesh: a DeviceMesh of one dimension, a process group, or "single" for a group of this process alone. None stands for
@@ -171,7 +174,7 @@ def ranks_of(mesh: Any) -> Ranks | None:
 
 
 def new_rng() -> Rng:
-    """Returns a stream that nobody can repeat.
+    """Returns a random stream that nobody can repeat, for ranks of a process group or for one process.
 
     Inside torch's own group it is the same on all ranks, all of which must ask for it.
     """

@@ -24,7 +24,8 @@ class ReusableBuffers:
     _buffers: list[Tensor] = field(default_factory=list)
 
     def borrow(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Returns a tensor of this length with arbitrary content.
+        """Returns a buffer of this length for a sum over ranks, with arbitrary content: one that nobody holds any more,
+        or a new one.
 
         Its memory is nobody else's for as long as some tensor is in it.
         """

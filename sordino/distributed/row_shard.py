@@ -16,7 +16,7 @@ _HOME = "torch.distributed.tensor"
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Returns whether a tensor is divided among ranks.
+    """Returns whether a tensor is a row shard, divided among ranks.
 
     It is asked of every parameter, often. Where nobody imported the module of DTensor there are none.
     """
@@ -27,7 +27,9 @@ def is_shard(tensor: Tensor) -> bool:
 
 
 def local_rows(tensor: Tensor) -> Tensor:
-    """Returns the rows that this rank holds, where they lie; a tensor that is not divided is returned itself."""
+    """Returns the rows of a row shard that this rank holds, where they lie; a tensor that is not divided is returned
+    itself.
+    """
     if type(tensor) is Tensor or not is_shard(tensor):
         return tensor
     rows: Tensor = tensor._local_tensor  # type: ignore[attr-defined]
@@ -35,7 +37,9 @@ def local_rows(tensor: Tensor) -> Tensor:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Returns a number that every write through torch moves, also one to the rows of this rank alone."""
+    """Returns the version of a row shard or another tensor: a number that every write through torch moves, also one to
+    the rows of this rank alone.
+    """
     if type(tensor) is Tensor:
         return tensor._version
     rows = local_rows(tensor)
@@ -43,7 +47,9 @@ def version_of(tensor: Tensor) -> int:
 
 
 def gather_tensor(tensor: Tensor) -> Tensor:
-    """Returns all rows, by an all-gather that every rank must join; a tensor that is not divided is returned itself."""
+    """Returns all rows of a row shard, by an all-gather that every rank must join; a tensor that is not divided is
+    returned itself.
+    """
     if not is_shard(tensor):
         return tensor
     with torch.no_grad():
@@ -64,7 +70,7 @@ def stretch_width(shard: Any) -> int:
 
 
 def shard_from_rows(shard: Any, own_rows: Tensor) -> Tensor:
-    """Returns a tensor divided as this one is, of which this rank has these values."""
+    """Returns a row shard divided as `shard` is, of which this rank has the rows `own_rows`."""
     rows = own_rows.view(shard._local_tensor.shape)
     home: Any = sys.modules[_HOME]
     made: Tensor = home.DTensor.from_local(
@@ -80,7 +86,7 @@ def shard_like(shard: Tensor, given: Tensor) -> Tensor:
 
 
 def gather_nested(thing: Any) -> Any:
-    """Returns a structure of lists and dicts with every tensor gathered."""
+    """Returns a structure of lists and dicts with every row shard in it gathered."""
     if isinstance(thing, Tensor):
         return gather_tensor(thing)
     if isinstance(thing, dict):

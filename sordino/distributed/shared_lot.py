@@ -71,7 +71,7 @@ class RankedLot:
         return self.stream.child("chunk", self.passes, self.numbers[place]).seed()
 
     def agree_after_pass(self, *facts: Any, failed: bool = False) -> None:
-        """Meets the other ranks after a pass.
+        """Meets the other ranks after a pass over a lot that they share.
 
         Raises on all ranks unless all have the same facts and every chunk was computed once.
         """
@@ -87,7 +87,7 @@ class RankedLot:
         )
 
     def report_failure(self, error: BaseException) -> NoReturn:
-        """Tells the others that there will be no sum, and raises the error."""
+        """Tells the ranks that share the lot that there will be no sum, and raises the error."""
         try:
             self.agree_after_pass(failed=True)
         except (Disagreement, StoppedElsewhere):
@@ -100,7 +100,8 @@ class RankedLot:
         return bool(self.ranks.sum_(words)[3] > 0)
 
     def sum_over_chunks(self, rows: Sequence[Tensor]) -> Tensor:
-        """Returns Σ over all chunks of one small vector per chunk; exact before it is rounded once.
+        """Returns Σ over all chunks of a shared lot, on all ranks, of one small vector per chunk; exact before it is
+        rounded once.
 
         `rows` are the vectors of this rank's chunks.
         """
@@ -113,7 +114,9 @@ class RankedLot:
         return torch.tensor(totals, dtype=torch.float64).to(rows[0])
 
     def gather_in_order(self, parts: Sequence[Tensor]) -> Tensor:
-        """Returns the rows of all chunks in the order of the lot; `parts` are those of this rank's chunks."""
+        """Returns the rows of all chunks of a shared lot in the order of the lot; `parts` are those of this rank's
+        chunks.
+        """
         mine = list(zip(self.numbers, [part.cpu() for part in parts], strict=False))  # an empty rank has an empty part
         ordered = sorted(
             (pair for pairs in self.ranks.gather_objects(mine) for pair in pairs), key=lambda pair: int(pair[0])
@@ -130,7 +133,8 @@ def meet_all_ranks(
     covered: int = 0,
     wanted: int = 0,
 ) -> None:
-    """Meets all ranks once, by one all-reduce of the four numbers in the module's docstring.
+    """Meets all ranks that share a lot, by one all-reduce of four numbers: failures, reasons against a claim, a digest,
+    and the chunks computed.
 
     Raises on all ranks if one has failed or if they disagree; passes on what one rank noticed against a claim.
     """
@@ -149,7 +153,8 @@ def meet_all_ranks(
 
 
 def check_in_step(ranks: Ranks, what: str, number: int, condition: bool = False) -> bool:
-    """Checks before another collective that all ranks are here for the same thing; returns whether any found so.
+    """Checks before a collective that all ranks that share a lot are here for the same thing; returns whether
+    `condition` holds on any of them.
 
     Ranks that have lost step would otherwise wait inside different collectives, or take one's numbers for another's.
     """
@@ -163,7 +168,7 @@ def check_in_step(ranks: Ranks, what: str, number: int, condition: bool = False)
 
 
 def _raise_unless_agreed(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:
-    """Raises unless all ranks have the same digest and every chunk was computed once."""
+    """Raises unless all ranks that share a lot have the same digest and every chunk of the lot was computed once."""
     if digests != wrap_to_64_bits(known * ranks.size):
         raise Disagreement(
             "the ranks do not agree: they differ in the draw, the parameters, the query's state, the ledger or the grid of "
@@ -180,12 +185,14 @@ def _raise_unless_agreed(ranks: Ranks, known: int, digests: int, chunks: tuple[i
 def meet_at_the_end(
     ranks: Ranks, facts: Sequence[Any], find_reason: Callable[[], str | None], void: Callable[[str], None]
 ) -> None:
-    """Meets after the last lot, so that all ranks have the same parameters and know the same against a claim."""
+    """Meets all ranks after the last shared lot, so that all have the same parameters and know the same against a
+    claim.
+    """
     meet_all_ranks(ranks, digest_of(_END, *facts), find_reason, void)
 
 
 def first_finding(ranks: Ranks, work: Callable[[], T | None], *facts: Any) -> T | None:
-    """Returns what the first rank found that found anything.
+    """Returns what the first of the ranks that share a lot found, of those on which `work` found anything.
 
     All ranks do the same work, and an error of one ends it for all.
     """
