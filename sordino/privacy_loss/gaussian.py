@@ -58,8 +58,7 @@ def _delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Returns the smallest ε ≥ 0 with δ(ε) ≤ delta of the Gaussian mechanism with parameter μ ≥ 0, rounded up, for
-    delta in [0, 1].
+    """Returns the smallest ε ≥ 0 with δ(ε) ≤ delta, rounded up, for μ ≥ 0 and delta in [0, 1].
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 4)
     4.3772
@@ -81,7 +80,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Returns the largest parameter μ of a Gaussian mechanism whose δ(ε) is at most delta, rounded down.
+    """Returns the largest μ whose δ(ε) is at most delta, rounded down.
 
     Args:
         epsilon: to be met, at least 0.
@@ -108,8 +107,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def analytic_gaussian(epsilon: float, delta: float, sensitivity: float = 1) -> float:
-    """Returns the smallest noise std that makes a Gaussian release (epsilon, delta)-DP, by the analytic calibration;
-    valid for every epsilon > 0.
+    """Returns the smallest noise std that makes a Gaussian release (epsilon, delta)-DP; valid for every epsilon > 0.
 
     >>> round(analytic_gaussian(1.0, 1e-5), 4)
     3.7306
@@ -121,8 +119,7 @@ def analytic_gaussian(epsilon: float, delta: float, sensitivity: float = 1) -> f
 
 
 def classical_gaussian(epsilon: float, delta: float, sensitivity: float = 1, *, outside_proof: bool = False) -> float:
-    """Returns σ = Δ √(2 ln(1.25/δ)) / ε, the classical calibration of the Gaussian mechanism, which is proved for ε ≤ 1
-    only; larger ε are refused.
+    """Returns σ = Δ √(2 ln(1.25/δ)) / ε, which is proved for ε ≤ 1 only; larger ε are refused.
 
     At ε = 10 the noise it prescribes has 2.27 times the nominal δ. `outside_proof=True` evaluates the formula all the
     same, for a comparison; the result is then no guarantee.
