@@ -27,7 +27,7 @@ Environment: TypeAlias = dict[str, str | int]
 
 
 def current_environment(extra: Mapping[str, str] | None = None) -> Environment:
-    """Returns the environment of this process, together with `extra`."""
+    """Returns the environment of this process, which decides a run's last bit, together with `extra`."""
     return {
         **(extra or {}),
         "sordino": sordino.__version__,
@@ -46,7 +46,7 @@ def current_environment(extra: Mapping[str, str] | None = None) -> Environment:
 
 
 def describe_determinism() -> str:
-    """Returns in words PyTorch's switches for sums in a fixed order."""
+    """Returns in words PyTorch's switches for sums in a fixed order, as a part of a run's environment."""
     algorithms = "off"
     if torch.are_deterministic_algorithms_enabled():
         algorithms = "warnings" if torch.is_deterministic_algorithms_warn_only_enabled() else "on"
@@ -56,7 +56,8 @@ def describe_determinism() -> str:
 
 
 def find_nondeterminism(device: torch.device) -> str:
-    """Returns why computations on a device may not come out the same twice; empty if they do, as on the CPU.
+    """Returns why computations in this environment, on a device, may not come out the same twice; empty if they do, as
+    on the CPU.
 
     Devices add up gradients of embeddings, convolutions and the like by atomic additions, in an order that differs each
     time, unless deterministic algorithms are asked for.
@@ -71,7 +72,7 @@ def find_nondeterminism(device: torch.device) -> str:
 
 
 def _describe_accelerator() -> Environment:
-    """Returns the accelerator's name and libraries if this process uses one; nothing otherwise."""
+    """Returns the accelerator's name and libraries for the environment, if this process uses one; nothing otherwise."""
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or not device_generators():
         return {}
@@ -83,7 +84,9 @@ def _describe_accelerator() -> Environment:
 
 @cache
 def digest_source() -> str:
-    """Returns a digest of this package's own source, because an edit may change a result's last bit."""
+    """Returns a digest of this package's own source for the environment of a run, because an edit may change a result's
+    last bit.
+    """
     digest = hashlib.sha256()
     root = Path(sordino.__file__).parent
     for path in sorted(root.rglob("*.py")):
@@ -92,7 +95,9 @@ def digest_source() -> str:
 
 
 def digest_kernels() -> str:
-    """Returns a digest of the compiled libraries, or "off"; their results differ from torch's in rounding."""
+    """Returns a digest of the compiled libraries for the environment of a run, or "off"; their results differ from
+    torch's in rounding.
+    """
     if os.environ.get("SORDINO_KERNELS") == "0":
         return "off"
     digest = hashlib.sha256()

@@ -29,7 +29,7 @@ _DROPPED = (*LABELS, "num_items_in_batch")
 
 
 def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of each record: one class, several classes at once, or regression.
+    """Returns the loss of each record for a classification model: one class, several classes at once, or regression.
 
     The kind follows from the labels: whole numbers are classes, floating-point labels with as many columns as the
     model has outputs are a yes or no for each, one floating-point label for one output is regression by squared error.
@@ -58,7 +58,7 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of a class per token, as the mean over each record's own labelled tokens.
+    """Returns the losses of a model that gives each token a class, as the mean over each record's own labelled tokens.
 
     Args:
         model: takes the batch's keys by name.
@@ -79,7 +79,7 @@ def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of the next token, as the mean over each record's own tokens.
+    """Returns the losses of a causal language model for the next token, as the mean over each record's own tokens.
 
     Without labels, the tokens that are attended to are the labels.
 
@@ -107,7 +107,7 @@ def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of the masked tokens, as the mean over each record's own.
+    """Returns the losses of a masked language model for the masked tokens, as the mean over each record's own.
 
     Args:
         model: takes the batch's keys by name.
@@ -127,7 +127,8 @@ def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of the target sequence given the source, as the mean over each record's own labelled tokens.
+    """Returns the losses of a sequence-to-sequence model for the target given the source, as the mean over each
+    record's own labelled tokens.
 
     Models of transformers make the decoder's input of the labels, which are at the same places as the scores.
 
@@ -154,7 +155,8 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns a model's scores for a batch without its labels: `logits`, or the model's result if that is a tensor.
+    """Returns the scores that the losses are computed from, of a batch without its labels: `logits`, or the model's
+    result if that is a tensor.
 
     Args:
         model: takes the batch's keys by name.
@@ -184,7 +186,7 @@ def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def _token_mean(scores: Tensor, labels: Tensor) -> Tensor:
-    """Returns the mean loss over each record's own labelled places, (B,), from (B, T, classes) and (B, T)."""
+    """Returns the losses (B,) as means over each record's own labelled places, from (B, T, classes) and (B, T)."""
     if scores.dim() != 3 or scores.shape[:2] != labels.shape:
         raise Refusal(
             f"scores with {scores.dim()} dimensions and labels with {labels.dim()}: need a score per token and class and a "
@@ -202,6 +204,7 @@ def _find_labels(batch: Mapping[str, Any]) -> Tensor | None:
 
 
 def _require_labels(batch: Mapping[str, Any]) -> Tensor:
+    """Returns the labels of a batch, which the losses need; raises Refusal if it has none."""
     labels = _find_labels(batch)
     if labels is None:
         raise Refusal(f"a batch has the keys {', '.join(batch)}: need labels, under {' or '.join(LABELS)}")
@@ -209,7 +212,9 @@ def _require_labels(batch: Mapping[str, Any]) -> Tensor:
 
 
 def _decoder_input_function(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Returns the model's own function from labels to the decoder's input; PEFT's adapters are looked through."""
+    """Returns the model's own function from labels to the decoder's input, for losses of sequence-to-sequence models;
+    PEFT's adapters are looked through.
+    """
     base = getattr(model, "get_base_model", lambda: model)()
     prepare: Callable[..., Tensor] | None = getattr(base, "prepare_decoder_input_ids_from_labels", None)
     if prepare is not None:
@@ -221,7 +226,7 @@ def _decoder_input_function(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
-    """Returns the loss that a model of transformers is made for, by the name of its class.
+    """Returns the one of these losses that a model of transformers is made for, by the name of its class.
 
     Args:
         model: of transformers, with or without PEFT's adapters.

@@ -57,7 +57,7 @@ class NoiseKey:
 
     @staticmethod
     def from_table(table: Mapping[str, Any]) -> NoiseKey:
-        """Returns the keys that `to_table()` wrote.
+        """Returns the noise key that `to_table()` wrote.
 
         Raises:
             ValueError: if the table is of another format or another cipher.
@@ -80,7 +80,7 @@ class NoiseKey:
         return {"format": _FORMAT, "cipher": CIPHER, **{name: key.hex() for name, key in named}}
 
     def encrypt(self, private: Mapping[str, Any]) -> str:
-        """Returns a JSON-like mapping as text that only these keys open again. Equal mappings give equal texts.
+        """Returns a JSON-like mapping as text that only this noise key opens again. Equal mappings give equal texts.
 
         The nonce is a keyed hash of the content, so no two contents share one, and nothing random is needed.
         """
@@ -91,7 +91,7 @@ class NoiseKey:
         return base64.b85encode(nonce + sealed).decode()
 
     def decrypt(self, text: str) -> dict[str, Any]:
-        """Returns what `encrypt` was given.
+        """Returns the mapping that `encrypt` turned into text by the same noise key.
 
         Raises:
             WrongKey: if the text was encrypted under other keys, or was changed.
@@ -109,7 +109,7 @@ class NoiseKey:
         return dict(json.loads(content))
 
     def streams_at(self, counters: Mapping[str, int]) -> tuple[Rng, Rng, Rng]:
-        """Returns the streams root, noise and forward at saved positions: for a replay alone."""
+        """Returns the noise key's streams root, noise and forward at saved positions: for a replay alone."""
         root, noise, forward = (
             Rng.replay({"cipher": CIPHER, "key": key.hex(), "counter": counters[name]})
             for name, key in zip(_STREAMS, (self.root, self.noise, self.forward), strict=True)
@@ -123,7 +123,7 @@ class NoiseKey:
 
 
 def write_secret(folder: str | Path, table: Mapping[str, Any]) -> Path:
-    """Writes a secret file into a folder and returns its path.
+    """Writes the secret file of a noise key into a folder and returns its path.
 
     The file is readable by its owner only, from its first byte on. It is there whole or not at all, also after a crash.
     The folder's `.gitignore` names it, so that it is not committed by accident.
@@ -146,7 +146,7 @@ def write_secret(folder: str | Path, table: Mapping[str, Any]) -> Path:
 
 
 def read_secret(place: str | Path) -> dict[str, Any]:
-    """Returns what `write_secret` wrote, given the file or the folder that holds it.
+    """Returns the noise key's table that `write_secret` wrote, given the file or the folder that holds it.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -165,7 +165,8 @@ def read_secret(place: str | Path) -> dict[str, Any]:
 
 
 def erase_secret(folder: str | Path) -> bool:
-    """Overwrites and removes the secret file of a folder, and what a crash left of one; False where there was none.
+    """Overwrites and removes the secret file of a noise key in a folder, and what a crash left of one; False where
+    there was none.
 
     File systems that keep old blocks, and backups, may hold copies. Nothing in this process can reach those.
     """
@@ -186,7 +187,7 @@ def erase_secret(folder: str | Path) -> bool:
 
 
 def add_to_gitignore(folder: Path, *names: str) -> None:
-    """Adds names to the `.gitignore` of a folder, where they are not in it yet."""
+    """Adds names, such as that of the noise key's file, to the `.gitignore` of a folder, where they are not in it yet."""
     path = folder / ".gitignore"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     missing = [name for name in names if name not in lines]
@@ -195,7 +196,7 @@ def add_to_gitignore(folder: Path, *names: str) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Makes names in a folder reach the disk. Windows has no such call."""
+    """Makes names in a folder, such as that of the noise key's file, reach the disk. Windows has no such call."""
     if sys.platform == "win32":
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

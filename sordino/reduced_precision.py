@@ -28,7 +28,9 @@ _NAMED = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "mat
 
 
 def _read(library: str, operation: str) -> str:
-    """Returns the precision of an operation in a library's products: "ieee", "tf32", "none" where nothing was said."""
+    """Returns the switch for reduced precision of an operation in a library's products: "ieee", "tf32", "none" where
+    nothing was said.
+    """
     if hasattr(torch._C, "_get_fp32_precision_getter"):  # from PyTorch 2.9 on
         return str(torch._C._get_fp32_precision_getter(library, operation))
     if (library, operation) == ("cuda", "conv"):
@@ -37,7 +39,7 @@ def _read(library: str, operation: str) -> str:
 
 
 def _write(library: str, operation: str, precision: str) -> None:
-    """Sets the precision of an operation in a library's products."""
+    """Sets the switch for reduced precision of an operation in a library's products."""
     if hasattr(torch._C, "_set_fp32_precision_setter"):
         torch._C._set_fp32_precision_setter(library, operation, precision)
     elif (library, operation) == ("cuda", "conv"):
@@ -78,7 +80,9 @@ class FullPrecisionProducts:
 
 
 def read_matmul_precision() -> str | None:
-    """Returns what `torch.set_float32_matmul_precision` says, or None where it was overruled by the newer switches."""
+    """Returns the reduced precision that `torch.set_float32_matmul_precision` says, or None where it was overruled by
+    the newer switches.
+    """
     try:
         return str(torch._C._get_float32_matmul_precision())
     except RuntimeError:
@@ -86,7 +90,7 @@ def read_matmul_precision() -> str | None:
 
 
 def describe_precision_switches() -> str:
-    """Returns in words the switches that decide how products are rounded, for the record of a run's environment."""
+    """Returns in words the switches for products in reduced precision, for the record of a run's environment."""
     switches = {f"{library} {operation}": _read(library, operation) for library, operation in _NAMED}
     switches["half-precision sums"] = str([read() for read, _ in _REDUCTIONS])
     return ", ".join(f"{name} {value}" for name, value in switches.items())

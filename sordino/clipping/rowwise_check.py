@@ -53,7 +53,8 @@ def works_row_by_row(
     result: Given | None = None,
     largest_sample: int = LARGEST_SAMPLE,
 ) -> bool:
-    """Returns whether `function` gives each row the same on a permutation of the rows, and on half of them alone.
+    """Returns whether `function` works rowwise: each row gets the same on a permutation of the rows, and on half of
+    them alone.
 
     `result` is what it gave for all rows, if that is known already.
 
@@ -85,8 +86,8 @@ SMALL_SAMPLE = 64
 
 
 def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, result: Given, rng: Rng, name: str) -> None:
-    """Raises Refusal for a function that is not row by row, with its name and the cure; `result` is its result on all
-    rows.
+    """Raises Refusal for a function that does not work rowwise, with its name and the cure; `result` is its result on
+    all rows.
     """
     if not works_row_by_row(function, rows, rng, result, SMALL_SAMPLE):
         raise Refusal(
@@ -112,7 +113,9 @@ class RowwiseWatch:
         self._rng = Rng.from_entropy()
 
         def call_and_check(norms: Norms) -> Tensor:
-            """Returns the function's result, after trying the function on other rows; a failure is remembered."""
+            """Returns the function's result, after the rowwise check tried the function on other rows; a failure is
+            remembered.
+            """
             result = function(norms)
             if not self.is_broken and len(norms.squared):
                 kept_result = result.clone()
@@ -138,7 +141,7 @@ class RowwiseWatch:
 
 
 def _take_rows(rows: Rows, where: NDArray[np.int64]) -> Rows:
-    """Returns the rows at these places."""
+    """Returns the rows at these places, on which the rowwise check tries a function again."""
     if isinstance(rows, Norms):
         chosen: Any = Norms(rows.squared[torch.from_numpy(where).to(rows.squared.device)], rows.names, rows.estimate)
     else:
@@ -154,7 +157,7 @@ def _as_float64(values: Given) -> NDArray[np.float64]:
 
 
 def _agrees_with_rows(result: NDArray[np.float64], where: NDArray[np.int64], some: NDArray[np.float64]) -> bool:
-    """Returns whether `some` agrees, up to rounding, with the rows `where` of `result`."""
+    """Returns whether, in a rowwise check, `some` agrees up to rounding with the rows `where` of `result`."""
     if result.ndim == 0 or some.ndim == 0:  # one number for all rows: the same whatever the rows are
         return result.shape == some.shape and bool(np.array_equal(result, some, equal_nan=True))
     wanted = result[where] if len(result) > 1 or len(where) <= 1 else result
@@ -169,7 +172,7 @@ def _agrees_with_rows(result: NDArray[np.float64], where: NDArray[np.int64], som
 
 
 def is_own_code(function: Callable[..., Any]) -> bool:
-    """Returns whether `function`, and all that it holds, is code of this package.
+    """Returns whether `function`, and all that it holds, is code of this package, which needs no rowwise check.
 
     >>> from sordino import Flat
     >>> is_own_code(Flat(1.0).rule(None, lambda: None).weights)
@@ -181,7 +184,9 @@ def is_own_code(function: Callable[..., Any]) -> bool:
 
 
 def _is_own(thing: Any, seen: set[int]) -> bool:
-    """Returns whether `thing` is a plain value or the library's own; `seen` holds what is being looked at already."""
+    """Returns whether `thing` is a plain value or the library's own, which needs no rowwise check; `seen` holds what is
+    being looked at already.
+    """
     if isinstance(thing, _VALUES) or type(thing) in (Tensor, np.ndarray) or id(thing) in seen:
         return True
     # Each kind of object is followed to everything that its code could reach.
@@ -210,7 +215,9 @@ def _is_own(thing: Any, seen: set[int]) -> bool:
 
 
 def _cell_content(cell: CellType) -> Any:
-    """Returns what a closure's cell holds, or the cell itself, which is not recognised, if it is still empty."""
+    """Returns what a closure's cell holds, for the rowwise check to recognise, or the cell itself, which it does not
+    recognise, if the cell is empty.
+    """
     try:
         return cell.cell_contents
     except ValueError:
@@ -218,14 +225,16 @@ def _cell_content(cell: CellType) -> Any:
 
 
 def _is_own_namespace(namespace: dict[str, Any]) -> bool:
-    """Returns whether this dictionary is, as an object, the namespace of a module of this package."""
+    """Returns whether a dictionary is, as an object, the namespace of a module of this package, which needs no rowwise
+    check.
+    """
     name = namespace.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) and name.startswith(_PACKAGE) else None
     return module is not None and vars(module) is namespace
 
 
 def _is_own_class(kind: type) -> bool:
-    """Returns whether a module of this package has this very class under its name."""
+    """Returns whether a module of this package has this very class under its name, so that it needs no rowwise check."""
     if not kind.__module__.startswith(_PACKAGE):
         return False
     resolved: Any = sys.modules.get(kind.__module__)

@@ -23,7 +23,8 @@ _of_data: dict[int, tuple[Any, list[Ledger]]] = {}  # a weak reference, or the t
 
 
 def ledger_of(parameters: Iterable[nn.Parameter]) -> Ledger | None:
-    """Returns the ledger that a run on one of these parameters writes in, or None if there was no run on them.
+    """Returns from the process's history the ledger that a run on one of these parameters writes in, or None if there
+    was no run on them.
 
     Of several, one in which something was entered comes first, and of those the last.
     """
@@ -34,7 +35,8 @@ def ledger_of(parameters: Iterable[nn.Parameter]) -> Ledger | None:
 
 
 def enter_training(parameters: Iterable[nn.Parameter], ledger: Ledger) -> list[list[Ledger]]:
-    """Enters that a run on these parameters writes in this ledger, from the moment that the run is made.
+    """Enters in the process's history that a run on these parameters writes in this ledger, from the moment that the
+    run is made.
 
     Two runs that are made on one model before either has drawn a lot would otherwise not know of each other.
 
@@ -51,7 +53,7 @@ def enter_training(parameters: Iterable[nn.Parameter], ledger: Ledger) -> list[l
 
 
 def _ledgers_of_parameters(parameters: Iterable[nn.Parameter]) -> list[list[Ledger]]:
-    """Returns the lists of ledgers of those parameters that are known."""
+    """Returns the lists of ledgers that the process's history has for those parameters that are known."""
     ledger_lists = []
     for p in parameters:
         known = _of_parameter.get(id(p))
@@ -61,7 +63,7 @@ def _ledgers_of_parameters(parameters: Iterable[nn.Parameter]) -> list[list[Ledg
 
 
 def enter_use_of_data(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:
-    """Enters that the records of this dataset are used under this ledger.
+    """Enters in the process's history that the records of this dataset are used under this ledger.
 
     Returns the ledgers of each thing that the dataset is made of.
 
@@ -75,7 +77,7 @@ def enter_use_of_data(dataset: Any, ledger: Ledger) -> list[list[Ledger]]:
 
 
 def count_other_ledgers(ledger_lists: Iterable[list[Ledger]], ledger: Ledger) -> int:
-    """Returns how many other ledgers hold something done to these records."""
+    """Returns how many other ledgers, by the process's history, hold something done to these records."""
     other_ledgers: dict[int, Ledger] = {}
     for ledgers in ledger_lists:
         for known in ledgers:
@@ -85,7 +87,9 @@ def count_other_ledgers(ledger_lists: Iterable[list[Ledger]], ledger: Ledger) ->
 
 
 def _parts_of_dataset(dataset: Any) -> list[Any]:
-    """Returns the tensors or files that a dataset is made of: wrappers come and go, these stay."""
+    """Returns the tensors or files that a dataset is made of, by which the history knows it: wrappers come and go,
+    these stay.
+    """
     if type(dataset) is TensorDataset:
         return list(dataset.tensors[:1])
     if isinstance(dataset, Subset):
@@ -96,7 +100,7 @@ def _parts_of_dataset(dataset: Any) -> list[Any]:
 
 
 def _entry_of_part(part: Any) -> tuple[Any, list[Ledger]]:
-    """Returns the entry of one part of a dataset, which is made if there is none.
+    """Returns the history's entry of one part of a dataset, which is made if there is none.
 
     The part is held weakly where it allows that, so that the table keeps no data alive.
     """
@@ -112,7 +116,7 @@ def _entry_of_part(part: Any) -> tuple[Any, list[Ledger]]:
 
 
 def _remove_when_gone(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """Returns a callback that removes an entry when its object is gone.
+    """Returns a callback that removes an entry of the history when its object is gone.
 
     The table is bound here, because modules may be gone before.
     """

@@ -127,7 +127,7 @@ class Ledger:
         *,
         spent: Iterable[Event] = (),
     ) -> None:
-        """Opens a draw in a section of the ledger, and closes the one before it there.
+        """Opens a draw in a section of the ledger, and closes the one that was open in the section before.
 
         Args:
             amplify: what the sampler makes of an event on this draw.
@@ -192,7 +192,9 @@ class Ledger:
         self._data += history.enter_use_of_data(dataset, self)
 
     def trains(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Enters that a run on these parameters writes in this ledger; others that they are trained under will be named."""
+        """Enters in the ledger that a run on these parameters writes in it; others that they are trained under will be
+        named.
+        """
         trained = list(parameters)
         self.watchers.take_over(trained, self.void)
         known = {id(each) for each in self._trained}

@@ -51,7 +51,9 @@ def digest_rows(key: bytes, load: Loader, n: int) -> bytes:
 
 
 def digest_reads(key: bytes, load: Loader, indices: NDArray[np.int64]) -> list[bytes]:
-    """Returns a keyed digest of each of these records, read one by one under seeds that follow from the key."""
+    """Returns a keyed digest of each of these records of the data, read one by one under seeds that follow from the
+    key.
+    """
     unread_loader, digests = load.as_if_unread(), []
     with preserve_generators():
         for index in indices.tolist():
@@ -61,7 +63,7 @@ def digest_reads(key: bytes, load: Loader, indices: NDArray[np.int64]) -> list[b
 
 
 def digest_first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | None, float]:
-    """Returns digests of the first records that the key chooses, and the seconds that one read takes.
+    """Returns digests of the first records of the data that the key chooses, and the seconds that one read takes.
 
     The digests are None if the records change by themselves.
 
@@ -75,7 +77,7 @@ def digest_first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | 
 
 
 def choose_records(key: bytes, n: int, count: int) -> NDArray[np.int64]:
-    """Returns `count` of `n` records in ascending order, chosen by the key; all of them if there are no more."""
+    """Returns `count` of `n` records to digest in ascending order, chosen by the key; all of them if there are no more."""
     if count >= n:
         return np.arange(n)
     chooser = np.random.Generator(np.random.Philox(_keyed_number(key, b"which records", n)))
@@ -93,7 +95,8 @@ def count_reads_in_time(seconds_each: float, n: int) -> int:
 
 
 def add_records(facts: ClaimFacts, key: bytes, load: Loader, n: int) -> float:
-    """Adds a digest of a dataset's records, or of some of them, and returns the seconds that one took to be read.
+    """Adds a digest of a dataset's records, or of some, to the facts that ranks compare; returns the seconds that
+    reading one took.
 
     Returns 0 where rows of tensors are compared, and where records change by themselves and cannot be.
     """

@@ -61,7 +61,7 @@ class Sites(Dataset[Any]):
         return self.entry_of_site(site, self.held)[index - self.first_record_of(site)]
 
     def entry_of_site(self, site: int, by_site: Mapping[int, Any]) -> Any:
-        """Returns the entry of a site in `by_site`; raises Refusal if this rank does not hold the site."""
+        """Returns the entry of a data owner's site in `by_site`; raises Refusal if this rank does not hold the site."""
         if site not in by_site:
             raise Refusal(f"a record of site {site} was asked for on a rank that holds {list(self.held)}")
         return by_site[site]
@@ -76,7 +76,9 @@ class Sites(Dataset[Any]):
         return ConcatDataset(list(self.held.values()))
 
     def to_local_places(self, indices: Indices) -> Indices:
-        """Returns the places, among the records held here, of those of `indices` that are held here."""
+        """Returns the places, among the data owners' records held on this rank, of those of `indices` that are held
+        here.
+        """
         local_places, before = [indices[:0]], 0
         for site in self.held:
             begin = self.first_record_of(site)
@@ -86,7 +88,7 @@ class Sites(Dataset[Any]):
         return np.concatenate(local_places)
 
     def to_record_numbers(self, places: Indices) -> Indices:
-        """Returns the numbers among all records of those that stand here at these places."""
+        """Returns the numbers, among the records of all data owners, of those that stand at these places on this rank."""
         ends = np.cumsum([self.lengths[site] for site in self.held])  # here
         offsets = np.array([self.ends[site] for site in self.held]) - ends
         return np.asarray(places + offsets[np.searchsorted(ends, places, side="right")], dtype=np.int64)
@@ -102,7 +104,7 @@ class CuttingBySite:
     size: int
 
     def cut(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
-        """Returns the batches of a lot, cut by site, and within a site by the records' numbers."""
+        """Returns the batches of a lot, cut by the data owners' sites, and within a site by the records' numbers."""
         sites = np.searchsorted(self.ends, indices, side="right")
         batches: list[Indices] = []
         for site, end in enumerate(self.ends):
@@ -112,7 +114,7 @@ class CuttingBySite:
         return batches
 
     def shares_of_ranks(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
-        """Returns the numbers of the batches of each rank: those of the sites that it computes."""
+        """Returns the numbers of the batches of each rank: those of the data owners' sites that it computes."""
         by_rank: list[list[int]] = [[] for _ in range(self.size)]
         for number, part in enumerate(chunks):
             site = int(np.searchsorted(self.ends, part[0], side="right"))
@@ -121,7 +123,7 @@ class CuttingBySite:
 
 
 def assign_sites(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
-    """Returns which rank computes each site, of those that hold it: one that computes the fewest so far.
+    """Returns which rank computes each data owner's site, of those that hold it: one that computes the fewest so far.
 
     >>> assign_sites([[0, 1], [1, 2]], 3)
     (0, 1, 1)

@@ -40,7 +40,9 @@ class MapStyle(Protocol):
 
 
 def count_records(dataset: Any) -> int:
-    """Returns the number of records of a map-style dataset; raises Refusal for anything else."""
+    """Returns the number of records of a map-style dataset that batches are loaded from; raises Refusal for anything
+    else.
+    """
     if isinstance(dataset, DataLoader):
         raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
     by_index = isinstance(dataset, MapStyle) and not isinstance(dataset, Tensor | tuple | Mapping | str)
@@ -118,7 +120,9 @@ class Loader:
             self._before_reading = Loader(_copy_without_data(self._dataset), _copy_without_data(self._collate))
 
     def as_if_unread(self) -> Loader:
-        """Returns a loader of dataset and collate as if nothing had been read; itself where they cannot be copied."""
+        """Returns a loader of dataset and collate that loads as if nothing had been read; itself where they cannot be
+        copied.
+        """
         if self._before_reading is None:
             return self
         return Loader(
@@ -165,7 +169,8 @@ class Loader:
 
 
 def _copy_without_data(thing: Any) -> Any:
-    """Returns a copy with its own attributes and its own plain containers; the data in them are shared.
+    """Returns a copy, for loading anew, with its own attributes and its own plain containers; the data in them are
+    shared.
 
     What a dataset learns while it is read (a mean, a table of labels) is then learnt by the copy alone.
     """
@@ -185,7 +190,7 @@ def _copy_without_data(thing: Any) -> Any:
 
 
 def _row_loader(dataset: Any) -> Load | None:
-    """Returns a function that loads batches by indexing, if the dataset consists of tensors; otherwise None."""
+    """Returns a function for loading batches by indexing, if the dataset consists of tensors; otherwise None."""
     if type(dataset) is TensorDataset:
         columns = dataset.tensors
         return lambda indices: _select_rows(columns, torch.from_numpy(indices))
@@ -203,7 +208,7 @@ def _row_loader(dataset: Any) -> Load | None:
 
 
 def _load_rows_of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
-    """Returns rows of tensors that are held by site; a batch of a lot is of one site."""
+    """Returns rows of tensors for loading a batch where they are held by site; a batch of a lot is of one site."""
     sites_of_rows = np.searchsorted(sites.ends, indices, side="right")
     order = np.argsort(sites_of_rows, kind="stable")
     parts = []
@@ -289,7 +294,9 @@ class Prefetch:
         return partial(self.take_batch, lot)
 
     def take_batch(self, lot: int, chunk: int) -> Any:
-        """Returns one batch of one lot; batches before it, left by abandoned lots, are thrown away."""
+        """Returns one batch of one lot that was loaded ahead; batches before it, left by abandoned lots, are thrown
+        away.
+        """
         if self._batches is None:
             self._batches = iter(self._loader)
         while True:

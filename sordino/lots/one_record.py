@@ -56,7 +56,9 @@ def dataset_of_one_record(dataset: Any, index: int) -> Any | None:
 
 
 def _copy_with_one_row(thing: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
-    """Returns a shallow copy of an object whose attributes hold one row each, and whether any of them held rows."""
+    """Returns a shallow copy of an object whose attributes hold the one record's row each, and whether any of them held
+    rows.
+    """
     copied, has_rows = copy.copy(thing), False
     for name, value in list(vars(thing).items()):
         new, rows = _cut_to_one_row(value, length, index, deep)
@@ -67,7 +69,9 @@ def _copy_with_one_row(thing: Any, length: int, index: int, deep: int) -> tuple[
 
 
 def _cut_to_one_row(value: Any, length: int, index: int, deep: int) -> tuple[Any, bool]:
-    """Returns an attribute with the one row it may show, and whether it held rows; containers are copied."""
+    """Returns an attribute of a dataset of one record, with the one row it may show, and whether it held rows;
+    containers are copied.
+    """
     if isinstance(value, Tensor | np.ndarray):
         held = value.ndim > 0 and value.shape[0] == length
         return (value[index : index + 1], True) if held else (value, False)
@@ -108,7 +112,9 @@ def _cut_to_one_row(value: Any, length: int, index: int, deep: int) -> tuple[Any
 
 
 def _reads_rows_elsewhere(kind: type, length: int) -> bool:
-    """Returns whether a method of the class holds an entry per record in a closure or a global variable."""
+    """Returns whether a method of the class holds an entry per record in a closure or a global variable, so that no
+    dataset of one record can be made.
+    """
     for each in kind.__mro__:
         if each.__module__.split(".")[0] in ("builtins", "torch", "typing", "abc"):
             continue
@@ -126,6 +132,7 @@ def _reads_rows_elsewhere(kind: type, length: int) -> bool:
 
 
 def _is_cell_filled(cell: types.CellType) -> bool:
+    """Returns whether a closure's cell has contents that could give a dataset of one record other rows."""
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:

@@ -42,7 +42,7 @@ class PassModel:
         return self._at_rest.named
 
     def refresh_inventory(self, new_inventory: Inventory | None = None) -> None:
-        """Refreshes what is known of the model, once per lot.
+        """Refreshes, once per lot, what is known of the model that passes over lots see.
 
         Parameters may be thawed, frozen or moved between lots, not within one.
         """
@@ -73,7 +73,7 @@ class PassModel:
 
     @contextmanager
     def gathered_parameters(self) -> Iterator[None]:
-        """Allows passes inside: parameters that are divided among ranks are gathered."""
+        """Allows passes of the model inside: parameters that are divided among ranks are gathered."""
         if self._sharded is None:
             yield
             return
@@ -83,7 +83,7 @@ class PassModel:
 
     @contextmanager
     def parameters_for_passes(self) -> Iterator[None]:
-        """Allows the passes over a lot inside, with parameters gathered layer by layer if that is asked for."""
+        """Allows the model's passes over a lot inside, with parameters gathered layer by layer if that is asked for."""
         if self._sharded is None or not self.layer_by_layer:
             with self.gathered_parameters():
                 yield
@@ -101,7 +101,7 @@ class PassModel:
         return {name: p.numel() for name, p in self.names.trained.items()}
 
     def finish_passes(self) -> None:
-        """Ends the passes of a lot: vectors of spectral normalisations, which move once per lot, move on."""
+        """Ends the model's passes over a lot: vectors of spectral normalisations, which move once per lot, move on."""
         if self.vectors:
             with self.gathered_parameters():
                 advance_vectors(self.inventory.modules)

@@ -69,7 +69,7 @@ class Unit:
         return f"which records are of one {self.name}, by declaration"
 
     def members(self, dataset: Any) -> Members:
-        """Returns the units of a dataset, in the order in which they are met."""
+        """Returns the privacy units of a dataset with their records, in the order in which they are met."""
         ids = _read_column(dataset, self.of) if isinstance(self.of, str) else self.of
         listed = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         if len(listed) != len(dataset):
@@ -111,7 +111,7 @@ class Views:
         validate.count("count", self.count)
 
     def members(self, dataset: Any) -> Members:
-        """Returns units of one record each, with `count` views of it."""
+        """Returns privacy units of one record each, with `count` views of it."""
         n = len(dataset)
         views = np.repeat(np.arange(n, dtype=np.int64), self.count)
         return Members(views, np.arange(n + 1, dtype=np.int64) * self.count, self.count)
@@ -131,7 +131,7 @@ class Members:
         return len(self.starts) - 1
 
     def choose_records(self, units: Rows, stream: Rng | None) -> tuple[Rows, NDArray[np.bool_]]:
-        """Returns up to K records of each unit, (U, K), and which rows are real and not there to fill up.
+        """Returns up to K records of each privacy unit, (U, K), and which rows are real and not there to fill up.
 
         Without a stream the first K records are chosen.
         """
@@ -183,6 +183,7 @@ class UnitLoader:
         k = self.members.records
 
         def before_record(place: int) -> None:
+            """Calls `before` with the number of a privacy unit when its first record is about to be read."""
             if before is not None and place % k == 0:
                 before(place // k)
             elif before is not None and place < 0:
@@ -203,14 +204,16 @@ AnyUnit: TypeAlias = Unit | Views | str
 
 
 def as_unit(given: AnyUnit) -> Unit | Views:
-    """Returns the unit that was given; a column's name alone stands for a `Unit` by that column."""
+    """Returns the privacy unit that was given; a column's name alone stands for a `Unit` by that column."""
     if not isinstance(given, Unit | Views | str):
         raise TypeError(f"unit={type(given).__name__}: must be a column's name, Unit(ids, name='speaker') or Views(4)")
     return Unit(given) if isinstance(given, str) else given
 
 
 def _read_column(dataset: Any, name: str) -> Any:
-    """Returns a column of a dataset by its name: of a table of columns, of records that are dicts, or an attribute."""
+    """Returns the column that names the privacy unit of each record: of a table of columns, of records that are dicts,
+    or an attribute.
+    """
     if name in (getattr(dataset, "column_names", None) or ()):
         return list(dataset[name])
     # Reading every record for one key is slow, so it comes after the cheap way.

@@ -54,7 +54,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Moves the average towards the current parameters."""
+        """Moves the exponential moving average towards the current parameters."""
         self._follow_new_parameters()
         # d_t = min(decay, (1 + t) / (10 + t))
         decay = min(self.decay, (1 + self.steps) / (_WARMUP + self.steps)) if self._warm else self.decay
@@ -64,7 +64,7 @@ class Average:
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
-        """Writes the average into a model with the same parameters."""
+        """Writes the moving average of the weights into a model with the same parameters."""
         parameters = dict(model.named_parameters())
         with post_processing(parameters):
             for name, value in self._average.items():
@@ -72,7 +72,7 @@ class Average:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchanges the model's parameters and the average; doing it twice restores both."""
+        """Exchanges the model's parameters and the moving average; doing it twice restores both."""
         parameters = dict(self._model.named_parameters())
         with post_processing(parameters):
             for name, value in self._average.items():
@@ -82,7 +82,9 @@ class Average:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Gives the model the averaged weights inside the `with` block, and its own weights again after it."""
+        """Gives the model the moving average of its weights inside the `with` block, and its own weights again after
+        it.
+        """
         self.swap()
         try:
             yield
@@ -95,7 +97,7 @@ class Average:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues a saved average."""
+        """Continues a saved moving average of the weights."""
         parameters = dict(self._model.named_parameters())
         unknown = sorted(set(state["average"]) - set(parameters))
         if unknown:
@@ -104,7 +106,7 @@ class Average:
         self._average = {name: value.to(parameters[name], copy=True) for name, value in state["average"].items()}
 
     def _follow_new_parameters(self) -> None:
-        """Begins to average parameters that have become trainable, from their current values."""
+        """Begins the moving average of parameters that have become trainable, from their current values."""
         for name, p in trainable_parameters(self._model).items():
             if name not in self._average:
                 self._average[name] = p.detach().clone()

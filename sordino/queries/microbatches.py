@@ -173,9 +173,10 @@ class Microbatches:
         return Release(value, released.event), [inner, step + 1]
 
     def _rule_without_records(self, state: State) -> Rule:
-        """Returns the clipping rule of this step; raises Refusal for one that looks at single records."""
+        """Returns the clipping rule of this step for microbatches; raises Refusal for one that looks at single records."""
 
         def refuse_look() -> Norms:
+            """Raises Refusal for a clipping rule that looks at norms of records, because microbatches have none."""
             raise Refusal(
                 f"{self.weigher!r} looks at the norms of the lot's records before it chooses its weights.\n"
                 "Microbatches clip the means of groups, and single records have no norms there.\n"
@@ -193,7 +194,9 @@ class Microbatches:
         return rule
 
     def _reach_of_record(self, reach: Sensitivity | Unproven, expected_batch: float) -> Sensitivity | Unproven:
-        """Returns how far one record moves the sum: 2C, since it can change one group's vector to any within C."""
+        """Returns how far one record moves the sum over microbatches: 2C, since it can change one group's vector to any
+        within C.
+        """
         if isinstance(reach, Unproven):
             return Unproven(reach.reason, 2 * reach.scale)
         groups = math.ceil(self.grouping.expected_groups(expected_batch))
@@ -201,7 +204,7 @@ class Microbatches:
         return Unproven(self.grouping.unproven, doubled.l2) if self.grouping.unproven else doubled
 
     def _group_means(self, grads: PerSample, rng: Rng) -> _GroupMeans:
-        """Returns the mean gradient of every group that has a record."""
+        """Returns the mean gradient of every microbatch that has a record."""
         parts: Iterable[PerSample] = grads if isinstance(grads, Chunked) else (grads,)
         groups_of = _group_lookup(grads, self.grouping, rng)
         total: Grads | None = None
@@ -237,7 +240,7 @@ class _GroupMeans:
         return torch.zeros(len(self.means), device=next(iter(self.zeros.values())).device if self.zeros else None)
 
     def norms(self) -> Norms:
-        """Returns the squared norms of the means, (K, P)."""
+        """Returns the squared norms of the microbatches' mean gradients, (K, P)."""
         names = tuple(self.zeros)
         if not self.means:
             return Norms(torch.zeros(0, len(names), device=self.losses.device), names)
@@ -249,7 +252,7 @@ class _GroupMeans:
         return torch.stack([torch.stack([(mean[name] * u[name]).sum() for name in u]) for mean in self.means])
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ w_k m_k; groups of weight 0 are left out."""
+        """Returns Σ w_k m_k over the microbatches' mean gradients; groups of weight 0 are left out."""
         total = {name: tensor.clone() for name, tensor in self.zeros.items()} if into is None else into
         for mean, row in zip(self.means, weights.expand(-1, len(total)).tolist(), strict=True):
             for name, weight in zip(total, row, strict=True):
@@ -259,7 +262,7 @@ class _GroupMeans:
 
 
 def _add_members(part: PerSample, member: Tensor, into: Grads | None) -> Grads:
-    """Returns the sum of the members' gradients, added to `into` if there is one."""
+    """Returns the sum of the gradients of a microbatch's members, added to `into` if there is one."""
     member_sum = part.weighted_sum(member.to(torch.float32)[:, None])
     if into is None:
         return {name: tensor.clone() for name, tensor in member_sum.items()}
@@ -269,7 +272,9 @@ def _add_members(part: PerSample, member: Tensor, into: Grads | None) -> Grads:
 
 
 def _group_lookup(grads: PerSample, grouping: Grouping, rng: Rng) -> Callable[[int, int], Indices]:
-    """Returns a function from a stretch of the lot to its records' groups; by position if the records are unknown."""
+    """Returns a function from a stretch of the lot to the microbatches of its records; by position if the records are
+    unknown.
+    """
     records = grads.records if isinstance(grads, Chunked) else None
     if records is not None:
         groups = grouping.assign_groups(records, rng)

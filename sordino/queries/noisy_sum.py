@@ -53,7 +53,9 @@ class _LotNorms:
         return self.norms()
 
     def judge_promise(self, sensitivity: Sensitivity | Unproven) -> Sensitivity | Unproven:
-        """Returns the promise, or an unproven one if the rule was chosen after looking, whatever it says."""
+        """Returns the sensitivity that a clipping rule promises for the noisy sum, or an unproven one if the rule was
+        chosen after looking at the lot's norms.
+        """
         if self.has_looked and isinstance(sensitivity, Sensitivity):
             return Unproven(
                 "the clipping rule looked at the norms of the lot before it chose its weights", sensitivity.l2
@@ -77,7 +79,8 @@ def clip_and_sum(
     rule: Rule | None = None,
     measure: Callable[[PerSample], PerSample] | None = None,
 ) -> LotSum:
-    """Returns the weighted sum of a lot, not sealed yet, the tally, and how far one record moves the sum.
+    """Returns the clipped sum of a lot for a noisy sum, not sealed yet, the tally, and how far one record moves the
+    sum.
 
     Args:
         weigher: the clipping rule.
@@ -123,7 +126,7 @@ def release_sum(
     *,
     divide_by: float = 1.0,
 ) -> tuple[Release, State]:
-    """Releases a clipped sum with noise and lets the clipping rule learn from its tally.
+    """Releases a clipped sum with noise, as the noisy sum of DP-SGD, and lets the clipping rule learn from its tally.
 
     `NoisySum`, `L1Sum` and `Microbatches` all end here.
 
@@ -146,7 +149,7 @@ def release_sum(
 
 
 def _add_rounding(promise: Sensitivity, estimate: Estimate, rows: int, dtype: torch.dtype) -> Sensitivity:
-    """Returns the promise with how the norms were obtained and what rounding adds to it."""
+    """Returns the promised sensitivity of a noisy sum with how the norms were obtained and what rounding adds to it."""
     if promise.units is not None:  # anybody's function, which may not be hashable
         return replace(promise, estimate=estimate, rounding=rounding_slack(rows, dtype))
     return _add_rounding_cached(promise, estimate, rows, dtype)
@@ -205,7 +208,8 @@ class NoisySum:
 
     @classmethod
     def per_layer(cls, layers: Mapping[str, tuple[float, float]]) -> NoisySum:
-        """Returns layerwise clipping in which every group of parameters has its own bound C_k and multiplier σ_k.
+        """Returns a noisy sum by layerwise clipping in which every group of parameters has its own bound C_k and
+        multiplier σ_k.
 
         Group k gets noise σ_k C_k. The multiplier of the whole is what that amounts to, 1/σ² = Σ 1/σ_k²: each group is
         one more release about the same records.

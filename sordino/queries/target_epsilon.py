@@ -19,7 +19,7 @@ _ONE, _TWO = 1.0, 2.0
 
 
 def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
-    """Returns the smallest noise multiplier at which the run is (ε, δ)-DP.
+    """Returns the smallest noise multiplier at which a run meets its target ε at δ.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
     >>> sigma = calibrate_noise(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), 1.0, 1e-5)
@@ -50,7 +50,7 @@ def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: f
 
 
 def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float, delta: float) -> int:
-    """Returns the most steps, up to `steps`, that keep the run within (budget, δ).
+    """Returns the most steps, up to `steps`, that keep the run within its target ε, the budget, at δ.
 
     Raises:
         BudgetExhausted: if not even one step does.
@@ -58,6 +58,7 @@ def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float,
     """
 
     def fits_budget(count: int) -> bool:
+        """Returns whether a run of `count` steps keeps to the target ε; raises ValueError if it has no guarantee."""
         claim = claims.make_claim(event_of(count), delta, PLD())
         if isinstance(claim, NoGuarantee):
             raise ValueError(f"budget={budget:g}: no number of steps keeps to it, {claim.reason}")
@@ -76,7 +77,9 @@ def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float,
 
 
 def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> float:
-    """Returns ε when the noise of the steps hides everything, which is the cost of everything else."""
+    """Returns the part of a target ε that is spent when the noise of the steps hides everything: the cost of everything
+    else.
+    """
     try:
         epsilon = PLD().epsilon(event_of(1e9), delta)
     except Unsupported:
@@ -85,7 +88,9 @@ def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> 
 
 
 def find_linear_form(one: Any, two: Any) -> Callable[[float], Any] | None:
-    """Returns the JSON of an event as a function of the multiplier, from those at 1 and 2; None if it is not linear."""
+    """Returns the JSON of an event as a function of the multiplier, to find the noise of a target ε quickly, from those
+    at 1 and 2; None if it is not linear.
+    """
     if one == two:
         return lambda s: one
     # A number that doubled is in proportion to the multiplier; containers are followed entry by entry.

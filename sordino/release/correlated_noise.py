@@ -77,7 +77,7 @@ class Correlated:
         return sensitivity.l2 * (1 + _ROUNDINGS * self.strategy.vectors)
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Adds the noise of the step that was drawn last, as one vector over all tensors.
+        """Adds the correlated noise of the step that was drawn last, as one vector over all tensors.
 
         A coordinate has the same place in that vector at every step, whatever the layout of its tensor in memory is.
         """
@@ -92,7 +92,8 @@ class Correlated:
     def values_at(
         self, total: int, stretches: Sequence[tuple[int, int]], scale: float, rng: Rng, dtype: torch.dtype
     ) -> Tensor:
-        """Returns the noise of the step that was drawn last at these stretches of one release of `total` coordinates.
+        """Returns the correlated noise of the step that was drawn last at these stretches of one release of `total`
+        coordinates.
 
         The values at a coordinate do not depend on which other coordinates are asked for, so ranks may divide them.
         """
@@ -114,7 +115,9 @@ class Correlated:
         return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
-        """Returns `events.Correlated`; raises TypeError for estimated norms, for which there is no theorem."""
+        """Returns `events.Correlated` for a release with correlated noise; raises TypeError for estimated norms, for
+        which there is no theorem.
+        """
         if isinstance(estimate, FromProjections):
             raise TypeError(
                 "correlated noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
@@ -160,7 +163,7 @@ class _Combination:
         return self._where[1] == tuple(stretches)
 
     def noise_of(self, step: int) -> Tensor:
-        """Returns w_t, after making the noise of every step before it that was not made yet."""
+        """Returns the correlated noise w_t of a step, after making that of every step before it that was not made yet."""
         noise = torch.zeros(0, dtype=self._dtype)
         for now in range(self._next, step + 1):
             noise = self.advance(now)
@@ -186,7 +189,9 @@ class _BandedCombination(_Combination):
         self._ring = torch.zeros(len(self._coefficients), self._size, dtype=self._dtype)
 
     def advance(self, step: int) -> Tensor:
-        """Returns w_t and puts it in the place of the oldest vector of the ring."""
+        """Returns the correlated noise w_t of a banded strategy and puts it in the place of the oldest vector of the
+        ring.
+        """
         noise, held = self.independent(step), len(self._coefficients)
         if not held:
             return noise
@@ -205,7 +210,9 @@ class _BufferedCombination(_Combination):
         self._buffers = torch.zeros(len(self._decays), self._size, dtype=self._dtype)
 
     def advance(self, step: int) -> Tensor:
-        """Returns w_t and adds it to every buffer after that has decayed."""
+        """Returns the correlated noise w_t of a strategy with buffers and adds it to every buffer after that has
+        decayed.
+        """
         noise = self.independent(step)
         subtract_multiples_(noise, list(zip(self._weights, self._buffers, strict=True)))
         for decay, buffer in zip(self._decays, self._buffers, strict=True):
@@ -225,7 +232,9 @@ class _InverseBandedCombination(_Combination):
         return self.advance(step)
 
     def advance(self, step: int) -> Tensor:
-        """Returns w_t from the independent vectors of this step and of those before it."""
+        """Returns the correlated noise w_t of an inverse-banded strategy from the independent vectors of this step and
+        those before it.
+        """
         noise = self.independent(step)
         for k, a in enumerate(self._coefficients[1 : step + 1], 1):
             subtract_multiples_(noise, [(-a, self.independent(step - k))])
@@ -233,7 +242,7 @@ class _InverseBandedCombination(_Combination):
 
 
 def _combination(strategy: Strategy, phase: PhaseNoise, *where: object) -> _Combination:
-    """Returns what makes the noise of a strategy."""
+    """Returns what combines independent vectors to the correlated noise of a strategy."""
     if isinstance(strategy, Buffered):
         return _BufferedCombination(strategy, phase, *where)
     if isinstance(strategy, InverseBanded):
@@ -244,7 +253,8 @@ def _combination(strategy: Strategy, phase: PhaseNoise, *where: object) -> _Comb
 
 
 def subtract_multiples_(value: Tensor, multiples: Sequence[tuple[float, Tensor]]) -> None:
-    """Subtracts c · v for every (c, v), a block of coordinates at a time.
+    """Subtracts c · v for every (c, v), a block of coordinates at a time, so that correlated noise cancels earlier
+    noise.
 
     A product is rounded before it is subtracted, at every coordinate alike, so that the bits do not depend on where a
     coordinate lies in its vector: ranks hold different parts of it.

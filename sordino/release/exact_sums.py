@@ -55,7 +55,7 @@ class Grid:
 
     @staticmethod
     def of(bound: float, factors: Mapping[str, float] | None = None) -> Grid:
-        """Returns the grid for sums whose rows are no longer than the bound.
+        """Returns the grid for exact sums whose rows are no longer than the bound.
 
         >>> Grid.of(1.0).step == Grid.of(1.9).step == 2.0**-34
         True
@@ -64,7 +64,8 @@ class Grid:
         return Grid(2.0 ** (exponent - GRID_BITS), factors)
 
     def to_steps(self, name: str, tensor: Tensor) -> Tensor:
-        """Returns a tensor's coordinates in steps, as whole numbers in its own type or in float64; consumes the tensor.
+        """Returns a tensor's coordinates in steps of the grid of exact sums, as whole numbers in its own type or in
+        float64; consumes the tensor.
 
         A step is a power of two, so without factors the product is exact in float32 too, where numbers from 2²⁴ on are
         whole already.
@@ -93,7 +94,7 @@ class OnGrid:
 
     @property
     def division(self) -> Division:
-        """Whose coordinates are whose."""
+        """How the coordinates of an exact sum are divided among the ranks."""
         if self.shards is None:
             return Evenly(self.ranks, len(self.values))
         return ByRows(self.ranks, {name: self.shards[name] for name in self.narrow})
@@ -118,7 +119,7 @@ class OnGrid:
         return self.division.assemble_release(own_values, self.narrow)
 
     def gather_sum(self) -> WideSum:
-        """Returns the complete sum on every rank, in float64 and without the factors.
+        """Returns the complete exact sum on every rank, in float64 and without the factors.
 
         It is needed by taps that watch the release, and where no noise is added.
         """
@@ -131,7 +132,7 @@ class OnGrid:
         )
 
     def _spread_over_all_coordinates(self) -> Tensor:
-        """Returns this rank's share of the sum at all coordinates."""
+        """Returns this rank's share of the exact sum at all coordinates."""
         if not self.scattered:
             return self.values.clone()
         all_values = self.values.new_zeros(self.size)
@@ -161,7 +162,7 @@ class OnGridAccumulator:
         """Returns None: every chunk is added up in memory of its own, as on any other rank."""
 
     def add_chunk(self, chunk: Grads) -> None:
-        """Adds the sum of one more chunk."""
+        """Adds the sum of one more chunk to the exact sum on the grid."""
         # From here on there are only whole numbers, whose additions have no order.
         rows = {name: self._grid.to_steps(name, tensor) for name, tensor in chunk.items()}
         # Rows without a bound could leave the range of 64 bits: such values are set to 0 and noted, and the lot is
@@ -187,13 +188,15 @@ class OnGridAccumulator:
             self._move_to_integers()
 
     def _allocate_sums(self, rows: Grads) -> Grads:
-        """Returns float64 memory for the sums of all tensors, one after the other."""
+        """Returns float64 memory for the exact sums of all tensors, one after the other."""
         sizes = [len(row) for row in rows.values()]
         device = next((row.device for row in rows.values()), torch.device("cpu"))
         return dict(zip(rows, self._ranks.buffers.borrow(sum(sizes), torch.float64, device).split(sizes), strict=True))
 
     def _add_widened(self, total: Tensor, row: Tensor) -> None:
-        """Adds a row of any type, widened a stretch at a time: torch adds tensors of one type three times as fast."""
+        """Adds a row of any type to the exact sum, widened a stretch at a time: torch adds tensors of one type three
+        times as fast.
+        """
         if row.dtype is total.dtype:
             total.add_(row)
             return
@@ -203,7 +206,7 @@ class OnGridAccumulator:
             total_piece.add_(self._wide[: len(row_piece)].copy_(row_piece))
 
     def _move_to_integers(self) -> None:
-        """Moves the sums from float64, where a few sums of whole numbers are exact, to 64-bit integers."""
+        """Moves the exact sums from float64, where a few sums of whole numbers are exact, to 64-bit integers."""
         assert self._sums is not None, "a lot has at least one part"
         rows = list(self._sums.values())
         first = self._values is None
@@ -230,7 +233,7 @@ class OnGridAccumulator:
 
     @property
     def total(self) -> OnGrid:
-        """The share of the sum that this rank has."""
+        """The share of the exact sum that this rank has."""
         if self._chunks_held or self._values is None:
             self._move_to_integers()
         assert self._values is not None, "settled"

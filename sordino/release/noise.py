@@ -39,7 +39,7 @@ class Noise(Protocol):
         ...
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Adds noise of this scale to every tensor, then multiplies by a public factor, in place.
+        """Adds this kind of noise at the given scale to every tensor, then multiplies by a public factor, in place.
 
         Only `release` calls it.
         """
@@ -82,7 +82,7 @@ class Gaussian:
         return sensitivity.l2
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Adds one vector of normal values, in one pass of the compiled kernel or block by block while it is in cache.
+        """Adds one vector of Gaussian noise, in one pass of the compiled kernel or block by block while it is in cache.
 
         The pass can multiply by a public factor too.
         """
@@ -99,7 +99,9 @@ class Gaussian:
         return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
-        """Returns `events.Gaussian(multiplier)`, or with estimated norms the mixture that they make of it."""
+        """Returns the event of Gaussian noise, `events.Gaussian(multiplier)`, or with estimated norms the mixture that
+        they make of it.
+        """
         if not self.multiplier:
             return event_without_noise()
         if isinstance(estimate, FromProjections):
@@ -138,7 +140,9 @@ class Laplace:
         object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
 
     def bound_for(self, sensitivity: Sensitivity) -> float:
-        """Returns the L1 sensitivity; raises TypeError if the clipping rule bounds only the L2 norm."""
+        """Returns the L1 sensitivity that Laplace noise needs; raises TypeError if the clipping rule bounds only the L2
+        norm.
+        """
         if sensitivity.l1 is None:
             raise TypeError(
                 "Laplace noise needs an L1 bound on a record's contribution, and this weigher promises only an L2 bound: "
@@ -147,7 +151,7 @@ class Laplace:
         return sensitivity.l1
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Adds one vector of Laplace values."""
+        """Adds one vector of Laplace noise."""
         if targets := _flat_targets(value):
             _add_blocks(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
             _multiply(targets, factor)
@@ -158,7 +162,7 @@ class Laplace:
         return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
-        """Returns `events.Laplace(multiplier)`; raises TypeError for estimated norms."""
+        """Returns the event of Laplace noise, `events.Laplace(multiplier)`; raises TypeError for estimated norms."""
         if isinstance(estimate, FromProjections):
             raise TypeError(
                 "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
@@ -191,7 +195,8 @@ def _multiply(targets: list[Tensor], factor: float) -> None:
 
 
 def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
-    """Adds normal values to tensors on a device, by one copy that nobody waits for; returns False where it cannot be so.
+    """Adds Gaussian noise to tensors on a device, by one copy from the host that nobody waits for; returns False where
+    it cannot be so.
 
     The compiled kernel makes the values on the host, in memory that the device can read by itself, so that the host goes on
     while they are copied. They are those that `normal_blocks` gives, bit by bit.
@@ -211,7 +216,7 @@ def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
 
 
 def _add_blocks(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:
-    """Adds consecutive blocks of noise to consecutive tensors; the values are independent, so their order is free."""
+    """Adds consecutive blocks of noise to consecutive tensors; the values are independent, so the order is free."""
     current, filled = 0, 0
     for block in blocks:
         pieces, noise, used = [], [], 0

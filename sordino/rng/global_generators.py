@@ -33,7 +33,7 @@ class GlobalState:
 
     @staticmethod
     def capture() -> GlobalState:
-        """Returns the states of the CPU's, the devices', numpy's and Python's generators."""
+        """Returns the states of the global generators: the CPU's, the devices', numpy's and Python's."""
         return GlobalState(
             torch.get_rng_state(),
             tuple(generator.get_state() for generator in device_generators()),
@@ -42,14 +42,14 @@ class GlobalState:
         )
 
     def restore(self) -> None:
-        """Sets the generators back to this state."""
+        """Sets the global generators of torch, numpy and Python back to this state."""
         torch.set_rng_state(self.cpu)
         _restore_devices(self.devices)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
 
     def equals(self, other: GlobalState) -> bool:
-        """Returns whether nobody drew between the two states."""
+        """Returns whether nobody drew from a global generator between the two states."""
         return (
             torch.equal(self.cpu, other.cpu)
             and len(self.devices) == len(other.devices)
@@ -58,7 +58,7 @@ class GlobalState:
         )
 
     def equals_outside_torch(self, other: GlobalState) -> bool:
-        """Returns whether nobody drew from numpy or Python between the two states."""
+        """Returns whether nobody drew from the global generators of numpy or Python between the two states."""
         mine, theirs = self.numpy, other.numpy
         return bool(
             mine["state"]["pos"] == theirs["state"]["pos"]
@@ -87,7 +87,7 @@ class TorchState:
 
 
 def _restore_devices(states: Sequence[Tensor]) -> None:
-    """Sets the devices' generators back; those of an accelerator that was started since then are left alone."""
+    """Sets the devices' global generators back; those of an accelerator that was started since then are left alone."""
     if states:
         for generator, state in zip(device_generators(), states, strict=True):
             generator.set_state(state)
@@ -98,7 +98,8 @@ NextDraws: TypeAlias = tuple[tuple[int | bytes, ...], float, int]
 
 
 def draw_next() -> NextDraws:
-    """Draws the next number of torch, numpy and Python each; of devices it returns where their generators stand.
+    """Draws the next number of the global generators of torch, numpy and Python each; of devices it returns where their
+    generators stand.
 
     After one seed they are equal if as much was drawn from each since, which is cheap to ask.
 
@@ -110,7 +111,7 @@ def draw_next() -> NextDraws:
 
 
 def seed_all(seed: int) -> None:
-    """Sets every generator to what this seed gives."""
+    """Sets every global generator, of torch, numpy and Python, to what this seed gives."""
     # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
     torch.default_generator.manual_seed(seed)
     for generator in device_generators():
@@ -121,7 +122,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Puts the generators back at the end, whatever is drawn or seeded inside."""
+    """Puts the global generators back at the end, whatever is drawn or seeded inside."""
     before = GlobalState.capture()
     try:
         yield

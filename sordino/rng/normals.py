@@ -54,7 +54,7 @@ _LOG4, _PI = _float32_constants("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; 
 
 
 def normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
-    """Yields n independent N(0, scale²) values in consecutive blocks, which share their memory."""
+    """Yields n independent N(0, scale²) normals from a key stream in consecutive blocks, which share their memory."""
     buffer = bytearray(4 * min(BLOCK, n + 1))
     out = np.empty(len(buffer) // 4, dtype=np.float32)
     for start in range(0, n, BLOCK):
@@ -70,7 +70,7 @@ def normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
 
 
 def locate_blocks(total: int, start: int, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields where values start … start + count of a draw of `total` lie.
+    """Yields in which blocks of normals the values start … start + count of a draw of `total` lie.
 
     For each block: its first value, its length, and from where to where in it.
 
@@ -85,14 +85,16 @@ def locate_blocks(total: int, start: int, count: int) -> Iterator[tuple[int, int
 
 
 def locate_pairs(half: int, begin: int, end: int) -> tuple[int, int]:
-    """Returns the pairs behind values begin … end of a block of `half` cosines and as many sines."""
+    """Returns the Box–Muller pairs behind the normals begin … end of a block of `half` cosines and as many sines."""
     if end <= half:
         return begin, end
     return (begin - half, end - half) if begin >= half else (0, half)
 
 
 def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
-    """Returns values start, start + 1, … of the draw that `normal_blocks(stream, total, scale)` makes, bit for bit."""
+    """Returns the normals start, start + 1, … of the draw that `normal_blocks(stream, total, scale)` makes, bit for
+    bit.
+    """
     out, filled = np.empty(count, dtype=np.float32), 0
     for first, block_length, begin, end in locate_blocks(total, start, count):
         half = (block_length + 1) // 2
@@ -109,7 +111,7 @@ def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: flo
 
 
 def scaled_uniforms(words: U32, stream: KeyStream, first: int) -> F32:
-    """Returns 2³¹ u of radius words, the first of which is word `first` of the stream."""
+    """Returns 2³¹ u for the radii of normals, from radius words, the first of which is word `first` of the stream."""
     k = (words & np.uint32(2**31 - 1)).view(np.int32)
     v = k.astype(np.float32)
     v += np.float32(0.5)
@@ -124,7 +126,7 @@ def refine_uniform(k: int, extra: int) -> np.float32:
 
 
 def box_muller(v: F32, angles: U32, scale: float, cosines: F32, sines: F32) -> None:
-    """Writes two normal values for each u = 2⁻³¹ v and angle in 2⁻³² of a turn.
+    """Writes two normals by Box–Muller for each u = 2⁻³¹ v and angle in 2⁻³² of a turn.
 
     Every line rounds as its line in noise.c does.
     """
@@ -161,7 +163,7 @@ def box_muller(v: F32, angles: U32, scale: float, cosines: F32, sines: F32) -> N
 
 
 def _horner(coefficients: list[np.float32], x: F32) -> F32:
-    """Evaluates a polynomial in float32 by Horner's rule, from the highest coefficient down."""
+    """Evaluates a polynomial in float32 by Horner's rule, from the highest coefficient down, for Box–Muller normals."""
     first, second, *remaining = coefficients
     value = x * first
     value += second
@@ -172,7 +174,7 @@ def _horner(coefficients: list[np.float32], x: F32) -> F32:
 
 
 def double_normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[np.float64]]:
-    """Yields n independent N(0, scale²) values in float64, in blocks, from words of 64 bits."""
+    """Yields n independent N(0, scale²) normals in float64, in blocks, from words of 64 bits."""
     for start in range(0, n, BLOCK):
         count = min(BLOCK, n - start)
         buffer = bytearray(16 * ((count + 1) // 2))
@@ -181,7 +183,7 @@ def double_normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[ND
 
 
 def double_normals_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
-    """Returns values start, start + 1, … of `double_normal_blocks`.
+    """Returns the float64 normals start, start + 1, … of `double_normal_blocks`.
 
     Each block is computed completely, so that numpy rounds as it does there.
     """
@@ -193,7 +195,7 @@ def double_normals_at(stream: KeyStream, total: int, start: int, count: int, sca
 
 
 def _double_block(words: NDArray[np.int64], count: int, scale: float) -> NDArray[np.float64]:
-    """Returns one block of normal values in float64 from its words, by Box–Muller."""
+    """Returns one block of normals in float64 from its words, by Box–Muller."""
     half = (count + 1) // 2
     u = ((words[:half] & (2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-63
     r = scale * np.sqrt(-2.0 * np.log(u))

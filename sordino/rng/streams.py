@@ -57,7 +57,7 @@ os.register_at_fork(after_in_child=_Process.count_fork)
 
 
 def _encode_label(label: str | int) -> str:
-    """Returns a label as text, so that different lists of labels joined by "/" are different texts.
+    """Returns a label of a random stream as text, so that different lists of labels joined by "/" are different texts.
 
     A word stands for itself, and a number for its digits. In a word "/" and the backslash are escaped, and a word that is
     empty or looks like a number is marked. Labels that need no mark have the streams that they had in 0.2, so that states
@@ -103,7 +103,7 @@ class Rng:
         return Rng(hashlib.blake2b(text, key=self._current_key(), digest_size=KEY_BYTES).digest())
 
     def split(self) -> Rng:
-        """Returns an independent stream, another one at every call; it takes one draw."""
+        """Returns an independent random stream, another one at every call; it takes one draw of this stream."""
         key = bytearray(KEY_BYTES)
         self.fill(key)
         return Rng(bytes(key))
@@ -121,7 +121,9 @@ class Rng:
         return Rng.from_entropy, ()
 
     def _current_key(self) -> bytes:
-        """Returns the key; in a forked process a new one, because the parent goes on with the old one."""
+        """Returns the key of the random stream; in a forked process a new one, because the parent goes on with the old
+        one.
+        """
         if self._process != _Process.forks:
             self._key, self._process = secrets.token_bytes(KEY_BYTES), _Process.forks
         return self._key
@@ -136,7 +138,7 @@ class Rng:
         return KeyStream(self._current_key(), self.counter - 1)
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """Returns n uniform 64-bit words."""
+        """Returns n uniform 64-bit words of the random stream."""
         compiled = noise_kernel()
         if compiled is not None and compiled.makes_key_stream and 0 < n <= _FEW:
             return compiled.read_key_stream(self._next_stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
@@ -146,7 +148,7 @@ class Rng:
         return np.frombuffer(buffer, dtype=np.uint64)
 
     def seed(self) -> int:
-        """Returns 63 random bits, as torch's generators take them; it takes one draw."""
+        """Returns 63 random bits of the stream, as torch's generators take them; it takes one draw."""
         compiled = noise_kernel()
         if compiled is None or not compiled.makes_key_stream:
             return int(self.words(1)[0] >> np.uint64(1))
@@ -157,7 +159,7 @@ class Rng:
         return ((self.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
-        """Returns n whole numbers uniform on [0, high), without bias.
+        """Returns n whole numbers from the random stream, uniform on [0, high), without bias.
 
         Words past the last full multiple of high are redrawn.
         """
@@ -178,7 +180,7 @@ class Rng:
         return torch.cat(blocks) if blocks else torch.zeros(0, dtype=dtype)
 
     def normal_blocks(self, n: int, scale: float, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
-        """Yields n independent N(0, scale²) values in consecutive blocks; it takes one draw.
+        """Yields n independent N(0, scale²) values of the random stream in consecutive blocks; it takes one draw.
 
         The blocks share their memory: each is valid until the next, so that adding them up stays in cache.
         """
@@ -189,7 +191,8 @@ class Rng:
             yield torch.from_numpy(block)
 
     def add_normal_(self, targets: Sequence[Tensor], scale: float, factor: float = 1.0) -> bool:
-        """Adds the values of `normal_blocks` to dense tensors, end to end in memory order, in one draw and one pass.
+        """Adds the random stream's `normal_blocks` to dense tensors, end to end in memory order, in one draw and one
+        pass.
 
         The sums are multiplied by the factor on the way.
         Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
@@ -211,7 +214,8 @@ class Rng:
         scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """Returns the values of `normal_blocks(total, scale)` in each stretch (start, count), bit by bit, in one draw.
+        """Returns the values of the random stream's `normal_blocks(total, scale)` in each stretch (start, count), bit
+        by bit, in one draw.
 
         Value j of draw k is a function of (key, k, j) and of the number of values, wherever and by whomever it is made.
         The price is that of the values asked for.
@@ -242,7 +246,7 @@ class Rng:
         return u[0].log().neg() * torch.where(u[1] < 0.5, -1.0, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the key and the position.
+        """Returns the key and the position of the random stream, from which it can be resumed.
 
         Whoever reads them knows all past and future noise: they are as secret as the data.
         """
@@ -250,7 +254,7 @@ class Rng:
 
     @staticmethod
     def replay(state: Mapping[str, Any]) -> Rng:
-        """Returns the stream at its saved position.
+        """Returns the random stream of a saved state, at its saved position.
 
         Values that may have been used come once more, and must meet the same sums bit by bit.
 

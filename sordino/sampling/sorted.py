@@ -164,7 +164,7 @@ class Sorted:
     def class_diverse(
         batch_size: int, label: Label | None = None, *, refresh: int = 1, pool: int | None = None
     ) -> Sorted:
-        """Returns a sampler that draws the longest of each class in turn.
+        """Returns a sampler of sorted lots that draws the records with the longest gradients of each class in turn.
 
         `label` makes the class from a batch's columns; None means that it is the last column.
         """
@@ -189,7 +189,7 @@ class Sorted:
         return self.draws_from(indistinguishable_records(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Yields disjoint lots until every record was used, then begins again."""
+        """Yields disjoint lots, filled by sorted gradient lengths, until every record was used, then begins again."""
         k, n = start, len(records)
         if start and memory is None:
             raise Refusal(f"lot {start} depends on the lots before it, which are not known: resume from a checkpoint")
@@ -213,6 +213,7 @@ class Sorted:
             k += 1
 
     def _choose_candidates(self, left: Mask, rng: Rng) -> Rows:
+        """Returns the records that are sorted for the next lot: all that are left, or a random pool of them."""
         rows = np.flatnonzero(left)
         if self.pool is None or self.pool * self.batch_size >= len(rows):
             return rows
@@ -228,7 +229,7 @@ class _RankedCandidates:
     lots_left: int
 
     def take_lot(self, at: NDArray[np.int64]) -> tuple[Rows, _RankedCandidates]:
-        """Returns the lot at these positions, and the candidates that remain."""
+        """Returns the lot at these positions of the sorted candidates, and the candidates that remain."""
         kept = np.ones(len(self.rows), dtype=bool)
         kept[at] = False
         return self.rows[at], _RankedCandidates(self.rows[kept], self.lengths[kept], self.lots_left - 1)
@@ -240,7 +241,7 @@ def _begin_pass(n: int) -> tuple[Mask, _RankedCandidates]:
 
 
 def _pack_memory(left: Mask, ranked: _RankedCandidates) -> dict[str, Any]:
-    """Returns what the next draw must know, as JSON; candidates are kept only while they are still used."""
+    """Returns what the next draw of sorted lots must know, as JSON; candidates are kept only while they are still used."""
     stale = ranked.lots_left > 0  # otherwise the next lot asks anew
     return {
         "left": pack_array(np.packbits(left)),
@@ -251,7 +252,7 @@ def _pack_memory(left: Mask, ranked: _RankedCandidates) -> dict[str, Any]:
 
 
 def _unpack_memory(memory: Mapping[str, Any], n: int) -> tuple[Mask, _RankedCandidates]:
-    """Returns the records that are left and the ranked candidates, from what `_pack_memory` returned."""
+    """Returns the records that are left for sorted lots and the ranked candidates, from what `_pack_memory` returned."""
     left = np.unpackbits(unpack_array(memory["left"], np.uint8), count=n).astype(bool)
     ranked = _RankedCandidates(
         unpack_array(memory["rows"], np.int64), unpack_array(memory["lengths"], np.float32), memory["lots"]
@@ -260,7 +261,7 @@ def _unpack_memory(memory: Mapping[str, Any], n: int) -> tuple[Mask, _RankedCand
 
 
 def _declare_method(name: str, about: str, fill: Callable[..., Sorted], example: str) -> Method:
-    """Returns the declaration of one of the four ways to fill a lot."""
+    """Returns the declaration of one of the four ways in which SortedDPSGD fills a lot."""
 
     def sampler(run: RunNumbers, parameters: Parameters) -> Sorted:
         return fill(run.lot_size, refresh=int(parameters["refresh"]), pool=int(parameters["pool"]) or None)

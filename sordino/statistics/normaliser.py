@@ -62,7 +62,7 @@ class Normalise(nn.Module):
         self.scale.copy_(variance.rsqrt())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the normalised features, (B, C, …)."""
+        """Returns the features normalised by the released moments, (B, C, …)."""
         shape = (-1,) + (1,) * (x.dim() - 2)
         mean, scale = self.mean.view(shape), self.scale.view(shape)
         # A lot of features is large: memory touched for the first time costs more than the arithmetic.
@@ -111,14 +111,16 @@ class Normaliser:
         return (ClippedSum(self.bound, self.noise, self._channel_moments),)
 
     def _channel_moments(self, rows: Tensor) -> Tensor:
-        """Returns (B, 2, C) from (B, C, …): the means over places of x/a and of its square."""
+        """Returns the moments of the channels by which features are normalised, (B, 2, C) from (B, C, …): the means
+        over places of x/a and of its square.
+        """
         flat = rows.flatten(2) if rows.dim() > 2 else rows.unsqueeze(2)
         mean, square = flat.mean(2), flat.square().mean(2)
         typical = typical_sizes(mean.shape[1], self.typical)
         return torch.stack([mean / typical, square / typical.square()], dim=1)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Normalise:
-        """Returns the fitted module, in float32."""
+        """Returns the fitted module that normalises features, in float32."""
         mean, square = noisy[0] / records()
         # Var x = E x² − (E x)², from noisy moments, so it may come out negative.
         variance = (square - mean.square()).clamp(min=LEAST_VARIANCE)
@@ -129,7 +131,7 @@ class Normaliser:
 
 
 def usual_bound(channels: int) -> float:
-    """Returns a bound with room for records whose channels are twice their typical size.
+    """Returns a bound of the normaliser with room for records whose channels are twice their typical size.
 
     >>> usual_bound(8)
     8.0
@@ -138,7 +140,7 @@ def usual_bound(channels: int) -> float:
 
 
 def typical_sizes(channels: int, typical: Sequence[float]) -> Tensor:
-    """Returns the typical size of every channel, in float64."""
+    """Returns the typical size of every channel for the normaliser, in float64."""
     if channels % len(typical):
         raise ValueError(f"{len(typical)} typical sizes for {channels} channels: must divide their number")
     return torch.tensor(typical, dtype=torch.float64).repeat(channels // len(typical))

@@ -86,7 +86,8 @@ def ask(
     seed: int | None = None,
     rng: Rng | None = None,
 ) -> V:
-    """Asks a statistic of a tensor of rows or of a dataset's first column, and enters its releases in the ledger.
+    """Asks a statistic of a tensor of rows or of a dataset's first column, and enters the statistic's releases in the
+    ledger.
 
     Args:
         statistic: `Mean`, `Count`, `Normaliser`, `PCA`, `Ranges` or another.
@@ -128,6 +129,7 @@ def ask(
     given = None if expected_batch is None else validate.positive("expected_batch", expected_batch)
 
     def public_count() -> float:
+        """Returns the number of records by which a statistic may divide; the ledger names a size that is not public."""
         if given is not None:
             return given
         if not sampler.size_is_public:
@@ -142,7 +144,7 @@ def ask(
     if rng is None and seed is None:
 
         def add_facts(facts: ClaimFacts, key: bytes) -> None:
-            """Adds everything that the ranks must agree on."""
+            """Adds everything about a statistic and its data that the ranks must agree on."""
             facts.add("statistic", statistic)
             facts.add("sampler", sampler)
             facts.add("expected_batch", given)
@@ -180,7 +182,8 @@ def ask(
 
 
 def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:
-    """Returns the event of asking, by releasing the sums of no records; for calibration together with `dry_run`.
+    """Returns the event of asking a statistic, by releasing the sums of no records; for calibration together with
+    `dry_run`.
 
     Args:
         statistic: what would be asked.
@@ -205,7 +208,7 @@ def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, datase
 
 
 def _check_statistic(statistic: Any, sampler: Any) -> None:
-    """Raises TypeError unless these are a statistic and a sampler or None."""
+    """Raises TypeError unless the arguments of `ask` are a statistic and a sampler or None."""
     need = "a statistic such as sd.statistics.Mean(1.0, sd.Gaussian(5.0))"
     validate.has_methods("statistic", statistic, ("sums", "value"), need)
     if sampler is not None:
@@ -219,6 +222,7 @@ def _charge_draw(ledger: Ledger, draw: Draw, statistic: Statistic[object], secti
 
 
 def _dry_event(statistic: Statistic[object]) -> Event:
+    """Returns the event of a statistic's releases, by releasing sums of no records in a ledger of their own."""
     ledger, rng = Ledger(), Rng(bytes(32))
     for part in statistic.sums:
         ledger.release(release(Sealed({"sum": torch.zeros(1)}), part.sensitivity, part.noise, rng).event)
@@ -226,14 +230,14 @@ def _dry_event(statistic: Statistic[object]) -> Event:
 
 
 def as_dataset(data: Tensor) -> torch.utils.data.TensorDataset:
-    """Returns the rows of a tensor as a dataset."""
+    """Returns the rows of a tensor as a dataset, of which a statistic is asked."""
     if data.dim() == 0:
         raise Refusal("a tensor without dimensions was given: need one row per record")
     return torch.utils.data.TensorDataset(data)
 
 
 def _first_column(batch: Any) -> Tensor:
-    """Returns the first column of a batch."""
+    """Returns the first column of a batch, of which a statistic is asked."""
     rows = batch[0] if isinstance(batch, tuple | list) else batch
     if not isinstance(rows, Tensor):
         raise Refusal(f"the first column of the data is a {type(rows).__name__}: need a tensor with a row per record")
