@@ -83,7 +83,7 @@ class ReplayResult:
         return not self.wrong and bool(self.checked)
 
     def probability_of_passing(self, share: float) -> float:
-        """Returns the probability that a run with this share of bad steps would have passed.
+        """Returns the probability that a run with this share of bad steps would have passed the replay audit.
 
         >>> round(ReplayResult(100, checked=list(range(20))).probability_of_passing(0.1), 3)
         0.122
@@ -108,7 +108,7 @@ class ReplayResult:
         return "\n".join(lines)
 
     def table(self) -> dict[str, Any]:
-        """Returns the result as JSON holds it."""
+        """Returns the result of a replay audit as JSON holds it."""
         return {
             "passed": self.passed,
             "run_steps": self.steps,
@@ -130,7 +130,9 @@ def audit_by_replay(
     choose: Sequence[int] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> ReplayResult:
-    """Checks `steps` steps of a run, chosen by a fresh coin; `choose` names them instead, for tests."""
+    """Carries out a replay audit of `steps` steps of a finished run, chosen by a fresh coin; `choose` names them
+    instead, for tests.
+    """
     # Replay needs the environment of the run: its threads, and the way ranks add up.
     run, report_progress = Run.open(Path(folder)), say or (lambda _: None)
     ledger_entries = write_ahead.read_entries(run.folder)
@@ -165,7 +167,7 @@ def audit_by_replay(
 
 
 def _read_start_checkpoints(run: Run, lineage: int) -> dict[int, Checkpoint]:
-    """Returns the undamaged checkpoints of the last lineage, by step."""
+    """Returns the checkpoints that a replay audit can start from, by step: the undamaged ones of the last lineage."""
     paths = [*run_checkpoint.list_checkpoints(run.checkpoints), run.checkpoints / run_checkpoint.START]
     by_step = {}
     for path in paths:
@@ -181,7 +183,7 @@ def _read_start_checkpoints(run: Run, lineage: int) -> dict[int, Checkpoint]:
 
 
 def _check_charged_draws(run: Run, steps: int, lineage: int, result: ReplayResult) -> None:
-    """Checks that the claim charges a draw for every step that was entered."""
+    """Checks, for a replay audit, that the claim charges a draw for every step that was entered."""
     guarantee = read_evidence(run.folder).guarantee
     if guarantee is None or lineage:
         result.not_tried.append("event: there is no claim, or steps were left out")
@@ -217,7 +219,7 @@ class _StepReplayer:
         self._job = assemble_job(config.to_settings(), say, config.resolved)
 
     def check_steps(self, chosen: Sequence[int]) -> None:
-        """Checks the chosen steps in order, each from the nearest state before it."""
+        """Replays and checks the steps that a replay audit chose, in order, each from the nearest state before it."""
         training: Training | None = None
         for step in chosen:
             nearest_start = max(start for start in self._start_checkpoints if start < step)
@@ -232,7 +234,7 @@ class _StepReplayer:
             self._say(f"step {step}: {'as entered' if not self._result.wrong else self._result.wrong[-1]}")
 
     def _restore_training(self, checkpoint: Checkpoint) -> Training:
-        """Returns a run restored from a checkpoint; raises if its noise key is gone."""
+        """Returns the audited run, restored from a checkpoint for a replay; raises if its noise key is gone."""
         training = Training(self._job, self._run, _ReadOnlyLedger(), Silent(), self._run_ranks)  # type: ignore[arg-type]  # enters nothing
         if not training.load_checkpoint(checkpoint.state, read_key(self._run.folder)):
             raise ValueError(
@@ -243,7 +245,7 @@ class _StepReplayer:
         return training
 
     def _compare_digest(self, training: Training) -> None:
-        """Compares the parameters with the digest that the ledger has for this step."""
+        """Compares the parameters that a replay audit came to with the digest that the ledger has for the same step."""
         step, entered_digest = training.private.steps, self._digests.get(training.private.steps)
         if entered_digest is not None:
             self._result.digests += 1
@@ -251,13 +253,13 @@ class _StepReplayer:
                 self._result.wrong.append(f"step {step}: other parameters than those that were entered")
 
     def _check_step(self, training: Training) -> None:
-        """Takes one step and checks its draw, its sum and its noise by other means."""
+        """Replays one step of the audited run and checks its draw, its sum and its noise by other means."""
         private, releases = training.private, list[RecordedRelease]()
         noise_state = private.open_for_audit().noise_state
         lot_number = private.steps
 
         def record_release(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
-            """Records a copy of what is released and lets it pass unchanged."""
+            """Records a copy of what the replayed step of an audit releases and lets it pass unchanged."""
             copied = {name: tensor.detach().clone() for name, tensor in value.items()}
             releases.append(RecordedRelease(copied, sensitivity, noise))
             return None
@@ -298,7 +300,7 @@ class _StepReplayer:
     def _check_sum(
         self, training: Training, before: dict[str, Tensor], indices: Any, release: RecordedRelease, step: int
     ) -> None:
-        """Compares the sum of a step with that of autograd, at the parameters before the step."""
+        """Compares the sum of a replayed step with that of autograd, at the parameters before the step."""
         after = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
         with training.private.post_processing("the parameters before a step, for its audit, and those after it again"):
             training.model.load_state_dict(before)

@@ -48,7 +48,7 @@ class Comparison:
         return [_row_of(label, seeds) for label, seeds in zip(self.labels, self.seeds, strict=True)]
 
     def table(self) -> dict[str, Any]:
-        """Returns the comparison as JSON holds it."""
+        """Returns the comparison of runs as JSON holds it."""
         return {
             "runs": [
                 {**row, "claim": claims.claim_to_json(run.claim), "folder": str(run.folder)}
@@ -62,7 +62,7 @@ class Comparison:
 
 
 def compare_runs(folders: Sequence[str | Path], amounts: Amounts | None = None) -> Comparison:
-    """Reads the runs and finds where they begin to differ.
+    """Reads the runs to compare and finds where each begins to differ from the first.
 
     A folder that `sordino train --seeds` made stands for one run: curves are means over its seeds, and where it differs
     from the others is said of its first seed.
@@ -77,7 +77,7 @@ def compare_runs(folders: Sequence[str | Path], amounts: Amounts | None = None) 
 
 
 def _read_seeds(folder: Path) -> tuple[Evidence, ...]:
-    """Returns the run of a folder, or all runs of a folder of several seeds, in their order."""
+    """Returns, for a comparison, the run of a folder, or all runs of a folder of several seeds, in their order."""
     several = [path for path in folder.glob("seed-*") if path.is_dir()]
     if not several or not (folder / SUMMARY).is_file():
         return (read(folder),)
@@ -85,7 +85,7 @@ def _read_seeds(folder: Path) -> tuple[Evidence, ...]:
 
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
-    """Writes the page, and its main figure as a PNG file beside it."""
+    """Writes the page that compares runs, and its main figure as a PNG file beside it."""
     picture = page.with_suffix(".png")
     lines, label, _, step = _curves_of(comparison)[0]
     svg_figures.draw_comparison(lines, "steps", label, lambda made: svg_figures.write_png(made, picture), mark=step)
@@ -106,12 +106,13 @@ Curves = tuple[list[Line], str, str, int | None]
 
 
 def _curves_of(comparison: Comparison) -> list[Curves]:
-    """Returns the curves of accuracy, if there is any, and of loss against steps.
+    """Returns the curves that compare runs: accuracy, if there is any, and loss against steps.
 
     Each has the lines, the label of its axis, its name, and the first step at which the runs differ.
     """
 
     def lines_of(value_of: Callable[[Row], float | None]) -> list[Line]:
+        """Returns a line of one number against steps for each compared run that has the number in every evaluation."""
         return [
             _mean_line(f"{label}: {_describe_method(seeds[0])}", seeds, value_of, number)
             for number, (label, seeds) in enumerate(zip(comparison.labels, comparison.seeds, strict=True))
@@ -131,7 +132,9 @@ def _curves_of(comparison: Comparison) -> list[Curves]:
 
 
 def _mean_line(label: str, seeds: Sequence[Evidence], value_of: Callable[[Row], float | None], number: int) -> Line:
-    """Returns the mean of a number over seeds against steps, with one standard deviation as a band."""
+    """Returns the mean of a compared run's number over its seeds against steps, with one standard deviation
+    as a band.
+    """
     evaluations = min(len(run.rows) for run in seeds)
     values = [[float(value_of(run.rows[k]) or 0.0) for run in seeds] for k in range(evaluations)]
     means = [statistics.fmean(one) for one in values]
@@ -148,9 +151,10 @@ def _mean_line(label: str, seeds: Sequence[Evidence], value_of: Callable[[Row], 
 
 
 def _draw_figures(comparison: Comparison) -> list[tuple[str, str]]:
-    """Returns the drawings of a comparison with their captions."""
+    """Returns the drawings of the page that compares runs, with their captions."""
 
     def draw_lines(lines: list[Line], xlabel: str, ylabel: str, name: str, about: str, at: float | None = None) -> str:
+        """Returns the lines of all compared runs as one inline SVG figure, with a mark at `at` if it is given."""
         return str(
             svg_figures.draw_comparison(
                 lines, xlabel, ylabel, lambda made: svg_figures.to_svg(made, name, about), mark=at
@@ -198,7 +202,7 @@ def _draw_figures(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def describe_difference(comparison: Comparison, number: int) -> list[str]:
-    """Returns, in words, how run `number`, counted from 1, differs from the reference."""
+    """Returns, in words, how compared run `number`, counted from 1, differs from the reference."""
     difference, other = comparison.differences[number - 1], comparison.runs[number]
     amounts, sentences = comparison.amounts, []
     # What the runs have in common.
@@ -250,7 +254,9 @@ def _word_first_step(what: str, amount: str, step: int | None) -> str:
 
 
 def _row_of(label: str, seeds: Sequence[Evidence]) -> dict[str, Any]:
-    """Returns the table row of a run; without a guarantee it has a reason and no ε. Of several seeds it has means."""
+    """Returns the row of one run in the table that compares runs; without a guarantee it has a reason and no ε. Of
+    several seeds it has means.
+    """
     run = seeds[0]
     guarantee, last = run.guarantee, run.last
     accuracy = Spread.of_values([None if one.last is None else one.last.test_accuracy for one in seeds])
@@ -273,7 +279,7 @@ def _row_of(label: str, seeds: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def _describe_method(run: Evidence) -> str:
-    """Returns the private gradient of a run in words."""
+    """Returns the private gradient of a compared run in words."""
     said = describe_gradient(table) if isinstance(table := run.config.get("recipe"), Mapping) else "unknown"
     if not run.get("options", "non_private"):
         return said
@@ -281,7 +287,7 @@ def _describe_method(run: Evidence) -> str:
 
 
 def _unique_labels(folders: Sequence[str | Path]) -> tuple[str, ...]:
-    """Returns the folder names, made unique where two are equal."""
+    """Returns the folder names of the compared runs, made unique where two are equal."""
     paths = [Path(folder).resolve() for folder in folders]
     names = [path.name for path in paths]
     return tuple(

@@ -41,7 +41,7 @@ _TITLE = 450
 
 @contextmanager
 def draw_panels(panels: Sequence[Panel], note: str = "", heading: str = "") -> Iterator[Any]:
-    """Yields all panels as one figure, with `heading` written over it and `note` under it."""
+    """Yields all panels as one matplotlib figure, with `heading` written over it and `note` under it."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -90,7 +90,7 @@ def draw_panels(panels: Sequence[Panel], note: str = "", heading: str = "") -> I
 
 
 def save_figure(panels: Sequence[Panel], folder: Path, name: str, note: str, about: str) -> list[Path]:
-    """Writes NAME.svg and NAME.png into a folder, headed by `about`, and returns their paths."""
+    """Writes a figure of panels as NAME.svg and NAME.png into a folder, headed by `about`, and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     with draw_panels(panels, note, about) as made:
         svg_figures.write_png(made, folder / f"{name}.png")
@@ -105,7 +105,9 @@ def inline_svg(panel: Panel, name: str, note: str = "") -> str:
 
 
 def _slant_height(one: Panel) -> float:
-    """Returns the extra height, in inches, for names under the axis that are too long to stand side by side."""
+    """Returns the extra height of a panel's figure, in inches, for names under the axis that are too long to stand side
+    by side.
+    """
     if sum(map(len, one.xticks)) <= _NAMES:
         return 0.0
     return 0.035 * max(map(len, one.xticks))
@@ -126,14 +128,14 @@ def _legend_text(entry: Series | Boxes) -> str:
 
 
 def _legend_rows(one: Panel) -> int:
-    """Returns how many rows the legend of a panel takes."""
+    """Returns how many rows the legend of a panel takes in its figure."""
     entries = _legend_entries(one)
     long = any(len(_legend_text(entry)) > 26 for entry in entries)
     return len(entries) if long else math.ceil(len(entries) / 2)
 
 
 def _draw_legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
-    """Draws the legend of a panel under its axes."""
+    """Draws the legend of a panel under its axes in the figure."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = 1 if _legend_rows(one) == len(handles) else 2
@@ -153,7 +155,7 @@ def _draw_legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> N
 
 
 def _draw_panel(axes: Any, one: Panel) -> None:
-    """Draws one panel: title, grid, content, labels, scales and ticks."""
+    """Draws one panel into its axes of the figure: title, grid, content, labels, scales and ticks."""
     axes.set_title(one.title, fontsize=min(10.0, _TITLE / len(one.title)), loc="left", color=svg_figures.INK)
     solid = _is_solid(one)
     if not solid:
@@ -203,7 +205,9 @@ def _ratio_of_extremes(values: Sequence[float]) -> float:
 
 
 def _set_log_ticks(axis: Any, values: Sequence[float]) -> None:
-    """Sets the ticks of a logarithmic axis: plain numbers if it is short, powers of ten if it is long."""
+    """Sets the ticks of a logarithmic axis of a panel's figure: plain numbers if it is short, powers of ten if it is
+    long.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
     axis.set_minor_formatter(NullFormatter())
@@ -217,7 +221,7 @@ def _set_log_ticks(axis: Any, values: Sequence[float]) -> None:
 
 
 def _draw_series(axes: Any, one: Series) -> None:
-    """Draws a curve or a cloud of points with its spread, in the colour of its method."""
+    """Draws a panel's curve or cloud of points with its spread into the figure, in the colour of its method."""
     line_colour, number = colour_of(one.method), one.variant % len(_MARKS)
     if one.arrows:
         _draw_arrows(axes, one, line_colour)
@@ -250,7 +254,7 @@ def _draw_series(axes: Any, one: Series) -> None:
 
 
 def _draw_arrows(axes: Any, one: Series, shade: str) -> None:
-    """Draws an arrow from each point to the next; without a guarantee the shafts are dashed."""
+    """Draws, in a panel's figure, an arrow from each point to the next; without a guarantee the shafts are dashed."""
     style = {"arrowstyle": "-|>", "color": shade, "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 11}
     points = list(zip(one.x, one.y, strict=True))
     for begin, end in pairwise(points):
@@ -263,7 +267,7 @@ def _draw_arrows(axes: Any, one: Series, shade: str) -> None:
 
 
 def _draw_boxes(axes: Any, one: Boxes) -> None:
-    """Draws box plots from five numbers each, and an entry for the legend."""
+    """Draws a panel's box plots into the figure, from five numbers each, and an entry for the legend."""
     shade = colour_of(one.method)
     step = min(np.diff(one.x), default=1.0) if len(one.x) > 1 else 1.0
     stats = [
@@ -295,7 +299,7 @@ def _draw_boxes(axes: Any, one: Boxes) -> None:
 
 
 def _draw_field(axes: Any, one: Field) -> None:
-    """Draws a function of two variables as a surface, an image or contours."""
+    """Draws a panel's function of two variables into the figure as a surface, an image or contours."""
     x, y, z = np.asarray(one.x), np.asarray(one.y), np.asarray(one.z)
     if one.surface:
         axes.plot_surface(*np.meshgrid(x, y), z, color=LINE, alpha=0.45, linewidth=0, rasterized=True, shade=True)
@@ -307,7 +311,7 @@ def _draw_field(axes: Any, one: Field) -> None:
 
 
 def _draw_solid_path(axes: Any, one: Series) -> None:
-    """Draws a path in three dimensions."""
+    """Draws a panel's path in three dimensions into the figure."""
     shade = colour_of(one.method)
     axes.plot(
         one.x,

@@ -64,7 +64,9 @@ class StopRequest:
 
 @contextmanager
 def watch_signals() -> Iterator[StopRequest]:
-    """Yields a `StopRequest` that signals set; outside the main thread, where Python receives none, it is never set."""
+    """Yields a `StopRequest` for `fit` and `resume` that signals set; outside the main thread, where Python receives
+    none, it is never set.
+    """
     stop_request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop_request
@@ -174,7 +176,9 @@ def _settings_of(
     parameters: Mapping[str, float] | None,
     budget_stop: bool,
 ) -> Settings:
-    """Returns the settings for a recipe, for a model and records in memory, or for a named model and a file."""
+    """Returns the settings for what `fit` was given: a recipe, a model and records in memory, or a named model and a
+    file.
+    """
     # A named model on a file of the user's own.
     if isinstance(data, OwnFile):
         if test is not None or not isinstance(recipe, str):
@@ -192,7 +196,9 @@ def _settings_of(
 
 
 def carry_out_run(settings: Settings, out: str | Path | None, view: View, budget: str | Path | None = None) -> History:
-    """Carries out a new run; if there is a budget, the run is entered in it before it releases anything."""
+    """Carries out the new run of a `fit`; if there is a budget, the run is entered in it before it releases
+    anything.
+    """
     # All ranks agree on one folder, which the first rank names.
     run_ranks = RunRanks.current()
     run_ranks.refuse_private_looks(settings)
@@ -200,7 +206,8 @@ def carry_out_run(settings: Settings, out: str | Path | None, view: View, budget
     with ExitStack() as open_locks:
 
         def begin_run() -> tuple[Run, Job]:
-            """Creates the run directory, reads the data and enters the planned cost in the budget.
+            """Begins the run of a `fit`: creates the run directory, reads the data and enters the planned cost in the
+            budget.
 
             On failure nothing was released yet, so the directory is removed again.
             """
@@ -223,7 +230,7 @@ def carry_out_run(settings: Settings, out: str | Path | None, view: View, budget
 
 
 def _enter_in_budget(planned: Claim, budget: Budget, name: str) -> None:
-    """Enters the planned cost of a run in a budget before it begins; raises if it does not fit."""
+    """Enters the planned cost of a `fit` in a budget before its run begins; raises if it does not fit."""
     if not isinstance(planned, Guarantee):
         raise ValueError(f"a run without a guarantee cannot be entered in a budget: {planned.reason}")
     budget.spend(planned.event, name)
@@ -232,7 +239,7 @@ def _enter_in_budget(planned: Claim, budget: Budget, name: str) -> None:
 def resume(
     folder: str | Path, view: View | None = None, *, model: nn.Module | None = None, data: Any = None, test: Any = None
 ) -> History:
-    """Continues a run that was stopped, killed or failed; for a finished one, returns its result.
+    """Continues a run of `fit` that was stopped, killed or failed; for a finished one, returns its result.
 
     Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
     """
@@ -270,7 +277,9 @@ def resume(
 
 
 def _restore_given_data(settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any) -> Settings:
-    """Returns the settings with model and data that the run was given in memory, which the caller must give again."""
+    """Returns the settings for `resume` with the model and data that `fit` was given in memory, which the caller must
+    give again.
+    """
     needed = settings.recipe.dataset == GIVEN
     if needed != (model is not None and data is not None):
         wanted = f"sordino.app.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
@@ -279,7 +288,9 @@ def _restore_given_data(settings: Settings, run: Run, model: nn.Module | None, d
 
 
 def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, bool]:
-    """Returns what a run was asked for, and whether anything of it may have been released, and locks its folder."""
+    """Returns what a run to `resume` was asked for, and whether anything of it may have been released, and locks its
+    folder.
+    """
     run = Run.open(folder)
     lock_folder(folder, open_locks)
     traces = (
@@ -293,7 +304,8 @@ def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, 
 def _read_latest_checkpoint(
     run: Run, ledger: WriteAheadLedger | FollowerLedger
 ) -> tuple[Checkpoint, list[str], dict[str, Any] | None]:
-    """Returns the newest complete checkpoint, why others were passed over, and the noise key or None if it is gone.
+    """Returns the newest complete checkpoint for `resume`, why others were passed over, and the noise key or None if it
+    is gone.
 
     Raises:
         DamagedLedger: if the ledger is not the one that the checkpoint was saved beside.
@@ -306,7 +318,9 @@ def _read_latest_checkpoint(
 
 
 def _open_ledger(run: Run, open_locks: ExitStack, run_ranks: RunRanks) -> WriteAheadLedger | FollowerLedger:
-    """Opens the write-ahead ledger on the first rank; the other ranks get a copy of what it says."""
+    """Opens the write-ahead ledger for `fit` or `resume` on the first rank; the other ranks get a copy of
+    what it says.
+    """
     own_ledger: list[WriteAheadLedger] = []
 
     def open_and_describe() -> tuple[int, int, dict[str, Any], bool]:
@@ -319,7 +333,7 @@ def _open_ledger(run: Run, open_locks: ExitStack, run_ranks: RunRanks) -> WriteA
 
 def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks) -> History:
     # The planned claim is on the disk before anything is released, so a killed run reports at least what it spent.
-    """Writes the files that a run begins with, then trains."""
+    """Writes the files that a run of `fit` begins with, then trains."""
     run.write_config(job.config_table())
     run.write_json(ENCODER, job.data.encoder.table())
     run.write_model(INITIAL, job.problem.model)
@@ -336,7 +350,7 @@ def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks) -> His
 
 
 def _train_to_end(training: Training) -> History:
-    """Trains, and leaves the run directory in order however the training ends."""
+    """Trains for `fit` or `resume`, and leaves the run directory in order however the training ends."""
     job, run, view = training.job, training.run, training.view
     view.begin(job, training.private.steps)
     try:
@@ -368,7 +382,9 @@ def _train_to_end(training: Training) -> History:
 
 
 def _write_final_claim(training: Training, status: str) -> Claim:
-    """Replaces the planned claim in privacy.json by the claim of what was done, and returns it."""
+    """Replaces the planned claim in privacy.json, at the end of a `fit`, by the claim of what was done, and
+    returns it.
+    """
     claim = training.claim()
     try:
         training.run.write_privacy(claim, status, training.private.steps, training.job.settings.budget)
@@ -384,8 +400,8 @@ def folder_for(name: str) -> Path:
 
 
 def _restore_threads(ledger: WriteAheadLedger | FollowerLedger) -> None:
-    """Sets the number of threads that the run began with, because sums are split by threads and a replay needs the
-    same bits.
+    """Sets, for `resume`, the number of threads that the run began with, because sums are split by threads and a replay
+    needs the same bits.
     """
     threads = ledger.environment.get("threads")
     if isinstance(threads, int) and threads > 0:

@@ -44,7 +44,7 @@ def row_name(recipe: Recipe) -> str:
 
 
 def with_measured_figures(recipe: Recipe) -> Recipe:
-    """Returns the recipe with its measured figures, if there are any."""
+    """Returns a known recipe with the figures that were measured of it, if there are any."""
     if row_name(recipe) not in FIGURES:
         return recipe
     accuracy, spread, seeds, seconds = FIGURES[row_name(recipe)]
@@ -90,7 +90,7 @@ _FASHION = (
 def _thesis_recipe(
     name: str, dataset: str, model: str, batches: int, bound: float, printed: str, centre: float, pixels: str
 ) -> Recipe:
-    """Returns a recipe with the settings of Pflaeging 2023."""
+    """Returns a known recipe with the settings of Pflaeging 2023."""
     return Recipe(
         name=name,
         dataset=dataset,
@@ -111,7 +111,7 @@ def _thesis_recipe(
 
 
 def _abadi_mnist_recipe(name: str, multiplier: float, pca: float, epochs: int) -> Recipe:
-    """Returns a recipe with the MNIST settings of Abadi et al. 2016 (arXiv:1607.00133), with a private PCA."""
+    """Returns a known recipe with the MNIST settings of Abadi et al. 2016 (arXiv:1607.00133), with a private PCA."""
     return Recipe(
         name=name,
         dataset="mnist",
@@ -135,7 +135,7 @@ def _abadi_mnist_recipe(name: str, multiplier: float, pca: float, epochs: int) -
 
 
 def _abadi_cifar_recipe(name: str, rate: float, steps: int) -> Recipe:
-    """Returns a recipe with the CIFAR-10 settings of Abadi et al. 2016 (arXiv:1607.00133), on frozen features."""
+    """Returns a known recipe with the CIFAR-10 settings of Abadi et al. 2016 (arXiv:1607.00133), on frozen features."""
     return Recipe(
         name=name,
         dataset="cifar10",
@@ -226,7 +226,7 @@ _FRIENDS = "not tuned: learning rate and steps are those of the first trial; the
 
 
 def _adult_recipe(epsilon: float) -> Recipe:
-    """Returns a recipe for logistic regression on Adult."""
+    """Returns the known recipe for logistic regression on Adult."""
     return Recipe(
         name="adult",
         dataset="adult",
@@ -246,7 +246,7 @@ def _adult_recipe(epsilon: float) -> Recipe:
 
 
 def _risk_recipe(name: str, epsilon: float, learning_rate: float) -> Recipe:
-    """Returns a recipe for logistic regression on COMPAS or German."""
+    """Returns a known recipe for logistic regression on the risk tables COMPAS or German."""
     return Recipe(
         name=name,
         dataset=name,
@@ -266,7 +266,7 @@ def _risk_recipe(name: str, epsilon: float, learning_rate: float) -> Recipe:
 
 
 def _text_recipe(name: str, epsilon: float, rate: float, steps: int, learning_rate: float) -> Recipe:
-    """Returns a recipe for softmax regression on the sentence vectors of a frozen encoder."""
+    """Returns a known recipe for softmax regression on texts, as the sentence vectors of a frozen encoder."""
     return Recipe(
         name=name,
         dataset=name,
@@ -286,7 +286,7 @@ def _text_recipe(name: str, epsilon: float, rate: float, steps: int, learning_ra
 
 
 def _friends_recipe(epsilon: float, learning_rate: float) -> Recipe:
-    """Returns a recipe for the lines of Friends, in which the privacy unit is the speaker."""
+    """Returns the known recipe for the lines of Friends, in which the privacy unit is the speaker."""
     return Recipe(
         name="friends",
         dataset="friends",
@@ -388,7 +388,7 @@ def _linear_recipe(
     normalise: float | None = 50.0,
     tuned: str = _HELD_OUT,
 ) -> Recipe:
-    """Returns a recipe for softmax regression on frozen features (Tramèr & Boneh 2021, arXiv:2011.11660)."""
+    """Returns a known recipe for softmax regression on frozen features (Tramèr & Boneh 2021, arXiv:2011.11660)."""
     return Recipe(
         name=name,
         dataset=dataset,
@@ -408,7 +408,9 @@ def _linear_recipe(
 
 
 def _opacus_recipe(number: int, epochs: int, learning_rate: float, multiplier: float, bound: float) -> Recipe:
-    """Returns setting `number` of the MNIST example of Opacus; the last one has the most noise."""
+    """Returns the known recipe with setting `number` of the MNIST example of Opacus; the last one has the
+    most noise.
+    """
     rate = 0.004
     return Recipe(
         name=f"mnist-opacus-{number}",

@@ -69,7 +69,7 @@ class OwnRecords:
 
 
 def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> RunData:
-    """Returns the records of a file or a folder, split into training and test records."""
+    """Returns the user's own records, from a file or a folder, split into training and test records."""
     classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
     found = read_own_file(own, recipe.features, classifies, say, recipe.unit)
     records, test, units = found.train, found.test, found.train.units
@@ -93,7 +93,9 @@ def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> RunData:
 
 
 def load_given_data(given: GivenData) -> RunData:
-    """Returns a user's own model and dataset, split into training and test records."""
+    """Returns the user's own records and model, given in memory, with the records split into training and
+    test records.
+    """
     train = given.train
     if given.test is None:
         keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train, strict=True)]
@@ -114,7 +116,7 @@ def load_given_data(given: GivenData) -> RunData:
 
 
 def read_own_file(own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None) -> OwnRecords:
-    """Returns the records of the file and, if there is one, of the test file, encoded in the same way.
+    """Returns the user's own records from a file and, if there is one, from the test file, encoded in the same way.
 
     `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are identified
     by it alone.
@@ -138,7 +140,9 @@ def read_own_file(own: OwnFile, features: str, classifies: bool, say: Say, unit:
 
 
 def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say: Say, unit: str | None) -> OwnRecords:
-    """Reads a table or texts, and the test file if there is one, and chooses the encoder of both."""
+    """Reads the user's own records from a table or texts, and the test file if there is one, and chooses the encoder of
+    both.
+    """
     table = _leave_out_ignored(rows.read_table(Path(own.path), own.delimiter), own, target)
     test = None if own.test is None else _leave_out_ignored(rows.read_table(Path(own.test), own.delimiter), own, target)
     # The target's classes or bounds come from what was declared; whatever is read off the records is listed.
@@ -182,7 +186,7 @@ def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say
 def _encode_table(
     table: TableRows, encoder: RecordEncoder, target_column: Column, say: Say, unit: str | None
 ) -> RecordsFromFile:
-    """Returns one table as records; raises with all faults of the file at once."""
+    """Returns one table of the user's own as records; raises with all faults of the file at once."""
     whose = None if unit is None else table.column(unit, "--unit")
     keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in table.cells]
     y = _encode_targets(table, target_column)
@@ -194,7 +198,7 @@ def _encode_table(
 
 
 def number_names(whose: Sequence[str]) -> Tensor:
-    """Returns a number for each name, counted in the order in which the names are met.
+    """Returns a number for each name that the user's own records hold, counted in the order in which the names are met.
 
     >>> number_names(["ann", "bob", "ann"]).tolist()
     [0, 1, 0]
@@ -204,7 +208,7 @@ def number_names(whose: Sequence[str]) -> Tensor:
 
 
 def _leave_out_ignored(table: TableRows, own: OwnFile, target: str) -> TableRows:
-    """Returns the table without the records whose target is the ignored label, each by its own label."""
+    """Returns the user's own table without the records whose target is the ignored label, each by its own label."""
     if own.ignore_label is None:
         return table
     kept = [at for at, cell in enumerate(table.column(target, "--target")) if cell != own.ignore_label]
@@ -218,7 +222,7 @@ def _leave_out_ignored(table: TableRows, own: OwnFile, target: str) -> TableRows
 
 
 def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool) -> tuple[Column, tuple[str, ...]]:
-    """Returns the target column and what had to be read off the records to know it."""
+    """Returns the target column of the user's own records and what had to be read off the records to know it."""
     cells = found.column(target, "--target")
     # A numerical target needs declared bounds.
     if not classifies:
@@ -250,14 +254,16 @@ def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool
 
 
 def _encode_targets(table: TableRows, target_column: Column) -> Tensor:
-    """Returns the targets of a table: scaled numbers, or the number of each record's class."""
+    """Returns the targets of the user's own records in a table: scaled numbers, or the number of each
+    record's class.
+    """
     if target_column.categories is None:
         return torch.from_numpy(encode_column(table, target_column).astype(np.float32))
     return torch.from_numpy(category_numbers(table, target_column))
 
 
 def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
-    """Reads a folder of images by class, and the test folder if there is one."""
+    """Reads the user's own records from a folder of images by class, and the test folder if there is one."""
     if not classifies:
         raise ValueError("images have classes, the names of their folders: leave --loss out")
     folder = image_folder.read_image_folder(Path(own.path), own.size, own.channels)
@@ -270,7 +276,7 @@ def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
     encoder = RecordEncoder("images", (channels, tall, wide), len(classes), classes=classes, bounds=(0.0, _PIXELS))
 
     def records_of(one: image_folder.ImageFolder) -> RecordsFromFile:
-        """Returns one folder as records with pixels in [−1, 1]."""
+        """Returns one image folder as the user's own records, with pixels in [−1, 1]."""
         y = [_class_number(classes, name, Path(file)) for name, file in zip(one.classes, one.files, strict=True)]
         keys = [image.tobytes() + name.encode() for image, name in zip(one.images, one.classes, strict=True)]
         return RecordsFromFile(encoder.encode_array(one.images), torch.tensor(y), keys)
@@ -283,7 +289,7 @@ def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
 
 
 def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
-    """Reads an .npz file of records and targets, and the test file if there is one."""
+    """Reads the user's own records and targets from an .npz file, and from the test file if there is one."""
     train_arrays = arrays.read_arrays(Path(own.path), own.target)
     target = own.target or arrays.TARGET
     read_off: list[str] = []
@@ -322,7 +328,7 @@ def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
     )
 
     def records_of(one: arrays.Arrays) -> RecordsFromFile:
-        """Returns one file as records, scaled by the declared bounds where there are any."""
+        """Returns one .npz file as the user's own records, scaled by the declared bounds where there are any."""
         if one.x.shape[1:] != shape:
             raise BadFile(one.path, f"records of shape {one.x.shape[1:]}", f"need {shape}, as in the data")
         keys = [row.tobytes() + label.tobytes() for row, label in zip(one.x, one.y, strict=True)]
@@ -339,7 +345,9 @@ def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
 
 
 def _class_number(classes: Sequence[str], name: str, path: Path, record: int | None = None) -> int:
-    """Returns the number of a class; raises if it is not a declared one."""
+    """Returns the class number for the target of one of the user's own records; raises if the class is not a declared
+    one.
+    """
     if name not in classes:
         where = "its class" if record is None else f"the class of record {record}"
         raise BadFile(path, f"{where} is none of those declared", "declare it, or leave the record out")
@@ -353,7 +361,9 @@ def _refuse_single_class(path: Path, what: str, classes: Sequence[str]) -> None:
 
 
 def _mark_held_out(keys: list[bytes], share: float) -> Tensor:
-    """Returns a mask of the records that are held out; refuses a share that leaves none or all."""
+    """Returns a mask of the user's own records that are held out for testing; refuses a share that leaves
+    none or all.
+    """
     is_held_out = torch.from_numpy(choose_held_out(keys, share))
     if bool(is_held_out.all()) or not bool(is_held_out.any()):
         raise ValueError(
@@ -363,7 +373,9 @@ def _mark_held_out(keys: list[bytes], share: float) -> Tensor:
 
 
 def _count_outputs(model: nn.Module, x: Tensor) -> int:
-    """Returns the number of outputs of a model, found with a record of zeros so that no private record is used."""
+    """Returns the number of outputs of a model for the user's own records, found with a record of zeros so that no
+    private record is used.
+    """
     training = model.training
     model.eval()
     try:

@@ -73,7 +73,8 @@ def absolute_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def hill_landscape(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Returns a shallow bowl around (4, 0) with a hill at (2, 0.2), evaluated at f(x).
+    """Returns the loss of a recipe's landscape problem: a shallow bowl around (4, 0) with a hill at (2, 0.2), evaluated
+    at f(x).
 
     >>> import torch
     >>> at = torch.tensor([[0.0, 0.0], [2.0, 0.2], [4.0, 0.0]])
@@ -101,7 +102,7 @@ LOSSES: Mapping[str, NamedLoss] = {
 
 
 def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
-    """Returns the loss of this name and refuses one that does not fit the targets."""
+    """Returns the loss that a recipe's problem names and refuses one that does not fit the targets."""
     if name not in LOSSES:
         raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}")
     loss, classes = LOSSES[name], not targets.is_floating_point()
@@ -116,7 +117,7 @@ FILE_MARK = ".py:"
 
 
 def build_from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
-    """Runs the file and returns the model that its function builds."""
+    """Returns a problem's model as the function in the user's file builds it; the file is run for that."""
     # The file is the user's own code and may raise anything, so every error becomes a message that names the file.
     path, name = _split_name(model)
     try:
@@ -143,7 +144,9 @@ def file_digest(model: str) -> str | None:
 
 
 def with_absolute_path(model: str) -> str:
-    """Returns the name of the model with an absolute path, so that a run finds the file from any folder."""
+    """Returns the name of a problem's model with an absolute path, so that a run finds the user's file from
+    any folder.
+    """
     if FILE_MARK not in model:
         return model
     path, name = _split_name(model)
@@ -151,7 +154,7 @@ def with_absolute_path(model: str) -> str:
 
 
 def _split_name(model: str) -> tuple[Path, str]:
-    """Returns the path and the function name; raises if the file does not exist."""
+    """Returns the path and the function name in the name of a problem's model; raises if the file does not exist."""
     file, _, name = model.rpartition(":")
     path = Path(file)
     if not path.is_file():
@@ -190,7 +193,7 @@ def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
 
 
 def _weight_classes(loss: NamedLoss, given: str, model: nn.Module, prepared: Prepared) -> NamedLoss:
-    """Returns the loss with each record's value multiplied by the weight of its class."""
+    """Returns the loss of a problem with each record's value multiplied by the weight of its class."""
     if not loss.classifies:
         raise ValueError(f"class_weights={given!r}: these records have numbers and no classes; leave it out")
     if given == BALANCED:  # fitted before the first step, in place
@@ -207,7 +210,8 @@ def _weight_classes(loss: NamedLoss, given: str, model: nn.Module, prepared: Pre
 
 
 def _parse_class_weights(text: str, names: Sequence[str]) -> Tensor:
-    """Returns the weight of every class from a text such as no=1,yes=20; a class that is not named has weight 1.
+    """Returns the weight of every class in a problem's loss from a text such as no=1,yes=20; a class that is not named
+    has weight 1.
 
     >>> _parse_class_weights("yes=20", ("no", "yes")).tolist()
     [1.0, 20.0]
@@ -227,7 +231,7 @@ def _parse_class_weights(text: str, names: Sequence[str]) -> Tensor:
 def build_network(
     recipe: Recipe, shape: torch.Size, outputs: int, unbounded: int, own_network: nn.Module | None, seed: int
 ) -> nn.Module:
-    """Builds the network for records of a shape, with the layers in front of it that private preparations fit.
+    """Builds a problem's network for records of a shape, with the layers in front of it that private preparations fit.
 
     `unbounded` is how many numbers of a record come first whose bounds are to be found; `own_network` is a user's
     own model.
@@ -250,7 +254,7 @@ def build_network(
 
 
 def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
-    """Builds the network by name, or by a function in the user's own file."""
+    """Builds a problem's network by the recipe's name for it, or by a function in the user's own file."""
     if FILE_MARK in recipe.model:
         return build_from_file(recipe.model, shape, classes)
     if recipe.model not in MODELS:
@@ -263,7 +267,7 @@ def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
 
 
 def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the optimizer by name; each handles weight decay in the way of its authors."""
+    """Returns the optimizer of a recipe's problem by its name; each handles weight decay in the way of its authors."""
     parameters, lr, decay = model.parameters(), recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum, weight_decay=decay)
@@ -281,7 +285,9 @@ def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def set_noise_scale(optimizer: torch.optim.Optimizer, query: object, expected_batch: float) -> None:
-    """Gives an optimizer that corrects for the noise its scale, which is public; does nothing for other optimizers."""
+    """Gives a problem's optimizer the public scale of the noise if it corrects for noise; does nothing for other
+    optimizers.
+    """
     if not isinstance(optimizer, AdamCorrected):
         return
     # A weigher with a state may change its bound from step to step, and the noise with it.
@@ -301,7 +307,7 @@ def _raise_unknown_noise(step: int) -> float:
 
 
 def learning_rate_schedule(recipe: Recipe) -> Schedule:
-    """Returns the learning rate as a public function of the step.
+    """Returns the learning rate of a recipe's problem as a public function of the step.
 
     >>> from sordino.app.runs import find
     >>> recipe = find("mnist").but(learning_rate=1.0, schedule="linear", schedule_steps=4, final_rate=0.5)
@@ -314,7 +320,7 @@ def learning_rate_schedule(recipe: Recipe) -> Schedule:
 
 
 def _step_schedule(recipe: Recipe) -> Schedule:
-    """Returns the schedule of the learning rate, step by step."""
+    """Returns the learning-rate schedule of a recipe's problem, step by step."""
     top, end = recipe.learning_rate, recipe.final_rate
     steps = recipe.schedule_steps or recipe.steps
     if recipe.schedule == "rise-and-fall":

@@ -282,7 +282,7 @@ class Recipe:
         return getattr(getattr(self, _RECORD_OF[name]), name)
 
     def describe(self) -> str:
-        """Returns the private gradient in words: the method, and the words given besides it.
+        """Returns the recipe's private gradient in words: the method, and the words given besides it.
 
         >>> from sordino.app.runs import find
         >>> find("mnist").but(sampler="sorted-top-k", weigher="batch-median").describe()
@@ -335,7 +335,7 @@ MEASURED = tuple(field.name for field in fields(MeasuredFigures))
 
 
 def describe_gradient(table: Mapping[str, Any]) -> str:
-    """Returns the private gradient of a recipe's table in words."""
+    """Returns the private gradient that a recipe's table asks for, in words."""
     given_words = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
     method = str(table.get("method") or "unknown")
     return " × ".join(given_words if given_words and method == PLAIN else [method, *given_words])
@@ -358,14 +358,14 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
 
 
 def _refuse_unknown(table: Mapping[str, Any]) -> None:
-    """Raises if the table holds a field that recipes do not have."""
+    """Raises if the table of a recipe holds a field that recipes do not have."""
     unknown = [str(name) for name in table if name not in FIELDS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(FIELDS)}")
 
 
 def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
-    """Converts the fields of a record to their types, in place, and refuses a name that is not there.
+    """Converts the fields of one of a recipe's records to their types, in place, and refuses a name that is not there.
 
     A file may hold 1 for 1.0, but no boolean for a number.
     """
@@ -380,7 +380,9 @@ def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
 
 
 def _convert_to_kind(name: str, value: object, kind: Any) -> Any:
-    """Returns the value as the field's type; a whole number is accepted as a float, a boolean is not."""
+    """Returns the value of a recipe's field as the field's type; a whole number is accepted as a float, a boolean is
+    not.
+    """
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if value is None and NoneType in allowed:
         return None

@@ -102,7 +102,7 @@ class NegativeBinomial:
 
     @property
     def stopping_probability(self) -> float:
-        """γ, the parameter that gives the mean."""
+        """γ, the parameter that gives the mean number of trials of a search."""
         if self.shape == 1:
             return 1 / self.mean
         return float(brentq(lambda gamma: expected_runs(self.shape, gamma) - self.mean, 1e-12, 1 - 1e-12, xtol=1e-15))
@@ -112,7 +112,7 @@ class NegativeBinomial:
         return TuneNegativeBinomial(run, self.shape, self.stopping_probability)
 
     def draw(self, rng: Rng) -> int:
-        """Draws the number by inverting the distribution function."""
+        """Draws the number of trials of a search by inverting the distribution function."""
         gamma, eta = self.stopping_probability, self.shape
         first = (
             (1 - gamma) / math.log(1 / gamma) if eta == 0 else (1 - gamma) * eta / math.expm1(-eta * math.log(gamma))
@@ -139,7 +139,9 @@ class PoissonNumber:
 
 
 def _invert_distribution(k: int, mass: float, ratio: Callable[[int], float], rng: Rng) -> int:
-    """Returns the first k whose distribution function exceeds a uniform value, where mass(k + 1) = mass(k) · ratio(k)."""
+    """Returns the first number of trials of a search, from k on, whose distribution function exceeds a uniform value,
+    where mass(k + 1) = mass(k) · ratio(k).
+    """
     u, total = float(rng.uniform(1)[0]), mass
     while total < u and k < _MOST_TRIALS and mass > 0:
         mass *= ratio(k)
@@ -172,7 +174,7 @@ class Search:
         return self.number.best_run_event(canonical(compose([self.run, *score])))
 
     def table(self) -> dict[str, Any]:
-        """Returns the search as JSON; equal searches have equal tables."""
+        """Returns the search for hyper-parameters as JSON; equal searches have equal tables."""
         search_fields = {
             "settings": self.settings.table(),
             "grid": {name: list(values) for name, values in self.grid.items()},
@@ -183,7 +185,7 @@ class Search:
         return dict(json.loads(json.dumps(search_fields)))
 
     def draw_settings(self, rng: Rng, number: int) -> Settings:
-        """Draws the settings of a trial: one value for every field of the grid, uniformly."""
+        """Draws the settings of one trial of the search: one value for every field of the grid, uniformly."""
         stream = rng.child("trial", number)
         chosen = {name: values[int(stream.integers(1, len(values))[0])] for name, values in self.grid.items()}
         options = self.settings.options
@@ -213,7 +215,9 @@ def score_statistic(noise: float) -> Mean:
 def plan_search(
     settings: Settings, grid: Grid, number: TrialCount, score_noise: float | None = None, say: Say = lambda _: None
 ) -> Search:
-    """Returns a search that is ready to begin, with noise calibrated so that the whole search fits the recipe's ε."""
+    """Returns a search for hyper-parameters that is ready to begin, with noise calibrated so that the whole search fits
+    the recipe's ε.
+    """
     recipe, options = settings.recipe, settings.options
     # Refuse what would make trials differ in cost, or show private facts of a trial.
     if options.budget is not None or options.show_private or options.diagnose or options.non_private:
@@ -274,7 +278,9 @@ class SearchResult:
 def carry_out_search(
     planned_search: Search, folder: Path, budget: Path | None = None, say: Say = lambda _: None
 ) -> SearchResult:
-    """Carries out a search, or continues one if the folder holds the same; enters its cost in a budget when it begins."""
+    """Carries out a search for hyper-parameters, or continues one if the folder holds the same; enters its cost in a
+    budget when it begins.
+    """
     # Without a stream the search is over and only its result is read.
     rng = _begin_or_continue(planned_search, folder, budget)
     if rng is not None:
@@ -326,6 +332,7 @@ def _begin_or_continue(planned_search: Search, folder: Path, budget: Path | None
 
 
 def _write_search_file(planned_search: Search, folder: Path, further_fields: Mapping[str, Any]) -> None:
+    """Writes the file of a search: what is searched, its outcome (None until it is over), and further fields."""
     atomic_files.write_file(
         folder / SEARCH,
         json.dumps({"search": planned_search.table(), "outcome": None, **further_fields}, indent=1) + "\n",
@@ -333,7 +340,7 @@ def _write_search_file(planned_search: Search, folder: Path, further_fields: Map
 
 
 def _run_trials(planned_search: Search, folder: Path, rng: Rng) -> bool:
-    """Runs all trials and moves the best one to its place; returns False if a trial was asked to stop."""
+    """Runs all trials of a search and moves the best one to its place; returns False if a trial was asked to stop."""
     # Every outcome is on the disk before the next trial begins, so no trial is made twice.
     outcomes = []
     for number in range(planned_search.number.draw(rng.child("number"))):
@@ -359,7 +366,7 @@ def _score_or_lowest(score: float | None) -> float:
 
 
 def _run_trial(planned_search: Search, rng: Rng, number: int, trial_folder: Path) -> dict[str, Any] | None:
-    """Trains and scores one trial, or continues it; returns None if it was asked to stop."""
+    """Trains and scores one trial of a search, or continues it; returns None if it was asked to stop."""
     # A trial whose numbers are no longer finite is an outcome like others, worse than all.
     try:
         begun = (trial_folder / CONFIG).is_file()
@@ -388,7 +395,7 @@ def _run_trial(planned_search: Search, rng: Rng, number: int, trial_folder: Path
 
 
 def _score_trial(planned_search: Search, history: History, rng: Rng) -> float | None:
-    """Returns the score of a trial, larger being better; None is worse than all."""
+    """Returns the score by which a search compares a trial with others, larger being better; None is worse than all."""
     if planned_search.score_noise is not None:
         job = assemble_job(read_config(history.run / CONFIG).to_settings(), lambda _: None)
         rows = mark_correct_records(history.model, job)[:, None]
@@ -402,7 +409,7 @@ def _score_trial(planned_search: Search, history: History, rng: Rng) -> float | 
 
 
 def _release_winner(planned_search: Search, folder: Path) -> None:
-    """Gives the winner the claim of the search and deletes everything else; it can safely be repeated."""
+    """Gives the best trial the claim of the search and deletes everything else; it can safely be repeated."""
     # The winner's checkpoints would let the trial be continued, so they are deleted.
     winner_folder, outcome = folder / WINNER, None
     if winner_folder.exists():

@@ -114,8 +114,8 @@ def make_settings(
     budget_stop: bool = False,
     own: OwnFile | GivenData | None = None,
 ) -> Settings:
-    """Returns settings from a recipe, or its name, and fields of `Recipe` and `Options`; a field that is None is not
-    given.
+    """Returns the settings of a run from a recipe, or its name, and fields of `Recipe` and `Options`; a field that is
+    None is not given.
 
     >>> make_settings("mnist", {"epsilon": 2.0, "steps": 100, "seed": 1}).recipe.steps
     100
@@ -163,14 +163,14 @@ class Config:
 
     @property
     def report(self) -> bool:
-        """Whether a report is to be written at the end."""
+        """Whether the settings in a TOML file ask for a report at the end."""
         wanted = self.options.get(_REPORT, True)
         if not isinstance(wanted, bool):
             raise TypeError(f"report={wanted!r}: must be true or false")
         return wanted
 
     def to_settings(self) -> Settings:
-        """Returns the settings of a run that wrote down every field."""
+        """Returns the settings of a run from its TOML file, in which every field was written down."""
         options = {name: value for name, value in self.options.items() if name != _REPORT}
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
@@ -182,7 +182,7 @@ class Config:
 
 
 def read_config(path: str | Path) -> Config:
-    """Reads a TOML file that is flat or has the tables of a run's config.toml."""
+    """Reads the settings in a TOML file that is flat or has the tables of a run's config.toml."""
     name = str(path)
     # The file may be anything: its size is limited, and every error becomes a message that names it.
     try:
@@ -212,7 +212,9 @@ def read_config(path: str | Path) -> Config:
 
 
 def _choose_recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe by object or by name, or built from the given fields alone, with the changes."""
+    """Returns the recipe of a run's settings, by object or by name, or built from the given fields alone, with the
+    changes.
+    """
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
     if recipe is None:
@@ -232,7 +234,7 @@ def _choose_recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> R
 
 
 def _choose_own_recipe(recipe: str | Recipe | None, own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe for a run on the user's own data, with the changes."""
+    """Returns the recipe of the settings for a run on the user's own data, with the changes."""
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
     if recipe is not None:
@@ -241,7 +243,7 @@ def _choose_own_recipe(recipe: str | Recipe | None, own: OwnFile | GivenData, ch
 
 
 def _tuned_nearest(default_recipe: Recipe, name: str, changes: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe that was tuned nearest to the ε asked for, with the changes."""
+    """Returns the recipe of a run's settings that was tuned nearest to the ε asked for, with the changes."""
     epsilon = changes.get("epsilon")
     if epsilon is not None and default_recipe.epsilon is not None:
         default_recipe = find(name, validate.positive("epsilon", epsilon))
@@ -286,7 +288,7 @@ Table = Mapping[str, Mapping[str, Any]]
 
 
 def find_changes(saved: Table, current: Table) -> tuple[str, str]:
-    """Returns, in words, the changes that would make it another run and those that only forbid a replay.
+    """Returns, in words, the changes of settings that would make it another run and those that only forbid a replay.
 
     >>> find_changes({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
     ('', 'learning_rate was 1.0, is 0.5')

@@ -111,7 +111,8 @@ class Training:
         self._reserve_steps(current_environment(self.run_ranks.environment))
 
     def resume(self, checkpoint: Checkpoint, secret: Mapping[str, Any] | None) -> None:
-        """Continues from a checkpoint: by replay where that repeats every bit, else past what may have been released.
+        """Continues the training loop from a checkpoint: by replay where that repeats every bit, else past what may
+        have been released.
 
         `secret` is the noise key of the run, or None where it is gone: then nothing can be replayed.
         """
@@ -152,7 +153,7 @@ class Training:
         self._reserve_steps(current_environment(self.run_ranks.environment))
 
     def train(self, stop: Callable[[], bool]) -> bool:
-        """Trains until the last step, or until asked to stop; returns whether all steps are done."""
+        """Runs the training loop until the last step, or until asked to stop; returns whether all steps are done."""
         job = self.job
         self.prepare()
         # No step is drawn before the write-ahead ledger has reserved it.
@@ -172,7 +173,7 @@ class Training:
         return self.private.steps >= job.steps
 
     def save(self) -> None:
-        """Saves a checkpoint of this moment, unless there is one already."""
+        """Saves a checkpoint of the training loop at its current step, unless there is one already."""
         if self.saved_step == self.private.steps:
             return
         self._enter_parameters()
@@ -190,7 +191,7 @@ class Training:
             erase_secret(self.run.folder)
 
     def _write_key(self) -> None:
-        """Writes the noise key to its own file, before the first checkpoint that needs it."""
+        """Writes the noise key of the training loop to its own file, before the first checkpoint that needs it."""
         key = self.private.secret_state()
         if self.run_ranks.is_first and key != self._written_key:
             add_to_gitignore(self.run.folder, "SECRET-*")
@@ -198,7 +199,7 @@ class Training:
         self._written_key = key
 
     def _may_have_been_released(self, state: Mapping[str, Any]) -> int:
-        """Returns the step below which something may have been released.
+        """Returns the step below which the training loop may have released something.
 
         A ledger of version 0.2 may lack its last lines. Steps are reserved in blocks that end where the next checkpoint is
         due, so its newest checkpoint, whole or not, bounds what they may have said.
@@ -210,7 +211,9 @@ class Training:
         return max(self.write_ahead_ledger.released_below, min(self.job.steps, (newest // every + 1) * every))
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Returns everything that is needed to go on, but for the noise key, which is in a file of its own."""
+        """Returns everything that the training loop needs to go on, but for the noise key, which is in a file of its
+        own.
+        """
         return {
             "private": self.private.state_dict(),
             "model": dict(self.model.state_dict()),
@@ -228,7 +231,7 @@ class Training:
         }
 
     def _find_replay_obstacle(self, state: Any) -> str:
-        """Returns why the steps after a checkpoint would not be the same bit by bit; empty if they would."""
+        """Returns why the training loop would not repeat the steps after a checkpoint bit by bit; empty if it would."""
         forbidden_changes, adjusted = find_changes(state["settings"], self.job.settings.table())
         if forbidden_changes:
             raise ValueError(
@@ -254,7 +257,8 @@ class Training:
         )
 
     def load_checkpoint(self, state: Any, secret: Mapping[str, Any] | None) -> bool:
-        """Loads a checkpoint; returns False where its noise key is gone, so that nothing can be replayed from it.
+        """Loads a checkpoint into the training loop; returns False where its noise key is gone, so that nothing can be
+        replayed from it.
 
         Raises:
             ValueError: if data or configuration are not those the run began with.
@@ -287,7 +291,7 @@ class Training:
         return secret is not None
 
     def prepare(self) -> None:
-        """Carries out, once, what is released before the first step."""
+        """Carries out, once, the preparation that is released before the first step of the training loop."""
         if not self.is_prepared:
             carry_out_preparation(
                 self.job.settings.recipe, self.job.data.prepared.train, self.model, self.ledger, self.preparation
@@ -295,7 +299,7 @@ class Training:
         self.is_prepared = True
 
     def _charge_and_skip(self, steps_at_risk: int, why: str) -> None:
-        """Charges the steps that may have been released, and skips them."""
+        """Charges the steps that the training loop may have released before it was interrupted, and skips them."""
         self.view.say(
             f"{steps_at_risk} steps after the checkpoint are charged and left out: a replay would not be the same ({why})"
         )
@@ -305,7 +309,7 @@ class Training:
         self.save()
 
     def take_step(self) -> None:
-        """Draws a lot, releases its gradient and takes one optimizer step."""
+        """Takes one step of the training loop: draws a lot, releases its gradient and calls the optimizer."""
         lot = next(self._open_draws(), None)
         if lot is None:
             raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
@@ -330,7 +334,7 @@ class Training:
             self.view.show_private("training loss", float(losses.map(torch.mean).disclose(TRAINING_LOSS)))
 
     def _open_draws(self) -> Iterator[Lot]:
-        """Returns the iterator over the lots that are still to be drawn; it is created on first use."""
+        """Returns the iterator over the lots that the training loop has still to draw; it is created on first use."""
         if self._lots is None:
             self._lots = self.private.draws(
                 self.job.data.prepared.train,
@@ -342,7 +346,9 @@ class Training:
         return self._lots
 
     def _evaluate(self) -> None:
-        """Evaluates the model and reports the result together with the claim so far."""
+        """Evaluates the model between steps of the training loop and reports the result together with the
+        claim so far.
+        """
         with self.use_tested_model() as model:
             test_result, further_fields = evaluate_run(self.job, self.ledger, model)
             further_fields |= self.diagnosis.take_recorded()
@@ -387,8 +393,8 @@ class Training:
             self.ledger.void(REPLAY)
 
     def _write_claim_if_void(self) -> None:
-        """Replaces the planned claim at once if there is no guarantee any more, because the process may be killed
-        before the end.
+        """Replaces the planned claim as soon as the training loop has lost its guarantee, because the process may be
+        killed before the end.
         """
         if self.private.steps and isinstance(self.private.event, NonPrivate):
             self.run.write_privacy(self.claim(), RUNNING, self.private.steps, self.job.settings.budget)
@@ -409,7 +415,9 @@ class Training:
 
 
 def read_key(folder: Path) -> dict[str, Any] | None:
-    """Returns the content of a run's secret file, or None if it is gone or cannot be read."""
+    """Returns the content of the secret file from which a training loop resumes, or None if it is gone or cannot be
+    read.
+    """
     try:
         return read_secret(folder)
     except (OSError, ValueError):
@@ -417,7 +425,8 @@ def read_key(folder: Path) -> dict[str, Any] | None:
 
 
 def _key_of(state: Mapping[str, Any], secret: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns the noise key of a checkpoint, from the run's secret file if it is that key's, else None.
+    """Returns the noise key with which the training loop goes on from a checkpoint: the one in the run's secret file if
+    it is that checkpoint's, else None.
 
     Checkpoints of version 0.2 hold their key themselves.
     """
@@ -435,7 +444,7 @@ def _key_of(state: Mapping[str, Any], secret: Mapping[str, Any] | None) -> Mappi
 
 
 def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Loads the saved moments of an optimizer but keeps its options as config.toml has them now."""
+    """Loads the saved moments of the training loop's optimizer but keeps its options as config.toml has them now."""
     options = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     for group, now in zip(optimizer.param_groups, options, strict=True):

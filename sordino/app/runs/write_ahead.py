@@ -43,7 +43,7 @@ from sordino.file_lock import Locked, lock_file
 
 
 def parameter_digest(model: nn.Module) -> str:
-    """Returns the digest of a model's parameters and buffers."""
+    """Returns the digest of a model's parameters and buffers, which the write-ahead ledger keeps for each step."""
     hasher = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         hasher.update(name.encode())
@@ -102,7 +102,7 @@ class LedgerEntries:
         return {step: found for (lineage, step), found in self.digests_by_lineage.items() if lineage == self.lineage}
 
     def add_entry(self, entry: Mapping[str, Any]) -> None:
-        """Adds what one more line says; raises if it cannot be understood."""
+        """Adds what one more line of the write-ahead ledger says; raises if it cannot be understood."""
         if "format" in entry:
             if entry["format"] not in (FORMAT, _WITHOUT_HEAD):
                 raise ValueError("another format")
@@ -187,7 +187,9 @@ class WriteAheadLedger:
         return {"run": self._entries.run, CHAIN: self._flushed_chain}
 
     def check_position(self, position: Mapping[str, str] | None) -> None:
-        """Raises DamagedLedger where a checkpoint was saved beside another ledger, or beside lines that are gone."""
+        """Raises DamagedLedger where a checkpoint was saved beside another write-ahead ledger, or beside lines that are
+        gone.
+        """
         if position is None:  # of version 0.2
             return
         if position["run"] != self._entries.run:
@@ -209,7 +211,9 @@ class WriteAheadLedger:
         self._new_branches += 1
 
     def enter_parameters(self, step: int, parameters: str) -> bool:
-        """Enters the parameters after a step; returns False if a replay came to others than were entered before."""
+        """Enters the parameters after a step in the write-ahead ledger; returns False if a replay came to others than
+        were entered before.
+        """
         known = self._entries.digests_by_lineage.get((self.lineage, step))
         if known is None:
             self._append_entry({"lineage": self.lineage, "step": step, "parameters": parameters}, flush=False)
@@ -228,7 +232,9 @@ class WriteAheadLedger:
         self.close()
 
     def _create(self, environment: Mapping[str, Any]) -> None:
-        """Writes the first line of a new ledger in one move, so that an empty ledger is never that of a new run."""
+        """Writes the first line of a new write-ahead ledger in one move, so that an empty ledger is never that of a new
+        run.
+        """
         entry: dict[str, Any] = {"format": FORMAT, "run": secrets.token_hex(16), "lineage": 0, "upto": 0}
         entry["environment"] = dict(environment)
         entry[CHAIN] = chain_digest("", entry)
@@ -236,7 +242,9 @@ class WriteAheadLedger:
         self._write_head(entry[CHAIN])
 
     def _append_entry(self, entry: dict[str, Any], *, flush: bool = True) -> None:
-        """Writes a line; with `flush`, the line and the head are on the disk when this returns."""
+        """Writes a line of the write-ahead ledger; with `flush`, the line and the head are on the disk when this
+        returns.
+        """
         end = self._file.seek(0, os.SEEK_END)
         entry = {**entry, CHAIN: chain_digest(self._entries.chain, entry)}
         line = json.dumps(entry).encode() + b"\n"
@@ -258,7 +266,7 @@ class WriteAheadLedger:
         self._flushed_chain = chain
 
     def _read_entries(self) -> tuple[LedgerEntries, int]:
-        """Returns what the ledger says, and the length of its complete lines.
+        """Returns what the write-ahead ledger says, and the length of its complete lines.
 
         Raises:
             DamagedLedger: if a line cannot be read, a link of the chain does not hold, or there is no line at all.
@@ -284,7 +292,7 @@ class WriteAheadLedger:
         return entered, len(complete_lines)
 
     def _check_head(self) -> None:
-        """Raises DamagedLedger if the line that the head names is not in the ledger."""
+        """Raises DamagedLedger if the line that the head names is not in the write-ahead ledger."""
         try:
             head = json.loads(self._head.read_bytes())[CHAIN]
         except FileNotFoundError:
@@ -305,7 +313,7 @@ def chain_digest(previous_chain: str, entry: Mapping[str, Any]) -> str:
 
 
 def was_begun(folder: Path) -> bool:
-    """Returns whether anything of a run may have been released, as far as its ledger shows.
+    """Returns whether anything of a run may have been released, as far as its write-ahead ledger shows.
 
     No ledger, or a ledger with nothing but its first line, means that nothing was released. Any other ledger, and a
     damaged one, means that something may have been.
@@ -320,7 +328,7 @@ def was_begun(folder: Path) -> bool:
 
 
 def read_entries(folder: Path) -> LedgerEntries:
-    """Reads a ledger file without holding it; a last line cut short is left out."""
+    """Reads a write-ahead ledger file without holding it; a last line cut short is left out."""
     complete_lines = (folder / NAME).read_bytes().rpartition(b"\n")[0]
     entries = LedgerEntries()
     for number, line in enumerate(complete_lines.split(b"\n"), start=1):

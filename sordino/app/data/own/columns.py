@@ -64,7 +64,7 @@ class Column:
 
     @property
     def titles(self) -> list[str]:
-        """The titles of these numbers."""
+        """The titles of the numbers that this column of the user's own table becomes."""
         if self.categories is not None:
             return [f"{self.name}={one}" for one in self.categories]
         if self.places is not None:
@@ -113,7 +113,9 @@ class EncodingScheme:
 
 
 def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequence[str]) -> EncodingScheme:
-    """Returns the scheme by what was declared, and by looking at the rows where nothing was."""
+    """Returns how the columns of a user's own table become numbers: as declared, and by looking at the rows where
+    nothing was.
+    """
     _refuse_unknown_names(rows, declared, leave_out)
     columns, inspected, names = [], [], []
     # A declared column is taken at its word. Looking at another one tells something, which is listed.
@@ -143,7 +145,7 @@ def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequenc
 
 
 def declared_column(name: str, declared: DeclaredColumns) -> Column:
-    """Returns a column about which something was declared."""
+    """Returns a column of the user's own table about which something was declared."""
     may_be_missing = name in declared.missing
     if name in declared.bounds:
         return Column(name, bounds=declared.bounds[name], may_be_missing=may_be_missing)
@@ -156,7 +158,9 @@ def declared_column(name: str, declared: DeclaredColumns) -> Column:
 
 
 def encode_column(rows: TableRows, column: Column) -> NDArray[np.float64]:
-    """Returns one column as numbers, (N, width); faulty cells are entered in `rows.faults` and become 0."""
+    """Returns one column of a user's own table as numbers, (N, width); faulty cells are entered in `rows.faults` and
+    become 0.
+    """
     if column.categories is not None:
         return np.eye(len(column.categories) + 1)[category_numbers(rows, column)][:, : len(column.categories)]
     if column.places is not None:
@@ -165,7 +169,9 @@ def encode_column(rows: TableRows, column: Column) -> NDArray[np.float64]:
 
 
 def _encode_numbers(rows: TableRows, column: Column) -> NDArray[np.float64]:
-    """Returns a column of numbers, scaled by its bounds if it has any, and which of them are missing if some may be."""
+    """Returns a column of numbers of the user's own table, scaled by its bounds if it has any, and which of them are
+    missing if some may be.
+    """
     cells = rows.column(column.name)
     values = np.array([math.nan if (value := parse_number(cell)) is None else value for cell in cells])
     absent = _find_absent(rows, column, cells, np.isnan(values), "no finite number")
@@ -177,7 +183,9 @@ def _encode_numbers(rows: TableRows, column: Column) -> NDArray[np.float64]:
 
 
 def _encode_dates(rows: TableRows, column: Column) -> NDArray[np.float64]:
-    """Returns a column of dates as five numbers: place in its range, in the year and in the week."""
+    """Returns a column of dates of the user's own table as five numbers: place in its range, in the year and in the
+    week.
+    """
     assert column.dates is not None
     cells = rows.column(column.name)
     parsed = [parse_date(cell) for cell in cells]
@@ -195,7 +203,9 @@ def _encode_dates(rows: TableRows, column: Column) -> NDArray[np.float64]:
 def _find_absent(
     rows: TableRows, column: Column, cells: Sequence[str], unreadable: NDArray[np.bool_], what: str
 ) -> NDArray[np.bool_]:
-    """Returns which cells hold nothing that can be used; those that may not be missing are entered as faults."""
+    """Returns which cells of a column hold nothing that can be used; those that may not be missing are entered as
+    faults.
+    """
     for at in np.flatnonzero(unreadable).tolist():
         is_empty = cells[at].lower() in MISSING_MARKS
         if is_empty and column.may_be_missing:
@@ -213,7 +223,9 @@ def _find_absent(
 
 
 def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
-    """Returns the category number of each record; where other names are allowed, they count one past the last."""
+    """Returns the category number of each record in a column; where other names are allowed, they count one past the
+    last.
+    """
     assert column.categories is not None
     by_name: Mapping[str, int] = {name: place for place, name in enumerate(column.categories)}
     other = by_name.get(OTHERS, len(by_name))
@@ -230,7 +242,7 @@ def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
 
 
 def _hashed_places(cells: Sequence[str], places: int) -> NDArray[np.int64]:
-    """Returns the place of every cell by a public hash, which nobody's records have a part in.
+    """Returns the place of every cell of a hashed column by a public hash, which nobody's records have a part in.
 
     >>> _hashed_places(["Lima", "Oslo", "Lima"], 16).tolist()
     [13, 11, 13]
@@ -243,7 +255,7 @@ def _hashed_places(cells: Sequence[str], places: int) -> NDArray[np.int64]:
 
 
 def parse_number(cell: str) -> float | None:
-    """Returns a cell as a finite number, or None.
+    """Returns the cell of a column as a finite number, or None.
 
     >>> parse_number("1e3"), parse_number("nan"), parse_number("1_000")
     (1000.0, None, None)
@@ -256,7 +268,7 @@ def parse_number(cell: str) -> float | None:
 
 
 def _infer_column(rows: TableRows, name: str) -> Column:
-    """Returns a column by what its cells hold: a number, or the categories that occur."""
+    """Returns a column by what its cells hold, where nothing was declared: a number, or the categories that occur."""
     cells = rows.column(name)
     not_numbers = [at for at, cell in enumerate(cells) if parse_number(cell) is None]
     if not not_numbers:
@@ -283,7 +295,7 @@ def _infer_column(rows: TableRows, name: str) -> Column:
 
 
 def _refuse_unknown_names(rows: TableRows, declared: DeclaredColumns, leave_out: Sequence[str]) -> None:
-    """Raises if a name in the declarations is no column, because a misspelt one would go unnoticed."""
+    """Raises if a declared name is no column of the user's own table, because a misspelt one would go unnoticed."""
     for flag, named in (*declared.by_flag(), ("--drop", leave_out)):
         for name in named:
             rows.column(name, flag)
