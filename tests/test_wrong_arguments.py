@@ -91,8 +91,17 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Automatic": (sd.Automatic, {"bound": 1.0, "gamma": 0.01}),
     "BallsInBins": (sd.BallsInBins, {"bins": 4}),
     "Band": (sd.Band, {"bottom": 0.5, "top": 1.0, "inside": 0.9, "outside": 0.1}),
+    "Banded": (sd.Banded, {"bands": 4, "coefficients": ()}),
     "BandPass": (sd.BandPass, {"bound": 1.0, "threshold": 2.0}),
     "BatchStatistic": (sd.BatchStatistic, {"name": "median", "cap": 1.0}),
+    "Buffered": (sd.Buffered, {"decays": (0.9, 0.5), "weights": (0.2, 0.1)}),
+    "Correlated": (sd.Correlated, {"multiplier": 3.0, "strategy": sd.Banded(4)}),
+    "CyclicPoisson": (sd.CyclicPoisson, {"rate": 0.1, "groups": 4}),
+    "FixedOrder": (sd.FixedOrder, {"batch_size": 4}),
+    "InCheckpoint": (sd.InCheckpoint, {"private": private(), "replay": None}),
+    "InverseBanded": (sd.InverseBanded, {"bands": 4}),
+    "TruncatedPoisson": (sd.TruncatedPoisson, {"rate": 0.1, "max_batch": 4}),
+    "Workload": (sd.Workload, {"steps": 10, "momentum": 0.9, "weight_decay": 0.0, "learning_rates": ()}),
     "ByCoin": (sd.ByCoin, {"count": 3}),
     "ByLength": (sd.ByLength, {"rate": sd.Band(0.5, 1.0, 0.9), "most": 0.9, "refresh": 1}),
     "ByPosition": (sd.ByPosition, {"size": 3}),
@@ -263,6 +272,26 @@ def complaint(function: Callable[..., Any], arguments: dict[str, Any]) -> str | 
     return None
 
 
+NOT_CALLED = {
+    "Diverged",
+    "Draws",
+    "EqualShare",
+    "Full",
+    "Guarantee",
+    "LeastNoise",
+    "Ledger",
+    "Lot",
+    "Refusal",
+    "fit",
+    "load",
+}
+"""Names that take no arguments, that the library makes and users read, or that read and write folders (tested below)."""
+
+
+def test_every_public_name_is_in_the_table() -> None:
+    assert {name for name in sd.__all__ if callable(getattr(sd, name))} - NOT_CALLED <= set(VALID)
+
+
 @pytest.mark.parametrize("name", VALID)
 def test_the_right_call_works(name: str) -> None:
     function, arguments = VALID[name]
@@ -276,3 +305,28 @@ def test_wrong_arguments_end_in_one_line_of_this_library(name: str) -> None:
         if at == name and (found := complaint(function, arguments)):
             complaints[what] = found
     assert not complaints
+
+
+PATHS = [value for value in wrong_values() if not isinstance(value, str | Path) and value is not None]
+
+
+@pytest.mark.parametrize("value", PATHS, ids=lambda value: type(value).__name__)
+def test_a_path_that_is_none_is_refused_in_one_line(value: Any) -> None:
+    with pytest.raises(TypeError, match="run="):
+        sd.load(value)
+    with pytest.raises(TypeError, match="out="):
+        sd.fit("spiral", out=value)
+
+
+@pytest.mark.parametrize("value", PATHS, ids=lambda value: type(value).__name__)
+def test_what_is_no_recipe_and_no_parameters_is_refused_in_one_line(value: Any) -> None:
+    if not isinstance(value, nn.Module):
+        assert complaint(sd.fit, {"recipe": value}) is None
+    if not isinstance(value, dict):
+        with pytest.raises(TypeError, match="parameters="):
+            sd.fit("spiral", parameters=value)
+
+
+def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a run directory"):
+        sd.load(tmp_path / "nowhere")

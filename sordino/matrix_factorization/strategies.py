@@ -118,7 +118,10 @@ class Banded:
     def __post_init__(self) -> None:
         """Validates the number of bands and the coefficients."""
         object.__setattr__(self, "bands", validate.count("bands", self.bands))
-        given = tuple(validate.number("coefficients", value) for value in self.coefficients)
+        given = tuple(
+            validate.number("coefficients", value)
+            for value in validate.sequence("coefficients", self.coefficients, "numbers")
+        )
         if given:
             if len(given) != self.bands:
                 raise ValueError(f"coefficients has {len(given)} values: needs one for each of the {self.bands} bands")
@@ -232,8 +235,12 @@ class Buffered:
 
     def __post_init__(self) -> None:
         """Validates decays and weights, so that coefficients do not rise."""
-        decays = tuple(validate.number("decays", value) for value in self.decays)
-        weights = tuple(validate.number("weights", value) for value in self.weights)
+        decays = tuple(
+            validate.number("decays", value) for value in validate.sequence("decays", self.decays, "numbers")
+        )
+        weights = tuple(
+            validate.number("weights", value) for value in validate.sequence("weights", self.weights, "numbers")
+        )
         if not decays or len(decays) != len(weights):
             raise ValueError(f"{len(decays)} decays and {len(weights)} weights: need as many, and at least one")
         if not all(0 < value < 1 for value in decays) or not all(value > 0 for value in weights):

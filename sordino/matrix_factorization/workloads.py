@@ -50,7 +50,10 @@ class Workload:
         object.__setattr__(self, "steps", validate.count("steps", self.steps))
         object.__setattr__(self, "momentum", validate.non_negative("momentum", self.momentum))
         object.__setattr__(self, "weight_decay", validate.non_negative("weight_decay", self.weight_decay))
-        rates = tuple(validate.non_negative("learning_rates", rate) for rate in self.learning_rates)
+        rates = tuple(
+            validate.non_negative("learning_rates", rate)
+            for rate in validate.sequence("learning_rates", self.learning_rates, "numbers")
+        )
         if rates and len(rates) != self.steps:
             raise ValueError(f"learning_rates has {len(rates)} values: needs one for each of the {self.steps} steps")
         object.__setattr__(self, "learning_rates", rates)

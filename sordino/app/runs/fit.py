@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sordino import validate
 from sordino.accounting import Budget
 from sordino.app.runs import Recipe, run_checkpoint
 from sordino.app.runs.directory import (
@@ -164,6 +165,12 @@ def fit(
         (True, 1e-05)
 
     """
+    # Refuse arguments of the wrong kind before anything is read or written.
+    for name, path in (("out", out), ("budget", budget)):
+        if path is not None:
+            validate.instance(name, path, (str, Path), "a path")
+    if parameters is not None:
+        validate.instance("parameters", parameters, Mapping, "a mapping from the method's parameters to numbers")
     settings = _settings_of(recipe, data, test, given, parameters, budget_stop)
     return carry_out_run(settings, out, view or Silent(), budget)
 

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino import validate
 from sordino.app.data.own import arrays, image_folder, rows
 from sordino.app.data.own.bad_file import BadFile, raise_faults
 from sordino.app.data.own.rows import TableRows, rows_from_records
@@ -168,6 +169,7 @@ def load(run: str | Path, *, model: nn.Module | None = None) -> TrainedModel:
         3
 
     """
+    validate.instance("run", run, (str, Path), "the path of a run directory")
     folder = Run.open(Path(run)).folder
     config = read_config(folder / CONFIG)
     settings, encoder = config.to_settings(), read_encoder(folder)
