@@ -76,7 +76,7 @@ class Budget:
 
     @staticmethod
     def create(path: str | Path, epsilon: float, delta: float, accountant: Accountant | None = None) -> Budget:
-        """Creates a new file with this limit; an existing one is never overwritten."""
+        """Creates the file of a new privacy budget with this limit; an existing one is never overwritten."""
         limit = {
             "sordino_budget": _VERSION,
             "epsilon": validate.positive("epsilon", epsilon),
@@ -98,7 +98,7 @@ class Budget:
             return _read_entries(_read_lines(file), self.path)
 
     def spent(self) -> float:
-        """Returns ε of all runs together at the budget's δ."""
+        """Returns ε of all runs entered in the budget's file together, at the budget's δ."""
         with self._open_locked(exclusive=False) as file:
             lines = _read_lines(file)
         return self._compose_epsilon(_read_entries(lines, self.path), (), _read_limit(lines, self.path)[1])
@@ -108,14 +108,16 @@ class Budget:
         return max(0.0, self.limit[0] - self.spent())
 
     def allows(self, event: Event) -> bool:
-        """Returns whether one more run would stay within the limit."""
+        """Returns whether one more run would stay within the limit of the budget."""
         with self._open_locked(exclusive=False) as file:
             lines = _read_lines(file)
         epsilon, delta = _read_limit(lines, self.path)
         return self._compose_epsilon(_read_entries(lines, self.path), (event,), delta) <= epsilon
 
     def spend(self, event: Event, name: str = "") -> float:
-        """Enters a run before it starts; returns the total ε with it, or raises `BudgetExhausted` and enters nothing."""
+        """Enters a run in the budget's file before the run starts; returns the total ε with it, or raises
+        `BudgetExhausted` and enters nothing.
+        """
         with self._open_locked(exclusive=True) as file:
             lines = _read_lines(file)
             epsilon, delta = _read_limit(lines, self.path)
@@ -139,7 +141,7 @@ class Budget:
 
     @contextmanager
     def _open_locked(self, *, exclusive: bool) -> Iterator[IO[str]]:
-        """Opens the file under a lock, exclusive for writing, that is released with the file."""
+        """Opens the budget's file under a lock, exclusive for writing, that is released with the file."""
         try:
             file = open(self.path, "r+" if exclusive else "r", encoding="utf-8")  # noqa: SIM115
         except FileNotFoundError:
@@ -150,7 +152,7 @@ class Budget:
 
 
 def _read_lines(file: IO[str]) -> list[str]:
-    """Returns the lines of a budget; raises if the last one is torn."""
+    """Returns the lines of a budget's file; raises if the last one is torn."""
     text = file.read()
     if text and not text.endswith("\n"):
         raise ValueError(f"{file.name}: the last line is incomplete; repair it before anything else is released")
@@ -158,7 +160,9 @@ def _read_lines(file: IO[str]) -> list[str]:
 
 
 def _parse_line(line: str, number: int, path: str | Path) -> dict[str, Any]:
-    """Returns the object on one line; raises if it is damaged, because what cannot be read may have been spent."""
+    """Returns the object on one line of a budget's file; raises if the line is damaged, because what cannot be read may
+    have been spent.
+    """
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
@@ -171,7 +175,9 @@ def _parse_line(line: str, number: int, path: str | Path) -> dict[str, Any]:
 
 
 def _read_limit(lines: list[str], path: str | Path) -> tuple[float, float]:
-    """Returns (ε, δ) from the first line; raises if the file is no budget of this version."""
+    """Returns the limit (ε, δ) of a budget from the first line of its file; raises if the file is no budget of this
+    version.
+    """
     head = _parse_line(lines[0], 1, path) if lines else {}
     if head.get("sordino_budget") != _VERSION:
         raise ValueError(f"{path}: not a budget of this version")
@@ -179,7 +185,7 @@ def _read_limit(lines: list[str], path: str | Path) -> tuple[float, float]:
 
 
 def _read_entries(lines: list[str], path: str | Path) -> tuple[BudgetEntry, ...]:
-    """Returns the runs on all lines after the first."""
+    """Returns the runs that were entered in a budget's file, on all lines after the first."""
     result = []
     for number, line in enumerate(lines[1:], start=2):
         value = _parse_line(line, number, path)

@@ -23,7 +23,7 @@ FALSE_ALARMS = (0.001, 0.01, 0.1)
 
 
 def tier(epsilon: float) -> str:
-    """Returns how the field reads an ε.
+    """Returns the meaning of an ε in words: the tier in which the field reads it.
 
     >>> tier(0.9), tier(3)
     ('strong formal protection (ε ≤ 1)', 'reasonable protection (ε ≤ 10)')
@@ -38,7 +38,8 @@ def tier(epsilon: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a share as a percentage, rounded up: an attack's success must not be told smaller than it may be.
+    """Returns a share as a percentage, for the meaning of an ε in words, rounded up: an attack's success must not be
+    told smaller than it may be.
 
     >>> percent(0.50001), percent(0.0123), percent(1.0)
     ('50.1 %', '1.3 %', '100 %')
@@ -74,7 +75,7 @@ class Attack:
 
 
 def attack(event: Event, curve: Tradeoff | None = None) -> Attack:
-    """Returns the best attack on an event, by PLD.
+    """Returns what the ε of an event means for an attacker: the best attack on the event, by PLD.
 
     >>> from sordino.events import Gaussian
     >>> percent(attack(Gaussian(2.0)).coin)

@@ -43,7 +43,9 @@ def relation_of(event: Event, asked: Relation | None = None) -> Relation:
 
 
 def collect_phases(event: Event, relation: Relation, delta: float) -> Phases:
-    """Returns the phases of an event under a relation. δ only decides how far out in its tails a pass is resolved."""
+    """Returns the phases of an event under a relation, which accountants compose. δ only decides how far out in its
+    tails a pass is resolved.
+    """
     event = canonical(event)
     parts = list(event.walk())
     passes = max([len(parts), *(part.count for part in parts if isinstance(part, Repeat))])

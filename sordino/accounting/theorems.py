@@ -32,7 +32,9 @@ def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def _require_guarantees(guarantees: Iterable[Guarantee]) -> list[Guarantee]:
-    """Returns the pairs (ε, δ) as a list; refuses what is no list of pairs of numbers."""
+    """Returns the guarantees (ε, δ) that a composition theorem is given, as a list; refuses what is no list of pairs of
+    numbers.
+    """
     pairs = [
         tuple(validate.sequence("guarantees", pair, "pairs (epsilon, delta)"))
         for pair in validate.sequence("guarantees", guarantees, "pairs (epsilon, delta)")
@@ -101,7 +103,7 @@ def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
 
 def _spread(epsilon: float, count: int, slack: float) -> tuple[float, int]:
-    """Returns ε√(2k ln(1/δ')), the term that all advanced composition theorems share, and k."""
+    """Returns ε√(2k ln(1/δ')), the term that all advanced composition theorems share, and the number k of releases."""
     epsilon = validate.non_negative("epsilon", epsilon)
     count = validate.count("count", count)
     slack = validate.fraction("slack", slack)

@@ -42,7 +42,7 @@ def epsilon_delta_tradeoff(epsilon: float, delta: float, alpha: float | Array) -
 
 
 def _error_rates(alpha: float | Array) -> Array:
-    """Returns error rates as an array; refuses what is not a number from 0 to 1."""
+    """Returns the type I error rates of a trade-off curve as an array; refuses what is not a number from 0 to 1."""
     if isinstance(alpha, bool | str | bytes):
         raise TypeError(f"alpha={alpha!r}: must be a number or an array of numbers")
     rates = np.asarray(alpha, dtype=float)
@@ -144,7 +144,9 @@ class Tradeoff:
 
     @property
     def mu(self) -> float:
-        """The smallest μ whose Gaussian curve lies below this one at every ε computed: a Gaussian-DP parameter."""
+        """The smallest μ whose Gaussian trade-off curve lies below this one at every ε computed: a Gaussian-DP
+        parameter.
+        """
         largest_mu = 0.0
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
             if delta >= 1:

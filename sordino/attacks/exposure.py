@@ -21,7 +21,7 @@ from sordino.per_sample.protocol import LossFn
 
 
 def exposure(secret: float, candidates: Sequence[float] | Tensor) -> float:
-    """Returns the exposure from the loss of the secret and those of all candidates, itself among them.
+    """Returns the exposure of a secret from its loss and the losses of all candidates, the secret among them.
 
     >>> exposure(0.5, [0.5, 1.0, 1.5, 2.0])
     2.0
@@ -37,7 +37,9 @@ def exposure(secret: float, candidates: Sequence[float] | Tensor) -> float:
 
 @torch.no_grad()
 def losses_of_candidates(model: nn.Module, loss_fn: LossFn, *columns: Tensor) -> Tensor:
-    """Returns the loss of each candidate, row by row, in evaluation mode."""
+    """Returns the loss of each candidate for a planted secret, from which exposure is computed, row by row, in
+    evaluation mode.
+    """
     training = model.training
     model.eval()
     try:

@@ -20,7 +20,7 @@ class Roc:
     others: Values
 
     def curve(self) -> tuple[Values, Values]:
-        """Returns (false-positive rates, true-positive rates) at every threshold."""
+        """Returns the ROC of an attack, (false-positive rates, true-positive rates) at every threshold."""
         thresholds = np.unique(np.concatenate([self.members, self.others]))[::-1]
         alarms = 1 - np.searchsorted(np.sort(self.others), thresholds, side="left") / len(self.others)
         hits = 1 - np.searchsorted(np.sort(self.members), thresholds, side="left") / len(self.members)
@@ -28,7 +28,8 @@ class Roc:
 
     @property
     def area(self) -> float:
-        """The probability that a member scores higher than another; ties count half.
+        """The area under the ROC of an attack: the probability that a member scores higher than another; ties count
+        half.
 
         >>> Roc(np.array([1.0, 2.0]), np.array([0.0, 1.0])).area
         0.875
@@ -43,7 +44,7 @@ class Roc:
         return self._count_hits(rate) / len(self.members)
 
     def true_positives_lower_bound(self, rate: float, error: float = 0.05) -> float:
-        """Returns a lower confidence bound on `true_positives_at`, for the threshold as it is.
+        """Returns a lower confidence bound on `true_positives_at` of an attack's ROC, for the threshold as it is.
 
         Choosing the threshold on these scores flatters it a little.
         """

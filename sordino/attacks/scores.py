@@ -23,7 +23,8 @@ _OFFLINE = 0.3
 
 
 def logit_of_label(logits: Values, labels: NDArray[np.int64]) -> Values:
-    """Returns φ of each row: the label's logit less the log-sum of the others, without computing 1 − p.
+    """Returns φ of each row, from which membership scores are computed: the label's logit less the log-sum of the
+    others, without computing 1 − p.
 
     >>> logit_of_label(np.array([[2.0, 0.0]]), np.array([0]))
     array([2.])
@@ -45,7 +46,7 @@ def probability_of_label(phi: Values) -> Values:
 
 
 def loss_score(phi: Values) -> Values:
-    """Returns the score of the loss threshold, which is φ itself.
+    """Returns the membership score of the loss threshold, which is φ itself.
 
     −ℓ = ln p_y rises with φ, and ln p_y of what a network is sure of is 0.
     """
@@ -53,14 +54,16 @@ def loss_score(phi: Values) -> Values:
 
 
 def align_with_shadows(phi: Values, shadows: Values) -> Values:
-    """Returns φ of the target in the shadows' units: a network that was trained longer is surer of everything."""
+    """Returns φ of the target in the shadows' units, so that membership scores compare them: a network that was trained
+    longer is surer of everything.
+    """
     center, spread = float(shadows.mean(axis=1).mean()), float(shadows.std(axis=1).mean())
     found: Values = (phi - phi.mean()) / max(float(phi.std()), 1e-12) * spread + center
     return found
 
 
 def lira_score(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Values:
-    """Returns the LiRA score of each record.
+    """Returns the membership score of LiRA, the likelihood-ratio attack, for each record.
 
     `phi` (N,) is of the target, `shadows` (S, N) of the shadow models, `inside` (S, N) says who had which record.
     """
@@ -75,7 +78,7 @@ def lira_score(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Value
 
 
 def rmia_score(phi: Values, shadows: Values, inside: NDArray[np.bool_], population: NDArray[np.int64]) -> Values:
-    """Returns the score of offline RMIA: a record's likelihood ratio beside those of `population`.
+    """Returns the membership score of offline RMIA: a record's likelihood ratio beside those of `population`.
 
     `population` holds the places of records that are no members.
     """
@@ -94,7 +97,9 @@ def _mean_where(values: Values, where: NDArray[np.bool_]) -> Values:
 
 
 def _deviation_where(values: Values, where: NDArray[np.bool_], center: Values) -> Values:
-    """Returns each record's standard deviation where `where` holds; one for all if there are few shadows."""
+    """Returns each record's standard deviation of φ over the shadows where `where` holds, for the LiRA score; one for
+    all if there are few shadows.
+    """
     squares = np.where(where, np.square(values - center), 0.0).sum(axis=0)
     count = where.sum(axis=0)
     if count.min() < _FEW:

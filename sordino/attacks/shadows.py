@@ -27,7 +27,9 @@ class Shadows:
 
 
 def collect_head_inputs(model: nn.Module, x: Tensor) -> Tensor:
-    """Returns what the last linear layer of a model sees of each record: its frozen features."""
+    """Returns what the last linear layer of a model sees of each record: its frozen features, on which shadow heads are
+    trained.
+    """
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
         raise ValueError("the model has no linear layer to put a shadow's in place of; use the loss threshold alone")
@@ -43,7 +45,7 @@ def collect_head_inputs(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def train_shadow_heads(features: Tensor, labels: Tensor, classes: int, shadows: int, seed: int) -> Shadows:
-    """Trains `shadows` heads, each on a random half of the records."""
+    """Trains `shadows` shadow heads for membership attacks, each on a random half of the records."""
     generator = torch.Generator().manual_seed(seed)
     x = _compress_features(features)
     n, d = x.shape
@@ -65,7 +67,9 @@ def train_shadow_heads(features: Tensor, labels: Tensor, classes: int, shadows: 
 
 
 def _compress_features(features: Tensor) -> Tensor:
-    """Returns centred features on their first principal directions, of unit size on average, with a constant."""
+    """Returns features for shadow heads: centred, on their first principal directions, of unit size on average, with a
+    constant.
+    """
     x = features - features.mean(dim=0)
     if x.shape[1] > _MOST_FEATURES:
         _, _, directions = torch.svd_lowrank(x, q=_MOST_FEATURES, niter=2)

@@ -47,9 +47,12 @@ class ModelWithCanaryNumbers(nn.Module):
 
 
 def make_canary_loss(loss_fn: LossFn) -> LossFn:
-    """Returns the loss of a record, or of a gradient canary, whose own number comes third."""
+    """Returns the loss of a record, or of a gradient canary, whose own canary number comes third in a batch."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor, number: Tensor) -> Tensor:
+        """Returns the losses of a batch in which canaries are told by their numbers: a gradient canary's loss is linear
+        in a parameter of its own.
+        """
         assert isinstance(model, ModelWithCanaryNumbers)
         everybody: Tensor = loss_fn(model.model, x, y)
         own_number: Tensor = model.numbers(number).reshape(-1)
@@ -70,7 +73,9 @@ class Canaries:
     each: int
 
     def add_to_dataset(self, train: TensorDataset) -> TensorDataset:
-        """Returns the training set, with nobody's number on every record, and the canaries whose coin came up heads."""
+        """Returns the training set, with nobody's number on every record, and the canaries whose coin came up heads
+        added to it.
+        """
         x, y = train.tensors
         chosen = torch.from_numpy(np.flatnonzero(self.inside))
         nobody = torch.full((len(x),), self.each, dtype=torch.long)
@@ -86,7 +91,7 @@ class Canaries:
 
 
 def make_canaries(kinds: tuple[Kind, ...], each: int, test: TensorDataset, classes: int, rng: Rng) -> Canaries:
-    """Returns `each` canaries of every kind, made from public records and coins alone."""
+    """Returns `each` canaries of every kind for an audit, made from public records and coins alone."""
     pool, labels = test.tensors
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for kind in kinds:

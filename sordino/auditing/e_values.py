@@ -58,7 +58,7 @@ def log_e_of_normal_pairs(x: Values, y: Values) -> float:
 
 
 def log_e_of_count(count: int, trials: int, rate: float) -> float:
-    """Returns the log e-value against a Binomial(trials, rate) count, too small or too large.
+    """Returns the log e-value against a count that is Binomial(trials, rate), too small or too large.
 
     >>> log_e_of_count(50, 100, 0.5) < 0 < log_e_of_count(90, 100, 0.5)
     True

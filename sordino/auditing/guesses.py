@@ -23,7 +23,7 @@ _UNKNOWN = 0.1
 
 
 def count_right_guesses(scores: NDArray[np.float64], inside: NDArray[np.bool_], each: int) -> int:
-    """Returns how many of 2 × each guesses are right; equal scores keep the order of the canaries.
+    """Returns how many of 2 × each guesses about canaries are right; equal scores keep the order of the canaries.
 
     >>> count_right_guesses(np.array([3.0, 1.0, 2.0, 0.0]), np.array([True, False, False, False]), 1)
     2
@@ -37,7 +37,8 @@ def count_right_guesses(scores: NDArray[np.float64], inside: NDArray[np.bool_], 
 
 @cache
 def best_number_of_guesses(canaries: int, mu: float) -> int:
-    """Returns how many to guess at on each side, if a canary in the run shifts its score by μ deviations.
+    """Returns how many guesses about canaries to make on each side, if a canary in the run shifts its score by μ
+    deviations.
 
     >>> 1 <= best_number_of_guesses(1000, 1.0) <= 500
     True
@@ -54,7 +55,7 @@ def best_number_of_guesses(canaries: int, mu: float) -> int:
 
 
 def _expected_accuracy(share: float, mu: float) -> float:
-    """Returns the expected accuracy of guesses at the top `share` of scores.
+    """Returns the expected accuracy of guesses at the canaries with the top `share` of scores.
 
     Scores are N(0, 1) or N(μ, 1) by a fair coin.
     """

@@ -24,7 +24,8 @@ Change = Callable[[Tensor], Tensor]
 
 
 def _one_large_number(x: Tensor) -> Tensor:
-    """Returns a tensor with one large number and the others as small as they get.
+    """Returns a tensor with one large number and the others as small as they get, for a record that a neighbour may
+    hold.
 
     Its gradient hardly overlaps with anybody's.
     """
@@ -55,7 +56,7 @@ class SelftestRecords:
 
 
 def make_selftest_records(dataset: MapStyle, seed: int = 0) -> SelftestRecords:
-    """Returns records of a dataset, spread over it, and others made of them."""
+    """Returns records for a selftest: some of the dataset, spread over it, and neighbouring records made of them."""
     n = count_records(dataset)
     rng = np.random.default_rng(seed)
     chosen = [int(i) for i in rng.choice(n, size=min(n, MOST_FROM_DATASET), replace=False)]
@@ -77,7 +78,7 @@ def make_selftest_records(dataset: MapStyle, seed: int = 0) -> SelftestRecords:
 
 
 def exchange_record(company: SelftestRecords, place: int, by: int) -> list[Any]:
-    """Returns the records with one exchanged for another of them."""
+    """Returns the records with one exchanged for another of them, which makes a neighbouring dataset."""
     records = list(company.records)
     records[place] = _copy_record(records[by])
     return records
@@ -88,7 +89,7 @@ def _copy_record(record: Any) -> Any:
 
 
 def _change_record(record: Any, change: Change) -> Any | None:
-    """Returns the record with its floating-point tensors changed; None where it has none."""
+    """Returns a neighbouring record, one whose floating-point tensors are changed; None where the record has none."""
     leaves = tree_flatten(record)[0]
     if not any(isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() for leaf in leaves):
         return None

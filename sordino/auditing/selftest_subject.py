@@ -68,7 +68,7 @@ class Pieces:
         return Pieces(inside.model, inside.loss_fn, inside.query, sampler, inside.penalty, inside.backend)
 
     def private(self, seed: int | None = None, *, backend: Backend | None = None) -> Private:
-        """Returns another run of these pieces, on a copy of the model, with its own ledger."""
+        """Returns another run of the selftest's subject, on a copy of the model, with its own ledger."""
         return Private(
             copy.deepcopy(self.model),
             self.loss_fn,
@@ -118,13 +118,15 @@ class SeenRelease:
         return self.noise.multiplier * self.bound * (1 + raised)
 
     def distance_from(self, other: SeenRelease) -> float:
-        """Returns how far apart two values are, in the norm of the noise; infinite where one is not finite."""
+        """Returns how far apart two values that a selftest saw released are, in the norm of the noise; infinite where
+        one is not finite.
+        """
         moved = flatten(self.value) - flatten(other.value)
         far = float(np.linalg.norm(moved, 1 if isinstance(self.noise, Laplace) else 2))
         return far if np.isfinite(far) else float("inf")
 
     def noise_in(self, written: Grads, divided_by: float) -> NDArray[np.float64]:
-        """Returns the noise in what was written, over its scale.
+        """Returns the noise in what a selftest's trial wrote, over the scale of the noise.
 
         The value was divided by a public number after the release.
         """
@@ -160,7 +162,7 @@ class Trial:
         keep: bool = True,
         handed: Sequence[Sequence[SeenRelease]] | None = None,
     ) -> Trial:
-        """Asks the query of these lots, each from its first state.
+        """Runs a trial of a selftest's subject: asks the query of these lots, each from its first state.
 
         Unless `noisy`, the release hands out the value without noise.
 
@@ -171,7 +173,7 @@ class Trial:
         given = GivenLots(tuple(tuple(lot) for lot in lots))
 
         def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
-            """Keeps a copy of what is released and says what to hand out instead."""
+            """Keeps a copy of what a selftest's trial releases and says what to hand out instead."""
             copied = {name: tensor.detach().clone() for name, tensor in value.items()} if keep else {}
             lot, place = len(self.releases) - 1, len(self.releases[-1])
             self.releases[-1].append(SeenRelease(copied, sensitivity, noise))
@@ -205,7 +207,7 @@ class Trial:
 
 
 def flatten(value: Grads) -> NDArray[np.float64]:
-    """Returns all tensors as one vector in float64."""
+    """Returns all tensors of a value that a selftest's subject released or wrote, as one vector in float64."""
     if not value:
         return np.zeros(0)
     return torch.cat([tensor.detach().double().reshape(-1) for tensor in value.values()]).numpy()

@@ -63,7 +63,9 @@ class Verdict:
 
     @property
     def failures(self) -> tuple[SelftestFinding, ...]:
-        """Exact facts that do not hold; and, if the evidence exceeds the budget, whoever exceeds it alone."""
+        """The failures in a selftest's verdict: exact facts that do not hold and, if the evidence exceeds the budget,
+        whoever exceeds it alone.
+        """
         exact = tuple(f for f in self.findings if f.holds is not None and not f.holds)
         if self.log_e < -math.log(self.error):
             return exact
@@ -90,7 +92,7 @@ class Verdict:
         return "\n".join(lines)
 
     def table(self) -> dict[str, object]:
-        """Returns the verdict as JSON holds it."""
+        """Returns the verdict of a selftest as JSON holds it."""
         return {
             "passed": self.passed,
             "error": self.error,

@@ -52,7 +52,9 @@ def is_non_increasing(coefficients: Series) -> bool:
 
 
 def column_norms(coefficients: Series, steps: int) -> Series:
-    """Returns ‖C[:, j]‖ for every column of a Toeplitz matrix; column j has only steps − j entries."""
+    """Returns ‖C[:, j]‖ for every column of a Toeplitz matrix, how far one participation moves the output; column j has
+    only steps − j entries.
+    """
     held = np.zeros(steps)
     held[: min(steps, len(coefficients))] = coefficients[:steps]
     return np.sqrt(np.cumsum(held**2))[::-1] * (1 + 4 * steps * _UNIT)
@@ -64,7 +66,8 @@ def largest_participations(steps: int, separation: int) -> int:
 
 
 def toeplitz_sensitivity(coefficients: Series, steps: int, separation: int, participations: int | None = None) -> float:
-    """Returns the sensitivity of a Toeplitz matrix for every pattern with gaps of at least `separation`.
+    """Returns the sensitivity of a Toeplitz matrix for every pattern of participation with gaps of at least
+    `separation`.
 
     It covers a fixed order too, which is one of these patterns, and is exact for it: the worst pattern {0, b, 2b, …} is
     that of the first batch.
@@ -90,7 +93,7 @@ def toeplitz_sensitivity(coefficients: Series, steps: int, separation: int, part
 
 
 def matrix_sensitivity(encoder: Matrix, separation: int, participations: int | None = None) -> float:
-    """Returns the sensitivity of any matrix C for every pattern with gaps of at least `separation`.
+    """Returns the sensitivity of any matrix C for every pattern of participation with gaps of at least `separation`.
 
     Banded matrices, of which columns at a distance of `separation` have no row in common, are solved by a dynamic
     programme. Others are enumerated.
@@ -116,7 +119,9 @@ def matrix_sensitivity(encoder: Matrix, separation: int, participations: int | N
 
 
 def fixed_order_sensitivity(encoder: Matrix, separation: int) -> float:
-    """Returns the sensitivity of any matrix C when a record takes part in steps j, j + b, j + 2b, … and no others."""
+    """Returns the sensitivity of any matrix C when a record's participation is in steps j, j + b, j + 2b, … and no
+    others.
+    """
     gram = absolute_gram(encoder)
     steps = encoder.shape[1]
     worst = max(
@@ -127,7 +132,9 @@ def fixed_order_sensitivity(encoder: Matrix, separation: int) -> float:
 
 
 def enumerated_sensitivity(encoder: Matrix, separation: int, participations: int) -> float:
-    """Returns the sensitivity by trying every pattern: slow and obviously right, the oracle of the other functions."""
+    """Returns the sensitivity of a matrix by trying every pattern of participation: slow and obviously right, the
+    oracle of the other functions.
+    """
     gram = absolute_gram(encoder)
     steps, worst = encoder.shape[1], 0.0
     for count in range(1, participations + 1):
@@ -150,7 +157,8 @@ def _number_of_patterns(steps: int, separation: int, participations: int) -> int
 
 
 def _by_columns(squared_norms: Series, separation: int, participations: int) -> float:
-    """Returns √ of the largest sum of squared column norms over patterns with gaps of at least `separation`.
+    """Returns √ of the largest sum of squared column norms over patterns of participation with gaps of at least
+    `separation`.
 
     best[k][j] = max(best[k][j + 1], squared_norms[j] + best[k − 1][j + b]), from the last column to the first.
     """

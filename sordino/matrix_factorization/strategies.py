@@ -63,7 +63,8 @@ class Strategy(Protocol):
 def sensitivity_of(
     strategy: Strategy, steps: int, separation: int | None = None, participations: int | None = None
 ) -> float:
-    """Returns how far one record moves C G in a phase where it comes back after at least `separation` steps.
+    """Returns the sensitivity of a strategy of correlated noise: how far one record moves C G in a phase where the
+    record comes back after at least `separation` steps.
 
     Args:
         strategy: which C.
@@ -82,7 +83,7 @@ def sensitivity_of(
 def error_in(
     strategy: Strategy, workload: Workload, separation: int | None = None, participations: int | None = None
 ) -> Error:
-    """Returns the error that the noise of a strategy leaves in the parameters, at a sensitivity of 1.
+    """Returns the error that the correlated noise of a strategy leaves in the parameters, at a sensitivity of 1.
 
     Examples:
         >>> round(error_in(InverseBanded(16), Workload(1000)).root_mean_square, 3)
@@ -140,7 +141,7 @@ class Banded:
         return self.bands
 
     def encoder(self, steps: int) -> Series:
-        """Returns the coefficients of C."""
+        """Returns the coefficients of C, the matrix of the banded strategy."""
         if self.coefficients:
             return np.asarray(self.coefficients[:steps])
         return square_root_coefficients(min(self.bands, steps))
@@ -189,7 +190,8 @@ class InverseBanded:
         return self.bands
 
     def encoder(self, steps: int) -> Series:
-        """Returns upper bounds on the coefficients of C, above them by less than 1e-10 of each.
+        """Returns upper bounds on the coefficients of C, the matrix of the strategy whose inverse is banded; each is
+        above its coefficient by less than 1e-10 of it.
 
         With C⁻¹ = 1 − Σ α_k x^k, α_k > 0, they obey c_t = Σ_{k=1}^{b−1} α_k c_{t−k}. They do not rise: the first b are
         those of the full square root, which fall, and from there on the differences c_{t+1} − c_t obey the same
@@ -252,7 +254,7 @@ class Buffered:
 
     @classmethod
     def for_steps(cls, buffers: int, steps: int) -> Buffered:
-        """Returns the buffers whose coefficients are nearest to the square root's over `steps` steps.
+        """Returns the buffered strategy whose coefficients are nearest to the square root's over `steps` steps.
 
         The decays are spread so that their memories last from one step to all of them; the weights are the best
         non-negative ones.
@@ -297,7 +299,7 @@ STRATEGIES: tuple[type[Any], ...] = (Banded, InverseBanded, Buffered)
 
 
 def strategy_from(description: Sequence[Any]) -> Strategy:
-    """Returns the strategy that `describe` described.
+    """Returns the strategy of correlated noise that `describe` described.
 
     Raises:
         ValueError: if there is no strategy of that kind, or if its numbers are not those of one.
@@ -315,7 +317,7 @@ def strategy_from(description: Sequence[Any]) -> Strategy:
 
 
 def check_coefficients(coefficients: Sequence[float]) -> None:
-    """Raises ValueError for coefficients that do not begin with 1, rise, or are negative.
+    """Raises ValueError for coefficients of a strategy's matrix that do not begin with 1, rise, or are negative.
 
     For them the worst pattern of participation is not known, and the noise could be too small.
     """

@@ -15,7 +15,8 @@ Series = NDArray[np.float64]
 
 
 def square_root_coefficients(count: int) -> Series:
-    """Returns the first `count` coefficients of (1 − x)^(−1/2): c_k = c_{k−1} (2k − 1) / 2k.
+    """Returns the first `count` coefficients of the Toeplitz matrix of (1 − x)^(−1/2), the square root of prefix sums:
+    c_k = c_{k−1} (2k − 1) / 2k.
 
     >>> square_root_coefficients(4).tolist()
     [1.0, 0.5, 0.375, 0.3125]
@@ -25,7 +26,8 @@ def square_root_coefficients(count: int) -> Series:
 
 
 def inverse_square_root_coefficients(count: int) -> Series:
-    """Returns the first `count` coefficients of (1 − x)^(1/2): a_k = a_{k−1} (2k − 3) / 2k.
+    """Returns the first `count` coefficients of the Toeplitz matrix of (1 − x)^(1/2), which inverts the square root of
+    prefix sums: a_k = a_{k−1} (2k − 3) / 2k.
 
     >>> inverse_square_root_coefficients(4).tolist()
     [1.0, -0.5, -0.125, -0.0625]
@@ -35,7 +37,9 @@ def inverse_square_root_coefficients(count: int) -> Series:
 
 
 def invert_series(coefficients: Series, count: int) -> Series:
-    """Returns the first `count` coefficients of 1 / c, by the recursion w_t = (δ_t − Σ_{k≥1} c_k w_{t−k}) / c_0."""
+    """Returns the first `count` coefficients of the inverse 1 / c of a Toeplitz matrix, by the recursion w_t = (δ_t −
+    Σ_{k≥1} c_k w_{t−k}) / c_0.
+    """
     reversed_tail, held = coefficients[:0:-1], len(coefficients) - 1
     padded = np.zeros(held + count)  # w before the first step is zero
     for t in range(count):

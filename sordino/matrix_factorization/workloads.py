@@ -64,7 +64,9 @@ class Workload:
         return not (self.momentum or self.weight_decay or self.learning_rates)
 
     def matrix(self) -> NDArray[np.float64]:
-        """Returns A, lower triangular: row t says how much each gradient counts in the parameters after step t."""
+        """Returns the matrix A of the workload, lower triangular: row t says how much each gradient counts in the
+        parameters after step t.
+        """
         rates = self.learning_rates or (1.0,) * self.steps
         made = np.zeros((self.steps, self.steps))
         velocity, position = np.zeros(self.steps), np.zeros(self.steps)
@@ -94,7 +96,9 @@ def error_of(decoder: Series, workload: Workload, sensitivity: float) -> Error:
 
 
 def squared_row_norms(decoder: Series, workload: Workload) -> Series:
-    """Returns ‖(A C⁻¹)[t, :]‖² for every step t: the variance of the noise in the parameters after it."""
+    """Returns ‖(A C⁻¹)[t, :]‖² of a workload A for every step t: the variance of the noise in the parameters after step
+    t.
+    """
     steps = workload.steps
     held = np.zeros(steps)
     held[: min(steps, len(decoder))] = decoder[:steps]
@@ -122,7 +126,7 @@ def optimise_bands(bands: int, workload: Workload) -> tuple[float, ...]:
     reversed_sum = np.tri(bands).T  # c = reversed_sum @ e
 
     def objective(e: Series) -> tuple[float, Series]:
-        """Returns log(‖c‖² ‖A C⁻¹‖²_F) and its gradient in e."""
+        """Returns the objective log(‖c‖² ‖A C⁻¹‖²_F) of the bands that are best for a workload, and its gradient in e."""
         c = reversed_sum @ e
         if c[0] <= 0:
             return math.inf, np.zeros(bands)
@@ -139,12 +143,13 @@ def optimise_bands(bands: int, workload: Workload) -> tuple[float, ...]:
 
 
 def _of_matrix(workload: NDArray[np.float64]) -> Callable[[Series], tuple[float, Series]]:
-    """Returns the function from c to ‖A C⁻¹‖²_F and its gradient, for any workload A."""
+    """Returns the function from c to a workload's squared error ‖A C⁻¹‖²_F and its gradient, for any workload A."""
     from scipy.signal import lfilter  # late, because it brings all of scipy.stats with it
 
     reversed_rows, steps = workload[:, ::-1], len(workload)
 
     def squared_error(c: Series) -> tuple[float, Series]:
+        """Returns the squared error ‖A C⁻¹‖²_F that coefficients c leave in any workload A, and its gradient in c."""
         decoded = lfilter([1.0], c, reversed_rows, axis=1)  # B = A C⁻¹
         twice = lfilter([1.0], c, decoded, axis=1)  # H = A C⁻²
         # ∂‖B‖²/∂c_k = −2 Σ B[t, s] H[t, s + k], and a shift by k in reversed rows goes the other way.
@@ -155,12 +160,17 @@ def _of_matrix(workload: NDArray[np.float64]) -> Callable[[Series], tuple[float,
 
 
 def _of_prefix_sums(steps: int) -> Callable[[Series], tuple[float, Series]]:
-    """Returns the function from c to ‖A C⁻¹‖²_F and its gradient, for prefix sums, where A C⁻¹ is Toeplitz."""
+    """Returns the function from c to a workload's squared error ‖A C⁻¹‖²_F and its gradient, for prefix sums, where A
+    C⁻¹ is Toeplitz.
+    """
     from scipy.signal import lfilter  # late, because it brings all of scipy.stats with it
 
     ones, rows = np.ones(steps), np.arange(steps, 0.0, -1.0)  # coefficient j of a Toeplitz matrix is in n − j rows
 
     def squared_error(c: Series) -> tuple[float, Series]:
+        """Returns the squared error ‖A C⁻¹‖²_F that coefficients c leave in the workload of prefix sums, and its
+        gradient in c.
+        """
         decoded = lfilter([1.0], c, ones)
         twice = lfilter([1.0], c, decoded)
         weighted = rows * decoded

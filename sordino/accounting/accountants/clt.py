@@ -45,7 +45,9 @@ class GaussianCLT:
     is_bound = False
 
     def mu(self, event: Event) -> float:
-        """Returns the Gaussian-DP parameter of the limit."""
+        """Returns the Gaussian-DP parameter of the limit that the central limit theorem (CLT) gives for an event's many
+        releases.
+        """
         total = 0.0
         for sampled, count in collect_phases_without_delta(canonical(event), relation_of(event, self.relation)):
             if not isinstance(sampled.pair, GaussianPair):

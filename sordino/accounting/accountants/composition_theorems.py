@@ -39,7 +39,9 @@ _SPLITS: tuple[float, ...] = tuple(
 
 
 def _collect_releases(event: Event, relation: Relation) -> Phases:
-    """Returns the phases with plain Gaussians kept apart, because composition theorems see each of them."""
+    """Returns the phases of an event for composition theorems, with plain Gaussians kept apart, because the theorems
+    see each of them.
+    """
     one_by_one: dict[Sampled, int] = {}
     collector = PhaseCollector(relation)
     for inner, count in counted(canonical(event)):
@@ -52,7 +54,9 @@ def _collect_releases(event: Event, relation: Relation) -> Phases:
 
 
 def _epsilon_of_release(sampled: Sampled, delta: float, event: Event) -> float:
-    """Returns ε of one release that may spend δ, by the classic chain: the mechanism first, then amplification."""
+    """Returns ε of one release that may spend δ, as composition theorems take it, by the classic chain: the mechanism
+    first, then amplification.
+    """
     pure = pure_epsilon(((sampled, 1),))
     if math.isfinite(pure):
         return pure
@@ -68,7 +72,9 @@ def _count_spending_delta(phases: Phases) -> int:
 
 
 def _epsilons_of_releases(phases: Phases, delta: float, event: Event) -> list[tuple[float, int]]:
-    """Returns (ε of one release, count) of every phase; δ is spent evenly on the releases that need one."""
+    """Returns (ε of one release, count) of every phase, which composition theorems add up; δ is spent evenly on the
+    releases that need one.
+    """
     spending = _count_spending_delta(phases)
     share = delta / spending if spending else 0.0
     return [(_epsilon_of_release(sampled, share, event), count) for sampled, count in phases]
@@ -89,7 +95,7 @@ class Basic:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Returns Σ εᵢ at Σ δᵢ = δ."""
+        """Returns ε by the basic composition theorem: Σ εᵢ at Σ δᵢ = δ."""
         delta = _require_delta(delta)
         event = require_event(event)
         if not is_private(event):
@@ -128,7 +134,7 @@ class Advanced:
     is_bound = True
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Returns the smaller of advanced and basic composition."""
+        """Returns the smaller ε of the advanced and the basic composition theorem."""
         delta = _require_delta(delta)
         event = require_event(event)
         if not is_private(event):
@@ -171,7 +177,7 @@ class Strong:
         return self.valid
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Returns the Dwork–Rothblum–Vadhan composition at the best split of δ."""
+        """Returns ε by the strong composition theorem of Dwork, Rothblum and Vadhan, at the best split of δ."""
         delta = validate.fraction("delta", delta)
         event = require_event(event)
         if not is_private(event):
@@ -191,7 +197,7 @@ class Strong:
 
 
 def _epsilon_as_printed(sampled: Sampled, delta: float, event: Event) -> float:
-    """Returns q·√(2 ln(1.25/δ₀))/σ, which is how figure 2 is read."""
+    """Returns ε of one release as strong composition in Abadi's figure 2 is read, q·√(2 ln(1.25/δ₀))/σ."""
     if not isinstance(sampled.pair, GaussianPair):
         return _epsilon_of_release(sampled, delta, event)
     return sampled.rate * sampled.pair.mu * math.sqrt(2 * math.log(max(1.25 * sampled.rate / delta, 1.0 + 1e-9)))
@@ -205,7 +211,9 @@ def _compose_with_best_split(
     single: Callable[[Sampled, float, Event], float] = _epsilon_of_release,
     splits: Sequence[float] = _SPLITS,
 ) -> float:
-    """Returns the minimum over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2 ln(1/δ') Σεᵢ²)."""
+    """Returns ε by an advanced or strong composition theorem: the minimum over δ = δ' + Σδᵢ of Σ drift(εᵢ) + √(2
+    ln(1/δ') Σεᵢ²).
+    """
     if not phases:
         return 0.0
     spending = _count_spending_delta(phases)
@@ -220,7 +228,7 @@ def _compose_with_best_split(
 
 
 def _require_delta(delta: float) -> float:
-    """Returns δ; refuses what is not in [0, 1)."""
+    """Returns the δ that an accountant by composition theorems was asked about; refuses what is not in [0, 1)."""
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta}: must lie in [0, 1)")
@@ -228,7 +236,7 @@ def _require_delta(delta: float) -> float:
 
 
 def _find_delta(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
-    """Returns the smallest δ whose ε is at most this, from above, by bisection over log δ."""
+    """Returns the smallest δ at which a composition theorem gives at most this ε, from above, by bisection over log δ."""
     epsilon = validate.non_negative("epsilon", epsilon)
     low, high = math.log(1e-300), 0.0
     if epsilon_at(event, 1 - 1e-12) > epsilon:

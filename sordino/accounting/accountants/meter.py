@@ -86,7 +86,9 @@ class _PreparedDirection:
         self.guess = round(setting.centre / step)
 
     def epsilon(self, count: int, delta: float) -> float:
-        """Returns ε after `count` releases, rounded up to the lattice; infinite where there is no lattice."""
+        """Returns the meter's ε after `count` releases in one direction, rounded up to the lattice; infinite where
+        there is no lattice.
+        """
         if self.given_up:
             return math.inf
         # The transform of `count` releases, and what is lost for certain.
@@ -101,6 +103,9 @@ class _PreparedDirection:
 
         def exceeds(j: int) -> bool:
             # scaled by the tilt at j: δ(l_j)·e^{θ l_j − K}
+            """Returns whether δ at lattice point j, as the meter computes it from the kept transform, is above the δ
+            that is asked for.
+            """
             value = require_finite("δ", float((product * np.exp(1j * self.omega * j)).real.sum()) + slack)
             return value > 0 and math.log(value) + count * self.log_mass - self.theta * j * self.step > math.log(
                 delta - lost
@@ -123,7 +128,8 @@ class _PreparedDirection:
         return high * self.step if high < self.last else math.inf
 
     def _kernel(self) -> NDArray[np.complex128]:
-        """Returns Σ_{m≥1} e^{iωm} e^{−θhm}(1 − e^{−hm}), cut where the weights are below e^{−above}.
+        """Returns the kernel by which a meter reads δ off its transform, Σ_{m≥1} e^{iωm} e^{−θhm}(1 − e^{−hm}), cut
+        where the weights are below e^{−above}.
 
         Sums that reach beyond the window wrap round and count mass from its bottom: more, never less.
         """
@@ -164,7 +170,7 @@ class Meter:
                 self._alone = one_release_epsilon(self._sampled, self.delta) if find_lone_gaussian(phases) else 0.0
 
     def epsilon(self, count: int) -> float:
-        """Returns an upper bound on ε after `count` repetitions."""
+        """Returns the meter's upper bound on ε after `count` repetitions of its event."""
         count = validate.count("count", count, least=0)
         if count == 0:
             return 0.0
@@ -173,7 +179,7 @@ class Meter:
         return self._known[count]
 
     def _compute_epsilon(self, count: int) -> float:
-        """Returns ε from the transform that is kept for this range of counts, or from PLD where there is none."""
+        """Returns ε from the transform that the meter keeps for this range of counts, or from PLD where there is none."""
         if self._sampled is None or count < _FIRST:
             return PLD().epsilon(Repeat(self.event, count), self.delta)
         low, high = self._range

@@ -88,7 +88,7 @@ class PLD:
     def delta_bounds(
         self, event: Event, epsilon: float, *, relation: Relation | None = None, want_lower: bool = True
     ) -> tuple[float, float]:
-        """Returns certified (lower, upper) bounds on δ at this ε."""
+        """Returns certified (lower, upper) bounds on δ at this ε, by privacy-loss distributions (PLD)."""
         epsilon = validate.non_negative("epsilon", epsilon)
         event = require_event(event)
         if not is_private(event):
@@ -136,7 +136,9 @@ class PLD:
     def _bound_epsilon(
         self, event: Event, delta: float, relation: Relation | None, want_lower: bool
     ) -> tuple[float, float]:
-        """Returns lower and upper bounds on ε, from every theorem that applies; the lower one is 0 unless it is wanted."""
+        """Returns lower and upper bounds on ε, by PLD and every other theorem that applies; the lower one is 0 unless
+        it is wanted.
+        """
         delta = validate.number("delta", delta)
         if not 0 <= delta < 1:
             raise ValueError(f"delta={delta}: must lie in [0, 1); typical values are far below 1 / dataset size")
@@ -190,7 +192,9 @@ class PLD:
         return (min(low, high), high)
 
     def _bound_by_moments(self, event: Event, phases: Phases, delta: float, relation: Relation | None) -> float:
-        """Returns the smaller of what Rényi divergences and Markov's inequality say about ε; infinity if neither does."""
+        """Returns the smaller of what Rényi divergences and Markov's inequality say about ε, beside PLD's own bound;
+        infinity if neither does.
+        """
         epsilon = math.inf
         with suppress(Unsupported, OverflowError):
             epsilon = RDP(relation=relation or self.relation).epsilon(event, delta)
@@ -199,7 +203,9 @@ class PLD:
         return epsilon
 
     def _lower_epsilon(self, event: Event, delta: float, relation: Relation | None, want_lower: bool) -> float:
-        """Returns an ε that an event certainly reaches, parts of which have phases that no data attain."""
+        """Returns PLD's lower bound on ε, one that an event certainly reaches, for events parts of which have phases
+        that no data attain.
+        """
         return _largest_lower_bound(
             event,
             want_lower,
@@ -214,7 +220,8 @@ def _largest_lower_bound(
     bound_rest: Callable[[Event], float],
     bound_part: Callable[[Event, int], float],
 ) -> float:
-    """Returns the largest of what is proved about the parts whose phases no data attain, and about all the rest.
+    """Returns PLD's lower bound: the largest of what is proved about the parts whose phases no data attain, and about
+    all the rest.
 
     Such parts, for instance shuffled passes, are counted by more than they cost. What they cost at least is what they say
     themselves. Of the rest the phases are attained, unless something of the kind is deeper inside: then nothing is proved.

@@ -72,7 +72,7 @@ class RDP:
         return event.renyi_curve(np.array(self.orders), relation_of(event, relation or self.relation))
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
-        """Returns an upper bound on ε at this δ."""
+        """Returns the Rényi accountant's (RDP) upper bound on ε of an event at this δ."""
         delta = validate.fraction("delta", delta)
         event = require_event(event)
         if not is_private(event):
@@ -80,7 +80,7 @@ class RDP:
         return curve_epsilon(np.array(self.orders), self.curve(event, relation=relation), delta)
 
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
-        """Returns an upper bound on δ at this ε."""
+        """Returns the Rényi accountant's (RDP) upper bound on δ of an event at this ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
         event = require_event(event)
         if not is_private(event):
@@ -88,7 +88,7 @@ class RDP:
         return curve_delta(np.array(self.orders), self.curve(event, relation=relation), epsilon)
 
     def profile(self, event: Event) -> Callable[[Array], Array]:
-        """Returns δ(ε) as a function of arrays."""
+        """Returns the profile δ(ε) of an event by the Rényi accountant (RDP), as a function of arrays."""
         event = require_event(event)
         if not is_private(event):
             return lambda epsilon: np.ones_like(np.asarray(epsilon, dtype=float))
@@ -119,13 +119,13 @@ class Moments:
         object.__setattr__(self, "most", validate.count("most", self.most))
 
     def _log_moments(self, event: Event) -> tuple[Array, Array]:
-        """Returns the orders λ and the log moments α(λ) of the event."""
+        """Returns the orders λ and the log moments α(λ) of the event, for the moments accountant."""
         powers = np.arange(1.0, self.most + 1)
         event = canonical(event)
         return powers, powers * event.renyi_curve(powers + 1, relation_of(event, self.relation))
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Returns the minimum over λ of (α(λ) + log(1/δ))/λ."""
+        """Returns ε by the moments accountant: the minimum over λ of (α(λ) + log(1/δ))/λ."""
         delta = validate.fraction("delta", delta)
         event = require_event(event)
         if not is_private(event):
@@ -134,7 +134,7 @@ class Moments:
         return float(((moments - math.log(delta)) / powers).min()) if any(True for _ in _list_releases(event)) else 0.0
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """Returns the minimum over λ of exp(α(λ) − λε)."""
+        """Returns δ by the moments accountant: the minimum over λ of exp(α(λ) − λε)."""
         epsilon = validate.non_negative("epsilon", epsilon)
         event = require_event(event)
         if not is_private(event):

@@ -62,7 +62,7 @@ def has_search(event: Event) -> bool:
 
 
 def bound_search_epsilon(event: Event, delta: float, accountant: RunAccountant, relation: Relation | None) -> float:
-    """Returns an upper bound on ε of an event with searches in it."""
+    """Returns an accountant's upper bound on ε of an event with hyper-parameter searches in it."""
     event = canonical(event)
     best = math.inf
     with suppress(Unsupported):
@@ -88,7 +88,9 @@ def bound_search_epsilon(event: Event, delta: float, accountant: RunAccountant, 
 
 
 def bound_search_delta(event: Event, epsilon: float, accountant: RunAccountant, relation: Relation | None) -> float:
-    """Returns an upper bound on δ; of a search beside other releases, by Rényi divergences alone."""
+    """Returns an accountant's upper bound on δ of an event with searches in it; of a search beside other releases, by
+    Rényi divergences alone.
+    """
     event = canonical(event)
     best = 1.0
     with suppress(Unsupported):
@@ -105,7 +107,7 @@ def bound_search_delta(event: Event, epsilon: float, accountant: RunAccountant, 
 
 
 def lower_search_epsilon(event: Event, delta: float, accountant: RunAccountant, relation: Relation | None) -> float:
-    """Returns a lower bound on ε of an event with searches: what one run of the costliest search costs alone.
+    """Returns a lower bound on ε of an event with searches in it: what one run of the costliest search costs alone.
 
     Scores that are all equal make the winner the first run, so δ_search ≥ P[K ≥ 1]·δ_run at every ε.
     """
@@ -127,7 +129,9 @@ def _lower_run_epsilon(accountant: RunAccountant, event: Event, delta: float, re
 
 
 def lower_search_delta(event: Event, epsilon: float, accountant: RunAccountant, relation: Relation | None) -> float:
-    """Returns a lower bound on δ of a search, P[K ≥ 1]·δ_run(ε); zero where searches are composed with other releases."""
+    """Returns a lower bound on δ of an event with searches in it, P[K ≥ 1]·δ_run(ε); zero where searches are composed
+    with other releases.
+    """
     event = canonical(event)
     if not isinstance(event, RunSearch) or has_search(event.event):
         return 0.0
@@ -135,7 +139,7 @@ def lower_search_delta(event: Event, epsilon: float, accountant: RunAccountant, 
 
 
 def _separate_searches(event: Event) -> tuple[list[tuple[RunSearch, int]], Event]:
-    """Returns the searches with their counts, and the rest as one event."""
+    """Returns the searches in an event with their counts, and the rest as one event, so that each can be bounded."""
     searches: list[tuple[RunSearch, int]] = []
     rest: list[Event] = []
     for inner in event.events if isinstance(event, Together) else (event,):
@@ -162,7 +166,9 @@ def _bound_winner(event: RunSearch, accountant: RunAccountant, relation: Relatio
 
 @lru_cache(maxsize=64)
 def _prepare_winner(event: RunSearch, accountant: RunAccountant, relation: Relation | None, delta: float) -> Winner:
-    """Returns the bound on the winner, prepared for all δ of one decade; a table takes a while."""
+    """Returns the bound on the winner of a search, prepared for all δ of one decade, because making its table takes a
+    while.
+    """
     largest_epsilon = _run_epsilon(event, accountant, relation, delta)
 
     def delta_of_run(epsilon: float) -> float:

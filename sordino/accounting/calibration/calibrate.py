@@ -43,7 +43,9 @@ class _ParameterSearch:
         return max(1, round(math.exp(log_x))) if self.whole else math.exp(log_x)
 
     def excess(self, log_x: float) -> float:
-        """Returns log ε − log target, NaN outside the parameter's domain; every value is computed once."""
+        """Returns how far a parameter that is being calibrated misses the target, log ε − log target, NaN outside the
+        parameter's domain; every value is computed once.
+        """
         x = self.parameter(log_x)
         if x not in self.known:
             try:
@@ -110,7 +112,9 @@ def calibrate(
 
 
 def _wants_whole(event_of: Callable[[Any], Event]) -> bool:
-    """Returns whether `event_of` takes whole numbers only, found out by trying a half and one and a half."""
+    """Returns whether the parameter to calibrate must be a whole number, found out by trying `event_of` with a half and
+    one and a half.
+    """
     for probe in (0.5, 1.5):
         try:
             event_of(probe)
@@ -124,7 +128,7 @@ def _wants_whole(event_of: Callable[[Any], Event]) -> bool:
 
 
 def _find_inside(search: _ParameterSearch, log_x: float) -> float:
-    """Returns a point of the domain near log_x."""
+    """Returns a point near log_x that is inside the domain of the parameter to calibrate."""
     for shift in (0.0, *(s * k for k in (0.7, 1.5, 3.0, 6.0, 10.0, 15.0, 25.0) for s in (-1, 1))):
         if not math.isnan(search.excess(log_x + shift)):
             return log_x + shift
@@ -132,7 +136,9 @@ def _find_inside(search: _ParameterSearch, log_x: float) -> float:
 
 
 def _solve(search: _ParameterSearch, log_x: float, accuracy: float, hint: tuple[bool, float] | None) -> float:
-    """Returns the logarithm of the best parameter: a bracket first, from a hint if there is one, then a narrower one."""
+    """Returns the logarithm of the best parameter that a calibration finds: a bracket first, from a hint if there is
+    one, then a narrower one.
+    """
     log_x = _find_inside(search, log_x)
     rising, slope = _find_direction(search, log_x) if hint is None else hint
     good, bad = _bracket(search, log_x, rising, slope, accuracy)
@@ -142,7 +148,7 @@ def _solve(search: _ParameterSearch, log_x: float, accuracy: float, hint: tuple[
 
 
 def _find_direction(search: _ParameterSearch, log_x: float) -> tuple[bool, float]:
-    """Returns whether ε grows with the parameter, and d log ε / d log parameter."""
+    """Returns whether ε grows with the parameter to calibrate, and d log ε / d log parameter."""
     excess = search.excess(log_x)
     probe = 0.05 if not search.whole else max(0.05, math.log1p(1.5 / math.exp(log_x)))
     for step in (probe, -probe, 40 * probe, -40 * probe):
@@ -155,7 +161,9 @@ def _find_direction(search: _ParameterSearch, log_x: float) -> tuple[bool, float
 def _bracket(
     search: _ParameterSearch, log_x: float, rising: bool, slope: float, accuracy: float
 ) -> tuple[float, float | None]:
-    """Returns a point that meets the target and one that does not, or None if no better point is needed."""
+    """Returns a bracket of the parameter to calibrate, a point that meets the target and one that does not, or None if
+    no better point is needed.
+    """
     excess = search.excess(log_x)
     low, high = (0.0, math.log(_MOST_STEPS)) if search.whole else (math.log(_LOWEST), math.log(_HIGHEST))
     safe = -1.0 if rising else 1.0
@@ -194,7 +202,7 @@ def _bracket(
 
 
 def _find_edge(search: _ParameterSearch, inside: float, outside: float) -> float:
-    """Returns the last point of the domain between one inside and one outside."""
+    """Returns the last point of the calibrated parameter's domain between one inside and one outside."""
     for _ in range(60):
         middle = 0.5 * (inside + outside)
         inside, outside = (inside, middle) if math.isnan(search.excess(middle)) else (middle, outside)
@@ -202,7 +210,9 @@ def _find_edge(search: _ParameterSearch, inside: float, outside: float) -> float
 
 
 def _narrow(search: _ParameterSearch, good: float, bad: float, accuracy: float) -> float:
-    """Returns the best point of a bracket, narrowed by regula falsi (Illinois) with a bisection now and then."""
+    """Returns the best point of a calibration's bracket, narrowed by regula falsi (Illinois) with a bisection now and
+    then.
+    """
     at_good, at_bad = search.excess(good), search.excess(bad)
     weight_good, weight_bad = at_good, at_bad
     for round_number in range(_EVALUATIONS):

@@ -15,7 +15,8 @@ from sordino import validate
 
 
 def upper_bound(count: int, trials: int, error: float) -> float:
-    """Returns an upper confidence bound on a rate after `count` of `trials`; it is wrong with probability `error`.
+    """Returns an exact upper confidence bound on a binomial rate after `count` of `trials`; it is wrong with
+    probability `error`.
 
     >>> round(upper_bound(0, 100, 0.05), 6) == round(1 - 0.05 ** (1 / 100), 6)
     True
@@ -30,7 +31,7 @@ def lower_bound(count: int, trials: int, error: float) -> float:
 
 
 def tail_probability(count: int, trials: int, rate: float) -> float:
-    """Returns P[W ≥ count], W ~ Binomial(trials, rate), to full relative precision in the tail.
+    """Returns the binomial tail P[W ≥ count], W ~ Binomial(trials, rate), to full relative precision.
 
     >>> tail_probability(2, 2, 0.5)
     0.25
@@ -39,6 +40,7 @@ def tail_probability(count: int, trials: int, rate: float) -> float:
 
 
 def _check_counts(count: int, trials: int, error: float) -> None:
+    """Refuses a count, a number of trials or an error that a binomial confidence bound cannot have."""
     validate.count("trials", trials)
     if not 0 <= count <= trials:
         raise ValueError(f"count={count}: must lie in 0 … trials={trials}")

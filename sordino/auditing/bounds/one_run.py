@@ -24,7 +24,7 @@ _EXACT = 1e-9
 
 
 def largest_probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Returns the largest probability that an (ε, δ)-DP run gives for so many right guesses or more."""
+    """Returns the largest probability that one (ε, δ)-DP run gives for so many right guesses about canaries or more."""
     check_counts(canaries, guesses, right)
     p = float(expit(validate.non_negative("epsilon", epsilon)))
     tail = binomial.tail_probability(right, guesses, p)
@@ -36,7 +36,7 @@ def largest_probability(canaries: int, guesses: int, right: int, epsilon: float,
 
 
 def epsilon_lower_bound(canaries: int, guesses: int, right: int, delta: float, error: float = 0.05) -> float:
-    """Returns a lower bound on the run's ε at δ; it is wrong with probability `error`.
+    """Returns an audit's lower bound on ε at δ from one run with canaries; it is wrong with probability `error`.
 
     >>> round(epsilon_lower_bound(100, 100, 100, 0.0), 4)  # p^100 = 0.05
     3.493
@@ -56,14 +56,14 @@ def epsilon_lower_bound(canaries: int, guesses: int, right: int, delta: float, e
 
 
 def check_counts(canaries: int, guesses: int, right: int) -> None:
-    """Refuses counts that no audit has."""
+    """Refuses counts of canaries and guesses that no audit of one run has."""
     validate.count("canaries", canaries)
     if not 0 <= right <= guesses <= canaries:
         raise ValueError(f"right={right}, guesses={guesses}: need 0 <= right <= guesses <= canaries={canaries}")
 
 
 def largest_provable_epsilon(guesses: int, error: float = 0.05) -> float:
-    """Returns the most that so many guesses can show, all of them right, at δ = 0.
+    """Returns the largest ε at δ = 0 that an audit of one run can show by so many guesses, all of them right.
 
     >>> round(largest_provable_epsilon(1000), 2)  # about ln(1000 / 3)
     5.81

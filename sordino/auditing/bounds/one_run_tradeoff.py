@@ -30,7 +30,9 @@ _MOST = 512
 
 
 def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error: float) -> bool:
-    """Returns whether so many right guesses are rarer than `error` for every run with this curve."""
+    """Returns whether so many right guesses about canaries are rarer than `error` for every run with this trade-off
+    curve, so that one run contradicts the curve.
+    """
     check_counts(canaries, guesses, right)
     hits, misses = error * right / canaries, error * (guesses - right) / canaries
     for i in range(right - 1, -1, -1):
@@ -43,7 +45,8 @@ def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error
 
 
 def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
-    """Returns the p-value: no run with this curve has so many right with a larger probability.
+    """Returns the p-value of one run's guesses against a trade-off curve: no run with this curve has so many right with
+    a larger probability.
 
     It has two digits and is rounded up.
 
@@ -62,7 +65,9 @@ def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
 
 
 def mu_lower_bound(canaries: int, guesses: int, right: int, error: float = 0.05) -> float:
-    """Returns a lower bound on μ if the run's curve is Gaussian; it is wrong with probability `error`."""
+    """Returns an audit's lower bound on μ from one run, if the run's trade-off curve is Gaussian; it is wrong with
+    probability `error`.
+    """
     low, high = 0.0, _LARGEST_MU
     if not contradicts(canaries, guesses, right, inverse_of_gaussian(0.0), error):
         return 0.0
@@ -76,7 +81,9 @@ def mu_lower_bound(canaries: int, guesses: int, right: int, error: float = 0.05)
 def epsilon_lower_bound(
     canaries: int, guesses: int, right: int, family: LessNoisyFamily, delta: float, error: float = 0.05
 ) -> float:
-    """Returns a lower bound on ε at δ if the run is its own event with some other amount of noise."""
+    """Returns an audit's lower bound on ε at δ from one run, if the run has the trade-off curve of its own event with
+    some other amount of noise.
+    """
 
     def is_contradicted(number: int) -> bool:
         return contradicts(canaries, guesses, right, family[number][1], error)

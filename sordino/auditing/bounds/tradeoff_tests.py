@@ -21,7 +21,7 @@ Inverse: TypeAlias = Callable[[float], float]
 
 
 def inverse_of_gaussian(mu: float) -> Inverse:
-    """Returns the inverse of G_μ: Φ(Φ⁻¹(y) − μ).
+    """Returns the inverse of the Gaussian trade-off curve G_μ for the one-run test: Φ(Φ⁻¹(y) − μ).
 
     >>> round(inverse_of_gaussian(1.0)(0.5), 4)
     0.1587
@@ -35,7 +35,7 @@ def inverse_of_epsilon_delta(epsilon: float, delta: float) -> Inverse:
 
 
 def inverse_of_curve(curve: Tradeoff) -> Inverse:
-    """Returns the inverse for a run's own curve."""
+    """Returns the inverse of a run's own trade-off curve for the one-run test."""
     rise = np.exp(curve.epsilons)
     kept = 1 - curve.deltas
 
@@ -69,7 +69,7 @@ class LessNoisyFamily:
 
     @staticmethod
     def noise_factor(number: int) -> float:
-        """Returns the factor of the noise.
+        """Returns the factor of the noise for one member of the family of trade-off curves that the one-run test tries.
 
         >>> LessNoisyFamily.noise_factor(8)
         0.5

@@ -40,7 +40,7 @@ class CopiedDataset:
 
 
 def check_ledger(pieces: Pieces, dataset: MapStyle, company: SelftestRecords) -> list[SelftestFinding]:
-    """Runs all ledger checks and returns their findings."""
+    """Runs all ledger checks of a selftest and returns their findings."""
     findings = [_check_resumed_noise(pieces, company)]
     if pieces.sampler is None:
         return [*findings, SelftestFinding("ledger", "no sampler was given")]
@@ -73,7 +73,9 @@ def _draw_lots(private: Private, pieces: Pieces, dataset: CopiedDataset, sampler
 
 
 def _check_counts(pieces: Pieces, company: SelftestRecords, event: Event) -> SelftestFinding:
-    """Checks that each draw has one entry at the sampler's rate, with the multipliers that were released."""
+    """Checks that the ledger has one entry for each draw, at the sampler's rate, with the multipliers that were
+    released.
+    """
     # What a release was asked for is seen by a tap; it is compared with what was entered.
     trial = Trial(pieces, company.records).run([[]], keep=False)
     seen = sorted(passed.noise.multiplier for passed in trial.releases[0])
@@ -96,14 +98,18 @@ def _check_counts(pieces: Pieces, company: SelftestRecords, event: Event) -> Sel
 
 
 def _multipliers_of_event(event: Event) -> Iterator[float]:
-    """Yields the noise multiplier of every release in an event."""
+    """Yields the noise multiplier of every release in an event of the ledger, which a ledger check compares with the
+    noise.
+    """
     for part, count in counted(event):
         if part.noise_multiplier is not None:
             yield from [part.noise_multiplier] * count
 
 
 def _check_resumed_noise(pieces: Pieces, company: SelftestRecords) -> SelftestFinding:
-    """Checks that a run which was saved and loaded continues with noise that nobody has seen."""
+    """Checks, as a part of the ledger checks, that a run which was saved and loaded continues with noise that nobody
+    has seen.
+    """
     first = Trial(pieces, company.records).run([[]], noisy=True)
     state = first.private.state_dict()
     second = Trial(pieces, company.records)

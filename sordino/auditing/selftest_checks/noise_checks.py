@@ -33,7 +33,7 @@ _EXACT = 2e-6
 
 
 def check_noise(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding]:
-    """Runs all noise checks and returns their findings."""
+    """Runs all noise checks of a selftest and returns their findings."""
     first = Trial(pieces, company.records, seed=SEED).run([[], []], noisy=True)
     # Only the release of complete gradients is looked at, not that of tallies.
     named = set(first.written[0])
@@ -56,7 +56,9 @@ def check_noise(pieces: Pieces, company: SelftestRecords) -> list[SelftestFindin
 
 
 def _check_exactly(trial: Trial, passed: SeenRelease, kind: Gaussian | Laplace, number: float) -> list[SelftestFinding]:
-    """Checks that noise from a known key is exactly multiplier × sensitivity times the stream's values."""
+    """Checks exactly that noise from a known key is multiplier × sensitivity times the stream's values, one of the
+    noise checks.
+    """
     seen = passed.noise_in(trial.written[0], number)
     stream = Rng.from_seed(SEED).child("noise")
     wide = any(value.dtype.itemsize == 8 for value in passed.value.values())
@@ -72,7 +74,7 @@ def _check_exactly(trial: Trial, passed: SeenRelease, kind: Gaussian | Laplace, 
 def _check_statistically(
     pieces: Pieces, company: SelftestRecords, named: set[str], kind: Gaussian | Laplace, number: float
 ) -> list[SelftestFinding]:
-    """Tests the noise of empty lots by e-values: its scale, and its independence in several directions."""
+    """Checks the noise of empty lots statistically, by e-values: its scale, and its independence in several directions."""
     trial = Trial(pieces, company.records)
     # Enough lots to see noise that is 1 % off.
     size = sum(p.numel() for name, p in trial.model.named_parameters() if name in named)

@@ -36,7 +36,7 @@ def check_release() -> list[SelftestFinding]:
 
 
 def _check_scale() -> SelftestFinding:
-    """Checks that noise has the declared scale and that its event says so."""
+    """Checks that a release's noise has the declared scale and that its event says so."""
     right = True
     for noise, event in (
         (Gaussian(1.3), GaussianEvent(1.3)),
@@ -60,7 +60,7 @@ def _gumbel_values(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _check_choose() -> SelftestFinding:
-    """Checks `choose` on streams of which many decide otherwise at any other ε.
+    """Checks the release `choose` on streams of which many decide otherwise at any other ε.
 
     The scores are one to six apart, at ε = ½ and Δ = 2.
     """
@@ -77,7 +77,7 @@ def _check_choose() -> SelftestFinding:
 
 
 def _check_choose_between() -> SelftestFinding:
-    """Checks `choose_between` against Gumbel noise from the same stream."""
+    """Checks the release `choose_between` against Gumbel noise from the same stream."""
     edges, heights = np.array([0.0, 1.0, 3.0, 4.0, 9.0]), np.array([0.0, 9.0, 16.0, 4.0])
     epsilon, reach, right = 0.5, 2.0, True
     for seed in range(_STREAMS):
@@ -91,7 +91,7 @@ def _check_choose_between() -> SelftestFinding:
 
 
 def _check_accountant() -> SelftestFinding:
-    """Checks the accountant against closed forms."""
+    """Checks, beside the releases, the accountant against closed forms."""
     exact = PLD()
     single = gaussian_epsilon(1.0, 1e-5)
     known: list[tuple[Event, float, float]] = [

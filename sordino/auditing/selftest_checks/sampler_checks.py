@@ -31,7 +31,7 @@ _WANTED = 60
 
 
 def check_sampler(sampler: Sampler | None, n: int, rng: Rng | None = None) -> list[SelftestFinding]:
-    """Tests the sampler on a few hundred lots, or more, and returns what was found."""
+    """Runs the sampler checks of a selftest on a few hundred lots, or more, and returns what was found."""
     if sampler is None:
         return [SelftestFinding("sampler", "none was given")]
     if isinstance(sampler, Informed):
@@ -53,7 +53,7 @@ def check_sampler(sampler: Sampler | None, n: int, rng: Rng | None = None) -> li
 
 def _check_poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[SelftestFinding]:
     # Enough lots to see a rate that is 2 % off, and a record that never comes up.
-    """Tests that every record is drawn by a coin of its own, of the rate that the event states."""
+    """Checks that a Poisson sampler draws every record by a coin of its own, of the rate that the event states."""
     records = min(n, _MOST_RECORDS)
     lots = int(min(max(200, _WANTED / rate, _HEADS / (records * rate)), _COINS / records))
     lots += lots % 2
@@ -80,7 +80,7 @@ def _check_poisson(sampler: Sampler, rate: float, n: int, rng: Rng) -> list[Self
 
 
 def _check_fixed_size(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> list[SelftestFinding]:
-    """Tests that lots have the stated size and that each record comes up equally often."""
+    """Checks that a fixed-size sampler's lots have the stated size and that each record comes up equally often."""
     lots = int(min(max(200, _WANTED * n / event.batch_size), _HEADS / event.batch_size))
     counts, right = np.zeros(n, dtype=np.int64), event.dataset_size == n
     for draw in itertools.islice(sampler.draws(n, rng, 0), lots):
@@ -97,7 +97,9 @@ def _check_fixed_size(sampler: Sampler, event: FixedSize, n: int, rng: Rng) -> l
 
 
 def _check_passes(sampler: Sampler, n: int, rng: Rng) -> list[SelftestFinding]:
-    """Checks that a record is in at most one lot of a pass and that nobody is left out of two passes."""
+    """Checks that a sampler of passes has a record in at most one lot of a pass and that nobody is left out of two
+    passes.
+    """
     records = min(n, _MOST_RECORDS)
     covers: dict[int | None, list[Draw]] = {}
     for draw in sampler.draws(records, rng, 0):
@@ -112,7 +114,7 @@ def _check_passes(sampler: Sampler, n: int, rng: Rng) -> list[SelftestFinding]:
 
 
 def _p_value_of_spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
-    """Returns the two-sided p-value of the variance of the lots' sizes.
+    """Returns the two-sided p-value of the variance of the sizes of a Poisson sampler's lots.
 
     It is that of a sum of squares beside the binomial's, as χ² with its own fourth moment.
     """
@@ -129,7 +131,7 @@ def _p_value_of_spread(sizes: NDArray[np.int64], n: int, rate: float) -> float:
 
 
 def _p_value_of_extremes(counts: NDArray[np.int64], lots: int, rate: float) -> float:
-    """Returns the p-value of the records that came up least and most, for all records together."""
+    """Returns the p-value of the records that a sampler drew least and most often, for all records together."""
     least_often = float(binom.cdf(int(counts.min()), lots, rate))
     most_often = float(binom.sf(int(counts.max()) - 1, lots, rate))
     return min(1.0, 2 * len(counts) * min(least_often, most_often)) or math.ulp(0.0)

@@ -34,7 +34,7 @@ _WRITTEN = 2e-6
 
 
 def check_sums(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding]:
-    """Runs all checks of sums and returns their findings."""
+    """Runs all sum checks of a selftest and returns their findings."""
     deterministic = without_randomness(pieces, company)
     first = Trial(deterministic, company.records).run([range(min(7, company.from_dataset))])
     if not first.releases[0]:
@@ -53,7 +53,8 @@ def check_sums(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding
 
 
 def without_randomness(pieces: Pieces, company: SelftestRecords) -> Pieces:
-    """Returns the pieces with the layers' randomness off, if there is any.
+    """Returns the pieces of a selftest with the layers' randomness off, if there is any, so that sum checks can compare
+    sums.
 
     Worlds are compared record by record, so their coins must not differ.
     """
@@ -66,7 +67,7 @@ def without_randomness(pieces: Pieces, company: SelftestRecords) -> Pieces:
 
 
 def _check_bound(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding]:
-    """Checks that no record moves a sum further than its sensitivity, beside 0, 1, 7 and 31 others."""
+    """Checks that no record moves a sum further than the sum's sensitivity, beside 0, 1, 7 and 31 others."""
     from_dataset = company.from_dataset
     # Every base is run without the record and with each of the records that a neighbour may hold.
     bases: list[list[int]] = [[], [from_dataset // 2], list(range(min(7, from_dataset))), list(range(from_dataset))]
@@ -124,7 +125,8 @@ def _check_undrawn(pieces: Pieces, company: SelftestRecords) -> list[SelftestFin
 
 
 def _without_timing(pieces: Pieces) -> Pieces:
-    """Returns the pieces with every formula chosen by shape.
+    """Returns the pieces of a selftest with every formula chosen by shape rather than by timing, so that sum checks
+    compare equal computations.
 
     Two runs that time formulas may choose different ones, which differ in their last bits.
     """
@@ -136,7 +138,7 @@ def _without_timing(pieces: Pieces) -> Pieces:
 
 
 def _check_against_autograd(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding]:
-    """Checks a sum against ordinary autograd, one record at a time, and against the sum in chunks."""
+    """Checks a sum of clipped gradients against ordinary autograd, one record at a time, and against the sum in chunks."""
     finite = [x for x, name in company.names.items() if not any(w in name for w in ("not a", "infinite", "thousand"))]
     everybody = list(range(company.from_dataset))
     lots = [everybody[:1], everybody, [*everybody[:7], *finite]]
@@ -170,7 +172,8 @@ def _check_divisor(pieces: Pieces, company: SelftestRecords) -> list[SelftestFin
 
 
 def measure_divisor(pieces: Pieces, company: SelftestRecords) -> tuple[float, float]:
-    """Returns what sums are divided by after release, and how far lots of other sizes are from it.
+    """Returns what sums are divided by after release, as sum checks measure it, and how far lots of other sizes are
+    from it.
 
     Both are 0 where a lot's gradient is not one sum.
     """
