@@ -97,7 +97,7 @@ class OneRunAudit:
         return not any(m.contradicts(ERROR / len(self.measured)) for m in self.measured)
 
     def table(self) -> dict[str, Any]:
-        """Returns the result as JSON holds it."""
+        """Returns the result of the one-run audit as JSON holds it."""
         return {
             "passed": self.passed,
             "epsilon": self.epsilon,
@@ -121,7 +121,7 @@ class ClaimedCurves:
 
     @staticmethod
     def from_event(event: Event, epsilon: float, delta: float) -> ClaimedCurves:
-        """Creates it from the run's event."""
+        """Creates the curves that a one-run audit compares measurements with, from the run's event."""
         curve = tradeoff(event)
         return ClaimedCurves(
             event, epsilon, delta, curve.mu, tradeoff_tests.inverse_of_curve(curve), LessNoisyFamily(event)
@@ -139,7 +139,8 @@ def audit_one_run(
     gradient_evaluations: int = GRADIENT_EVALUATIONS,
     say: Callable[[str], None] | None = None,
 ) -> OneRunAudit:
-    """Trains the job once with canaries, `canaries_per_kind` of every kind, and measures what they show.
+    """Carries out a one-run audit: trains the job once with `canaries_per_kind` canaries of every kind and measures
+    what they show.
 
     `query` replaces the job's own query, for tests.
     """
@@ -218,7 +219,7 @@ def audit_one_run(
 
 
 def _claimed_curves_of(private: Private, job: Job) -> ClaimedCurves:
-    """Returns the claim of the copy with its curves; raises if there is no guarantee."""
+    """Returns the claim of the copy that a one-run audit trains, with its curves; raises if there is no guarantee."""
     claim = private.claim(job.settings.recipe.delta)
     if isinstance(claim, NoGuarantee):
         raise ValueError(f"{claim}; there is no claim to measure anything beside")
@@ -234,7 +235,7 @@ def _project_on_canaries(
     canary_indices: NDArray[np.int64],
     bound: float,
 ) -> NDArray[np.float64]:
-    """Returns ⟨released gradient, clipped gradient of the canary⟩ for each canary."""
+    """Returns ⟨released gradient, clipped gradient of the canary⟩ for each canary of a one-run audit."""
     grads = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
     products = []
     for start in range(0, len(canary_indices), 250):
@@ -249,7 +250,7 @@ def _project_on_canaries(
 
 @torch.no_grad()
 def _evaluate_canary_losses(model: nn.Module, loss_fn: LossFn, drawn_canaries: Canaries) -> NDArray[np.float64]:
-    """Returns the losses of all canaries, in evaluation mode."""
+    """Returns the losses of all canaries of a one-run audit, in evaluation mode."""
     training, _ = model.training, model.eval()
     try:
         return loss_fn(model, drawn_canaries.x, drawn_canaries.y, drawn_canaries.number).double().numpy()
@@ -260,7 +261,7 @@ def _evaluate_canary_losses(model: nn.Module, loss_fn: LossFn, drawn_canaries: C
 def _measure_canaries(
     kind: str, access: str, scores: NDArray[np.float64], inside: NDArray[np.bool_], claimed: ClaimedCurves
 ) -> CanaryMeasurement:
-    """Counts the correct guesses for one kind of canary and turns them into lower bounds on ε."""
+    """Counts a one-run audit's correct guesses for one kind of canary and turns them into lower bounds on ε."""
     canary_count = len(scores)
     # The number of guesses is fixed by the claim alone, before the coins are looked at.
     guesses_per_side = guesses.best_number_of_guesses(canary_count, round(claimed.mu, 3))

@@ -59,7 +59,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Accounts for the run and prints the result; returns the exit code."""
+        """Carries out `sordino account`: accounts for a training run and prints the result; returns the exit code."""
         from sordino.accounting import Unsupported
 
         event = event_of_flags(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
@@ -78,7 +78,7 @@ class Command:
         return 0
 
     def _compute_result(self, event: Event) -> tuple[dict[str, Any], list[str]]:
-        """Returns the result as a table and as lines to print."""
+        """Returns the result of `sordino account` as a table and as lines to print."""
         from sordino import accounting
 
         method = accountant_by_name(self.accountant)
@@ -125,7 +125,9 @@ class Command:
         return result, lines
 
     def _compare_with_shuffling(self) -> dict[str, float]:
-        """Returns a proved lower bound for shuffled batches, and the ε that Poisson sampling would have."""
+        """Returns, for `sordino account`, a proved lower bound for shuffled batches, and the ε that Poisson sampling
+        would have.
+        """
         from sordino import accounting
 
         lots = lots_in_a_pass(self.rate)
@@ -136,7 +138,7 @@ class Command:
         return {"lower_bound": lower, "poisson": poisson}
 
     def _compute_by_every_method(self, event: Event) -> list[dict[str, Any]]:
-        """Returns ε by every accountant, or why one has no theorem for this event."""
+        """Returns ε by every accountant that `sordino account` compares, or why one has no theorem for this event."""
         from sordino.accounting import Strong, Unsupported
 
         rows = []
@@ -150,7 +152,9 @@ class Command:
         return rows
 
     def _explain_result(self, event: Event, rows: list[dict[str, Any]]) -> list[str]:
-        """Returns lines that describe the event, the result of each method, and how PLD works."""
+        """Returns the lines with which `sordino account` describes the event, the result of each method, and how PLD
+        works.
+        """
         lines = [f"event: {describe_event(event)}", f"every method at delta={self.delta:g}:"]
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"

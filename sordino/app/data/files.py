@@ -113,14 +113,16 @@ FILES = {
 
 
 def find_files(name: str) -> Files:
-    """Returns the entry of the catalogue; an unknown name is refused with the known ones."""
+    """Returns a group of raw files by its name in the catalogue; an unknown name is refused with the known ones."""
     if name not in FILES:
         raise ValueError(f"files {name!r}: there is {', '.join(FILES)}")
     return FILES[name]
 
 
 def files_folder(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Returns the folder of the files, fetched if they are not in the cache; hashes were checked on arrival."""
+    """Returns the folder of a group of raw files, fetched if they are not in the cache; hashes were checked
+    on arrival.
+    """
     file_group, cached_folder = find_files(name), cache.cache_folder() / "files" / name
     return (
         cached_folder if all((cached_folder / file).is_file() for file in file_group.sha256) else fetch_files(name, say)
@@ -128,7 +130,7 @@ def files_folder(name: str, say: Callable[[str], None] = lambda _: None) -> Path
 
 
 def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Fetches the files anew, checks their hashes and puts them into the cache."""
+    """Fetches a group of raw files anew, checks their hashes and puts them into the cache."""
     file_group, reasons = find_files(name), []
     for source in _sources_of(file_group):
         say(f"{name}: trying {source}")
@@ -147,7 +149,7 @@ def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
 
 
 def verify_files(file_group: Files, files_folder: Path) -> None:
-    """Raises ValueError if a file is missing or has another hash."""
+    """Raises ValueError if one of a group of raw files is missing or has another hash."""
     for file, digest in file_group.sha256.items():
         path = files_folder / file
         if not path.is_file():
@@ -157,7 +159,7 @@ def verify_files(file_group: Files, files_folder: Path) -> None:
 
 
 def cache_state(name: str) -> str:
-    """Returns "good", "damaged" or "not cached"."""
+    """Returns whether a group of raw files is "good", "damaged" or "not cached"."""
     file_group, cached_folder = find_files(name), cache.cache_folder() / "files" / name
     if not cached_folder.is_dir():
         return "not cached"
@@ -169,7 +171,7 @@ def cache_state(name: str) -> str:
 
 
 def _store_files(file_group: Files, source_folder: Path, workspace: Path) -> Path:
-    """Copies the files beside the cache and moves them in at once, so that half of them is never seen."""
+    """Copies a group of raw files beside the cache and moves them in at once, so that half of them is never seen."""
     complete_folder, cached_folder = workspace / "whole", cache.cache_folder() / "files" / file_group.name
     complete_folder.mkdir()
     for file in file_group.sha256:
@@ -182,7 +184,7 @@ def _store_files(file_group: Files, source_folder: Path, workspace: Path) -> Pat
 
 
 def _sources_of(wanted: Files) -> Iterator[Source]:
-    """Yields the user's own folders first, then the public sources."""
+    """Yields the sources of a group of raw files: the user's own folders first, then the public ones."""
     given = os.environ.get(FOLDER)
     if given:
         yield Folder(Path(given) / wanted.name)

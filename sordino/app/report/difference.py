@@ -61,7 +61,7 @@ class Difference:
 
 
 def find_difference(reference: Evidence, other: Evidence, amounts: Amounts) -> Difference:
-    """Returns where `other` begins to differ from `reference`."""
+    """Returns the difference between two runs: where `other` begins to differ from `reference`."""
     # Updates can only be compared if both runs started from the same network.
     notes: list[str] = []
     start, other_start = networks.initial_network(reference), networks.initial_network(other)
@@ -91,7 +91,7 @@ def find_difference(reference: Evidence, other: Evidence, amounts: Amounts) -> D
 def _first_differing_evaluations(
     reference: Evidence, other: Evidence, amounts: Amounts
 ) -> tuple[int | None, int | None]:
-    """Returns the first common evaluations at which accuracies and losses differ."""
+    """Returns the first difference between two runs in their common evaluations, of accuracies and of losses."""
     other_rows = {row.step: row for row in other.rows}
     pairs = [(row, other_rows[row.step]) for row in reference.rows if row.step in other_rows]
     accuracies = {
@@ -111,7 +111,9 @@ def _classifies(run: Evidence) -> bool:
 
 
 def _compare_networks(start: Network, one: Network, other: Network) -> dict[str, object]:
-    """Returns distance, relative distance and cosine of two networks trained from the same start."""
+    """Returns the difference between two networks trained from the same start: distance, relative distance
+    and cosine.
+    """
     origin = networks.flatten(start)
     a, b = networks.flatten(one) - origin, networks.flatten(other) - origin
     distance, lengths = float((a - b).norm()), (float(a.norm()), float(b.norm()))
@@ -123,7 +125,7 @@ def _compare_networks(start: Network, one: Network, other: Network) -> dict[str,
 
 
 def _common_networks(reference: Evidence, other: Evidence) -> list[tuple[int, Network, Network]]:
-    """Returns the networks that both runs kept at the same step."""
+    """Returns the networks that both runs kept at the same step, in which their difference is measured."""
     reference_trace, other_trace = Run(reference.folder).traced_networks(), Run(other.folder).traced_networks()
     pairs = (
         (step, networks.load_network(reference_trace[step]), networks.load_network(other_trace[step]))
@@ -134,7 +136,9 @@ def _common_networks(reference: Evidence, other: Evidence) -> list[tuple[int, Ne
 
 
 def _compare_on_the_way(start: Network, reference: Evidence, other: Evidence, amounts: Amounts) -> dict[str, object]:
-    """Returns the relative distances on the way, and the first step at which they exceed the amount."""
+    """Returns how the parameters of two runs differ on the way: their relative distances, and the first step at which
+    these exceed the amount.
+    """
     distances = {}
     for step, one, two in _common_networks(reference, other):
         relative = _compare_networks(start, one, two)["relative"]

@@ -81,7 +81,7 @@ class ReportFacts:
 
 
 def collect_facts(evidence: Evidence, statement: Statement) -> ReportFacts:
-    """Returns everything that a report says about a run."""
+    """Returns all facts that a report says about a run, as plain values."""
     guarantee = evidence.guarantee
     dataset = evidence.get("recipe", "dataset") or evidence.get("recipe", "name") or evidence.name
     return ReportFacts(
@@ -100,7 +100,7 @@ def collect_facts(evidence: Evidence, statement: Statement) -> ReportFacts:
 
 
 def _privacy_facts(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> PrivacyFacts:
-    """Returns what a guarantee means: trade-off curve, best attack, ε at other δ, and the checklist."""
+    """Returns a report's facts about privacy: trade-off curve, best attack, ε at other δ, and the checklist."""
     curve = tradeoff(guarantee.event, points=_POINTS)
     attack = meaning.attack(guarantee.event, curve)
     deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
@@ -122,7 +122,7 @@ def _privacy_facts(evidence: Evidence, guarantee: Guarantee, statement: Statemen
 
 
 def _format_factor(epsilon: float) -> str:
-    """Returns e^ε, rounded up, as a readable factor."""
+    """Returns e^ε, rounded up, as a readable factor among the facts of a report."""
     if epsilon > 14:  # a million and more says nothing that "a million" does not
         return "more than a million"
     value = math.exp(epsilon)
@@ -130,7 +130,7 @@ def _format_factor(epsilon: float) -> str:
 
 
 def _format_chance(delta: float) -> str:
-    """Returns a small probability in words, if it is one in a whole number.
+    """Returns a small probability in words among the facts of a report, if it is one in a whole number.
 
     >>> _format_chance(1e-5), _format_chance(3e-6)
     ('1 in 100,000', '3e-06')
@@ -140,7 +140,7 @@ def _format_chance(delta: float) -> str:
 
 
 def _headline_figures(evidence: Evidence) -> list[tuple[str, str]]:
-    """Returns the main figures of a run with their labels."""
+    """Returns the main figures of a run with their labels, as facts of a report."""
     rows = []
     if evidence.last is not None:
         if evidence.last.test_accuracy is not None:
@@ -162,7 +162,9 @@ def _last_measures(evidence: Evidence) -> Mapping[str, Any]:
 
 
 def _confusion_rows(evidence: Evidence) -> list[tuple[str, list[int]]]:
-    """Returns the confusion of the last evaluation by the names of the classes; empty if there is none."""
+    """Returns the confusion of the last evaluation by the names of the classes, as facts of a report; empty if there is
+    none.
+    """
     counts = _last_measures(evidence).get("confusion") or []
     names = evidence.get("resolved", "class_names") or [str(number) for number in range(len(counts))]
     return list(zip(map(str, names), counts, strict=False))
@@ -173,7 +175,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _unfinished_warning(evidence: Evidence) -> str:
-    """Returns a warning for a run that has not finished, else an empty text."""
+    """Returns the warning among a report's facts for a run that has not finished, else an empty text."""
     if evidence.status == FINISHED:
         return ""
     return (
@@ -183,7 +185,9 @@ def _unfinished_warning(evidence: Evidence) -> str:
 
 
 def _list_configuration(config: Mapping[str, Any], hide: tuple[str, ...]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns the tables of config.toml with the important ones first and without the fields in `hide`."""
+    """Returns the tables of config.toml as facts of a report, with the important ones first and without the fields in
+    `hide`.
+    """
     tables = {name: table for name, table in config.items() if isinstance(table, Mapping)}
     order = sorted(tables, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     listed = ((name, [(f, _format_value(v)) for f, v in tables[name].items() if f not in hide]) for name in order)

@@ -69,7 +69,7 @@ class Line:
 
 @contextmanager
 def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
-    """Yields a figure in the style of the pages, with its axes one above the other."""
+    """Yields a figure for an SVG in the style of the pages, with its axes one above the other."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -92,7 +92,7 @@ def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def to_svg(drawing: Any, name: str, about: str) -> str:
-    """Returns the figure as an inline SVG; `about` says in words what it shows."""
+    """Returns the figure as an inline SVG for a page; `about` says in words what it shows."""
     out = io.StringIO()
     drawing.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     text = out.getvalue()
@@ -116,7 +116,7 @@ def to_svg(drawing: Any, name: str, about: str) -> str:
 
 
 def _shorten_svg(text: str) -> str:
-    """Returns an SVG of about half the length that looks the same.
+    """Returns an inline SVG of about half the length that looks the same.
 
     Coordinates get two decimals, a hundredth of a point. Groups lose ids that nothing refers to, texts lose a turn by no
     angle, and space between tags goes.
@@ -141,7 +141,7 @@ def write_png(drawing: Any, path: Path) -> None:
 
 
 def accuracies_or_losses(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
-    """Returns accuracies in percent, or losses if there are none, with axis label, name and unit."""
+    """Returns accuracies in percent for an SVG figure, or losses if there are none, with axis label, name and unit."""
     accuracies = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
     if len(accuracies) == len(rows):
         return accuracies, "test accuracy, %", "Test accuracy", " %"
@@ -149,7 +149,7 @@ def accuracies_or_losses(rows: Sequence[Row]) -> tuple[list[float], str, str, st
 
 
 def draw_over_steps(rows: Sequence[Row]) -> str:
-    """Returns a figure of accuracy or loss, and of ε if there is one, against steps."""
+    """Returns an SVG figure of accuracy or loss, and of ε if there is one, against steps."""
     values, label, name, unit = accuracies_or_losses(rows)
     private = all(row.epsilon is not None for row in rows)
     with open_figure(2 if private else 1) as (made, axes):
@@ -166,7 +166,7 @@ def draw_over_steps(rows: Sequence[Row]) -> str:
 
 
 def draw_accuracy_against_epsilon(rows: Sequence[Row]) -> str:
-    """Returns a figure of accuracy or loss against the ε spent."""
+    """Returns an SVG figure of accuracy or loss against the ε spent."""
     with open_figure() as (made, (axes,)):
         (values, label, name, unit), spent = accuracies_or_losses(rows), [float(row.epsilon or 0.0) for row in rows]
         _plot_lines(axes, [Line("", spent, values)], label)
@@ -176,7 +176,7 @@ def draw_accuracy_against_epsilon(rows: Sequence[Row]) -> str:
 
 
 def draw_attack(curve: Tradeoff) -> str:
-    """Returns a figure of the trade-off curve: true positives against false positives."""
+    """Returns an SVG figure of the trade-off curve: true positives against false positives."""
     grid = np.unique(np.concatenate([np.geomspace(1e-5, 1, 60), np.linspace(0, 1, 101)]))
     power = curve.power(grid)
     with open_figure() as (made, (axes,)):
@@ -194,7 +194,7 @@ def draw_attack(curve: Tradeoff) -> str:
 def draw_comparison(
     lines: Sequence[Line], xlabel: str, ylabel: str, use: Callable[[Any], Any], mark: float | None = None
 ) -> Any:
-    """Draws several runs in one figure and returns what `use` makes of it."""
+    """Draws several runs in one figure for a page, as SVG or PNG, and returns what `use` makes of it."""
     with open_figure() as (made, (axes,)):
         _plot_lines(axes, lines, ylabel)
         axes.set(xlabel=xlabel)
@@ -209,7 +209,7 @@ def draw_comparison(
 
 
 def _plot_lines(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] = SERIES) -> None:
-    """Draws lines in the colours and dashes of their numbers."""
+    """Draws the lines of an SVG figure in the colours and dashes of their numbers."""
     for line in lines:
         look = {"color": colours[line.look % len(colours)], "linestyle": DASHES[line.look % len(DASHES)]}
         marks = {"marker": "o" if len(line.x) <= 40 or line.hollow else None, "markersize": 3.5}

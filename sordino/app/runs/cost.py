@@ -48,7 +48,9 @@ class RunParts:
     non_private: bool = False
 
     def create_query(self, multiplier: float) -> Query:
-        """Returns the query for each lot; a non-private run has neither bound nor noise."""
+        """Returns the query for each lot of the run whose cost is computed; a non-private run has neither bound nor
+        noise.
+        """
         run, parameters = self._run_numbers_and_parameters(multiplier)
         if self.non_private:
             weigher, noise = Flat(math.inf), Gaussian(0.0)
@@ -59,20 +61,22 @@ class RunParts:
         return query
 
     def create_sampler(self) -> Sampler:
-        """Returns the sampler, which draws the lots."""
+        """Returns the sampler that draws the lots of the run whose cost is computed."""
         run, parameters = self._run_numbers_and_parameters(1.0)
         sampler: Sampler = find_word("sampler", self._words["sampler"]).build(run, parameters["sampler"])
         return sampler
 
     def create_backend(self) -> Backend:
-        """Returns the backend, which computes per-sample gradients."""
+        """Returns the backend that computes per-sample gradients in the run whose cost is computed."""
         run, parameters = self._run_numbers_and_parameters(1.0)
         word = PLAIN_WORDS["backend"] if self.non_private else self._words["backend"]
         backend: Backend = find_word("backend", word).build(run, parameters["backend"])
         return backend
 
     def event(self, multiplier: float, steps: int | None = None) -> Event:
-        """Returns the event of everything the run releases in `steps` steps; None means the recipe's number."""
+        """Returns the event that the run will cost: everything it releases in `steps` steps; None means the recipe's
+        number.
+        """
         draws, steps = self.create_sampler(), self.recipe.steps if steps is None else steps
         expected = draws.expected(self.records)
         trained = dry_run(self.create_query(multiplier), draws, self.records, steps, expected, self.create_backend())
@@ -83,7 +87,7 @@ class RunParts:
         return words_of(self.recipe)
 
     def _run_numbers_and_parameters(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
-        """Returns the public numbers of the run, and the parameters of each of its words."""
+        """Returns the public numbers of the run whose cost is computed, and the parameters of each of its words."""
         recipe = self.recipe
         sizes = {name: p.numel() for name, p in self.problem.model.named_parameters() if p.requires_grad}
         run = RunNumbers(
@@ -155,7 +159,7 @@ def noise_multiplier(
 def _event_by_noise(
     recipe: Recipe, prepared: Prepared | None, parameters: Mapping[str, float] | None
 ) -> Callable[[float], Event]:
-    """Returns the event of a run as a function of its noise multiplier."""
+    """Returns the event that a run will cost as a function of its noise multiplier."""
     # With the data at hand, the event comes from a dry run of the method's own query and sampler.
     if prepared is not None:
         records = prepared.drawn

@@ -103,7 +103,7 @@ class Run:
 
     @staticmethod
     def create(folder: Path, open_locks: ExitStack) -> Run:
-        """Makes the folder of a new run, which is this process's alone until `open_locks` is closed.
+        """Makes the run directory of a new run, which is this process's alone until `open_locks` is closed.
 
         Raises:
             Busy: if another process has begun a run in the folder, even if it has written nothing yet.
@@ -124,13 +124,13 @@ class Run:
 
     @staticmethod
     def open(folder: Path) -> Run:
-        """Opens the directory of an existing run and refuses a folder that is none."""
+        """Opens the run directory of an existing run and refuses a folder that is none."""
         if not (folder / CONFIG).is_file():
             raise ValueError(f"{str(folder)!r}: not a run directory (it has no {CONFIG})")
         return Run(folder)
 
     def discard(self) -> None:
-        """Removes the folder of a run that was never begun, so that no trace of it is left."""
+        """Removes the run directory of a run that was never begun, so that no trace of it is left."""
         with suppress(OSError):
             self.checkpoints.rmdir()
             (self.folder / LOCK).unlink(missing_ok=True)
@@ -142,7 +142,7 @@ class Run:
         return self.folder / CHECKPOINTS
 
     def write_config(self, table: Mapping[str, Any]) -> None:
-        """Writes config.toml, once, at the beginning of the run."""
+        """Writes config.toml into the run directory, once, at the beginning of the run."""
         if not self.is_writer:
             return
         atomic_files.write_file(self.folder / CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
@@ -153,14 +153,14 @@ class Run:
             atomic_files.write_file(self.folder / name, json.dumps(table, indent=1, ensure_ascii=False) + "\n")
 
     def write_model(self, name: str, model: nn.Module) -> None:
-        """Writes parameters and buffers under the names of the model's own state dict."""
+        """Writes parameters and buffers into the run directory, under the names of the model's own state dict."""
         if not self.is_writer:
             return
         state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
         atomic_files.write_file(self.folder / name, safetensors.torch.save(state))
 
     def write_trace(self, step: int, model: nn.Module) -> None:
-        """Writes the network as it is at an evaluation; it is released, like the final one."""
+        """Writes the network into the run directory as it is at an evaluation; it is released, like the final one."""
         if not self.is_writer:
             return
         (self.folder / TRACE).mkdir(exist_ok=True)
@@ -171,26 +171,28 @@ class Run:
         return {int(path.stem): path for path in sorted((self.folder / TRACE).glob("[0-9]*.safetensors"))}
 
     def append_row(self, row: Row) -> None:
-        """Appends one evaluation to metrics.jsonl."""
+        """Appends one evaluation to metrics.jsonl in the run directory."""
         if not self.is_writer:
             return
         with open(self.folder / METRICS, "a", encoding="utf-8") as file:
             file.write(_format_row(row))
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Rewrites all evaluations; those after the checkpoint that a run resumes from will be made again."""
+        """Rewrites all evaluations in the run directory; those after the checkpoint that a run resumes from will be
+        made again.
+        """
         if not self.is_writer:
             return
         atomic_files.write_file(self.folder / METRICS, "".join(map(_format_row, rows)))
 
     def read_rows(self) -> list[Row]:
-        """Returns the evaluations; a last line that was cut short is left out."""
+        """Returns the evaluations in the run directory; a last line that was cut short is left out."""
         path = self.folder / METRICS
         complete_lines = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
         return [Row(**json.loads(line)) for line in complete_lines.splitlines()]
 
     def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
-        """Writes the claim to privacy.json."""
+        """Writes the claim to privacy.json in the run directory."""
         if not self.is_writer:
             return
         atomic_files.write_file(
@@ -223,7 +225,9 @@ def lock_folder(folder: Path, open_locks: ExitStack) -> None:
 
 
 def _refuse_if_used(folder: Path) -> None:
-    """Raises ValueError if a folder holds more than a process leaves that died before it began."""
+    """Raises ValueError if the folder for a run directory holds more than a process leaves that died before
+    it began.
+    """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -235,7 +239,7 @@ def _refuse_if_used(folder: Path) -> None:
 
 
 def privacy_statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
-    """Returns the content of privacy.json: the claim as data, and what goes with it.
+    """Returns the content of privacy.json in a run directory: the claim as data, and what goes with it.
 
     The keys are `claim` (epsilon, delta, relation, unit, accountant, event, not_covered, rests_on, or reason);
     `status`: running, stopped, finished or failed; `steps`: how many lots the claim is about; `budget`: the ε that was
@@ -269,7 +273,9 @@ FINDINGS = "findings.json"
 
 
 def read_findings(folder: Path) -> dict[str, Any]:
-    """Returns all findings that were kept; empty if there are none or the file cannot be read."""
+    """Returns all findings of audits and attacks that a run directory keeps; empty if there are none or the file cannot
+    be read.
+    """
     try:
         findings = json.loads((folder / FINDINGS).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -278,7 +284,7 @@ def read_findings(folder: Path) -> dict[str, Any]:
 
 
 def keep_finding(folder: Path, kind: str, table: Mapping[str, Any]) -> None:
-    """Replaces the finding of the same kind of audit or attack by a new one."""
+    """Replaces the finding of the same kind of audit or attack in a run directory by a new one."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     atomic_files.write_file(
         folder / FINDINGS, json.dumps({**read_findings(folder), kind: {**table, "when": now}}, indent=1) + "\n"

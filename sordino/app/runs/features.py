@@ -81,7 +81,7 @@ MAPS = {
 
 
 def compute_features(feature_map: FeatureMap, images: Tensor, say: Say) -> Tensor:
-    """Returns the features of all images in half precision, from the cache if they are there."""
+    """Returns the frozen features of all images in half precision, from the cache if they are there."""
     # Use the cached result if there is one.
     path = _cache_path(feature_map, images)
     cached = _open_cached(path, len(images))
@@ -109,7 +109,7 @@ def compute_features(feature_map: FeatureMap, images: Tensor, say: Say) -> Tenso
 
 
 def _fill_features(result: NDArray[np.float16], feature_map: FeatureMap, images: Tensor, say: Say) -> None:
-    """Computes the features chunk by chunk into `result`."""
+    """Computes the frozen features of images chunk by chunk into `result`."""
     compute = feature_map.build(say)
     for start in range(0, len(images), feature_map.images_at_once):
         result[start : start + feature_map.images_at_once] = (
@@ -140,7 +140,7 @@ _LINE = 32
 
 
 def encode_texts(name: str, features: str, say: Say) -> tuple[TensorDataset, TensorDataset, int]:
-    """Returns the training and test texts of a data set as numbers, and the number of classes."""
+    """Returns the features of a data set's training and test texts, and the number of classes."""
     labelled_texts = load_texts(name)
     train, test = (compute_text_features(part, features, say) for part in (labelled_texts.train, labelled_texts.test))
     labels = torch.tensor(labelled_texts.train_labels), torch.tensor(labelled_texts.test_labels)
@@ -148,7 +148,9 @@ def encode_texts(name: str, features: str, say: Say) -> tuple[TensorDataset, Ten
 
 
 def encode_by_speaker(say: Say) -> tuple[TensorDataset, TensorDataset, int, Tensor]:
-    """Returns the lines of Friends as sentence vectors, the number of classes, and the speaker of every training line."""
+    """Returns the features of the lines of Friends as sentence vectors, the number of classes, and the speaker of every
+    training line.
+    """
     train, test = load_friends()
     encoded_parts = [
         TensorDataset(_cached_vectors(part.texts, say, _LINE), torch.tensor(part.labels)) for part in (train, test)
@@ -159,14 +161,15 @@ def encode_by_speaker(say: Say) -> tuple[TensorDataset, TensorDataset, int, Tens
 
 
 def compute_text_features(texts_given: list[str], features: str, say: Say) -> Tensor:
-    """Returns texts as numbers, a row for each."""
+    """Returns the features of texts, a row for each, by the name of a feature map."""
     if features == "tokens":
         return torch.stack(minilm.tokenize(texts_given, say=say), dim=1)  # (N, 2, T)
     return hash_words(texts_given) if features == "words" else _cached_vectors(texts_given, say)
 
 
 def hash_words(texts_given: list[str]) -> Tensor:
-    """Returns the square roots of hashed word counts, (N, 4096), with each row scaled to length 8.
+    """Returns the word features of texts: the square roots of hashed word counts, (N, 4096), with each row scaled to
+    length 8.
 
     >>> hash_words(["one two one", ""]).square().sum(1).tolist()
     [64.0, 0.0]
@@ -179,7 +182,7 @@ def hash_words(texts_given: list[str]) -> Tensor:
 
 
 def _cached_vectors(texts_given: list[str], say: Say, length: int = minilm.LENGTH) -> Tensor:
-    """Returns the sentence vectors of texts, from the cache if they are there."""
+    """Returns the sentence vectors of texts, which are frozen features, from the cache if they are there."""
     digest = hashlib.sha256("\n".join(texts_given).encode()).hexdigest()[:32]
     path = cache.cache_folder() / "features" / f"minilm-{minilm.VERSION}-{length}-{digest}.npy"
     if path.is_file():

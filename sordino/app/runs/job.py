@@ -95,8 +95,8 @@ class Job:
         return self._parts.event(self.multiplier, self.steps)
 
     def planned_claim(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
-        """Returns the claim that will hold when the whole run is done; what it will not cover is known before the
-        first step.
+        """Returns the claim that will hold when the whole job is done; what it will not cover is known before the first
+        step.
 
         For a run that goes on, `so_far` is its ledger after `steps` steps. If these did not cost what the plan says,
         the whole plan is added to them, which is more than will be spent.
@@ -116,7 +116,7 @@ class Job:
         )
 
     def list_not_covered(self) -> tuple[str, ...]:
-        """Returns what the claim will list as not covered, in the order in which it happens in the run."""
+        """Returns what the job's claim will list as not covered, in the order in which it happens in the run."""
         options, drawn = self.settings.options, self.sampler
         seed = [claims.SEED] if options.seed is not None else []
         size = size_not_covered(drawn, self.data.prepared.drawn, None)
@@ -125,7 +125,7 @@ class Job:
         return (*seed, *size, *self.data.not_covered, *shown, *diagnostics)
 
     def resolved_table(self) -> dict[str, Any]:
-        """Returns what was calibrated and counted, for the table [resolved] of config.toml."""
+        """Returns what was calibrated and counted to assemble the job, for the table [resolved] of config.toml."""
         prepared = self.data.prepared
         return {
             "noise_multiplier": self.multiplier,
@@ -147,7 +147,7 @@ class Job:
         }
 
     def create_private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
-        """Creates the `Private` that trains the model."""
+        """Creates the `Private` that trains the job's model."""
         isolate = self.settings.options.isolate
         return Private(
             self.problem.model,
@@ -166,7 +166,7 @@ class Job:
         return _parts_of(self.settings, self.problem, self.data)
 
     def config_table(self) -> dict[str, Any]:
-        """Returns the content of config.toml."""
+        """Returns the content of the job's config.toml."""
         versions = {
             name: value
             for name, value in current_environment().items()
@@ -176,14 +176,16 @@ class Job:
 
 
 def assemble_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any] | None = None) -> Job:
-    """Assembles the job; `earlier_resolved` is what an earlier process resolved, which is then not calibrated again."""
+    """Assembles the job of a run from its settings; `earlier_resolved` is what an earlier process resolved, which is
+    then not calibrated again.
+    """
     job = _build_job(settings, say, earlier_resolved)
     set_noise_scale(job.problem.optimizer, job.create_query(), job.expected_batch)
     return job
 
 
 def _refuse_unfit_diagnostics(settings: Settings, problem: Problem) -> None:
-    """Refuses diagnostics that this run cannot have."""
+    """Refuses diagnostics in the settings that this job cannot have."""
     diagnostics = parse_names(settings.options.diagnose)
     if "classes" in diagnostics and not problem.classifies:
         raise ValueError(f"diagnose={settings.options.diagnose!r}: these records have no classes; leave them out")
@@ -194,7 +196,7 @@ def _refuse_unfit_diagnostics(settings: Settings, problem: Problem) -> None:
 
 
 def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any] | None) -> Job:
-    """Reads the data, builds model, sampler and query, and calibrates noise and number of steps."""
+    """Assembles a job: reads the data, builds model, sampler and query, and calibrates noise and number of steps."""
     recipe, options = settings.recipe, settings.options
     data = load_run_data(recipe, options.records, say, settings.own)
     if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
@@ -234,7 +236,7 @@ def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any]
 
 
 def _choose_physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
-    """Returns how many records are processed at once; for larger privacy units, how many units, each with its own
+    """Returns how many records a job processes at once; for larger privacy units, how many units, each with its own
     rows.
     """
     rows = 1 if data.prepared.units is None else recipe.unit_records

@@ -31,7 +31,8 @@ Measures = dict[str, Any]
 
 
 def measure_classes(scores: Tensor, targets: Tensor) -> Measures:
-    """Returns the measures of a classifier from its scores (N, C), before softmax, and the true classes (N,).
+    """Returns the measures of a classifier on test records from its scores (N, C), before softmax, and the true classes
+    (N,).
 
     A class without a test record counts in no mean.
 
@@ -53,7 +54,7 @@ def measure_classes(scores: Tensor, targets: Tensor) -> Measures:
 
 
 def majority_baseline(targets: Tensor, classes: int) -> Measures:
-    """Returns the measures of always saying the most frequent class of the test records.
+    """Returns the measures of the baseline that always says the most frequent class of the test records.
 
     >>> majority_baseline(torch.tensor([0, 0, 0, 1]), 2)["accuracy"]
     0.75
@@ -72,7 +73,8 @@ def majority_baseline(targets: Tensor, classes: int) -> Measures:
 
 
 def measure_numbers(outputs: Tensor, targets: Tensor, units_per_one: float = 1.0) -> Measures:
-    """Returns the measures of predicted numbers (N, K); one step of the scaled target is `units_per_one` of its own.
+    """Returns the measures of predicted numbers (N, K) on test records; one step of the scaled target is
+    `units_per_one` of its own.
 
     >>> measure_numbers(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [2.0]]))["rmse"]
     0.7071067811865476
@@ -94,7 +96,8 @@ def mean_baseline(targets: Tensor, units_per_one: float = 1.0) -> Measures:
 
 
 def perplexity(mean_loss: float) -> float:
-    """Returns exp of a mean loss over tokens, the perplexity of a language model; infinite where it overflows.
+    """Returns a language model's measure on test records: perplexity, exp of the mean loss over tokens; infinite where
+    it overflows.
 
     >>> perplexity(0.0), perplexity(1e9)
     (1.0, inf)
@@ -103,7 +106,7 @@ def perplexity(mean_loss: float) -> float:
 
 
 def describe_measures(measures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Returns the name of every measure, its value and the baseline's, as words."""
+    """Returns the name of every measure on test records, its value and the baseline's, as words."""
     baseline = measures.get("baseline") or {}
     rows = []
     for name, (title, form) in _TITLES.items():
@@ -132,7 +135,7 @@ def count_confusion(said: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 
 def _measures_of_confusion(confusion: Tensor) -> Measures:
-    """Returns balanced accuracy and F1 of a table of counts."""
+    """Returns the measures that a table of counts gives: balanced accuracy and F1."""
     right = confusion.diagonal().double()
     there, said = confusion.sum(dim=1).double(), confusion.sum(dim=0).double()
     recall = [float(r / n) if n else None for r, n in zip(right, there, strict=True)]
@@ -142,7 +145,8 @@ def _measures_of_confusion(confusion: Tensor) -> Measures:
 
 
 def _auc_of_class(scores: Tensor, is_of_class: Tensor) -> float | None:
-    """Returns the chance that a record of the class scores above another, ties counting half; None without both.
+    """Returns the AUC measure of a class: the chance that a record of it scores above another, ties counting half; None
+    without both.
 
     By ranks (Mann and Whitney 1947): AUC = (Σ ranks of the class − n₁(n₁ + 1)/2) / (n₁ n₀), equal scores sharing their mean
     rank.
@@ -158,7 +162,9 @@ def _auc_of_class(scores: Tensor, is_of_class: Tensor) -> float | None:
 
 
 def _calibration_error(probabilities: Tensor, targets: Tensor) -> float:
-    """Returns the expected calibration error of the most probable class, in ten bins of equal width (Guo et al. 2017)."""
+    """Returns the calibration measure: the expected calibration error of the most probable class, in ten bins of equal
+    width (Guo et al. 2017).
+    """
     confidence, said = probabilities.max(dim=1)
     right = (said == targets).double()
     bins = (confidence * _BINS).long().clamp(max=_BINS - 1)

@@ -71,7 +71,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def method_by_name(name: str) -> Method:
-    """Returns the method of this name.
+    """Returns the published method, a variant of the private gradient, by its name.
 
     >>> method_by_name("automatic").about
     'every gradient normalised to the bound (Bu et al. 2022)'
@@ -130,7 +130,9 @@ def _word_of_sampler(one: NamedSampler) -> Word:
 
 
 def _words_of_part(part: str) -> dict[str, Word]:
-    """Returns all words of one part, from the declarations of the library, with the one of DP-SGD first."""
+    """Returns all words for one part of a method, from the declarations of the library, with the one of
+    DP-SGD first.
+    """
     words = list(_DPSGD_WORDS[part])
     for declared in DECLARATIONS:
         if part == "sampler":
@@ -148,7 +150,7 @@ WORDS: Mapping[str, Mapping[str, Word]] = {part: _words_of_part(part) for part i
 
 
 def find_word(part: str, name: str) -> Word:
-    """Returns the building block of this name; a clipping rule may come from a user's file, as FILE.py:NAME.
+    """Returns the building block of methods of this name; a clipping rule may come from a user's file, as FILE.py:NAME.
 
     >>> find_word("weigher", "psac").name
     'psac'
@@ -168,7 +170,8 @@ def find_word(part: str, name: str) -> Word:
 
 
 def words_of(recipe: Recipe) -> dict[str, str]:
-    """Returns the word of every part: what the recipe says, else its method's word, else DP-SGD's.
+    """Returns the word of every part of the private gradient: what the recipe says, else its method's word, else
+    DP-SGD's.
 
     >>> from sordino.app.runs import find
     >>> words_of(find("mnist").but(method="sorted-top-k", weigher="psac"))
@@ -197,7 +200,7 @@ def is_plain_dpsgd(recipe: Recipe) -> bool:
 
 
 def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
-    """Returns the parameters of each part: the defaults, replaced by those that were given."""
+    """Returns the parameters of each part of a method: the defaults, replaced by those that were given."""
     parameters_by_part = {part: find_word(part, word).parameters(run) for part, word in words.items()}
     known_names = {part: frozenset(own) for part, own in parameters_by_part.items()}
     # A name is looked up in all parts; where two have it, the user must say which one is meant.

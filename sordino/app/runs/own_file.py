@@ -101,7 +101,7 @@ class OwnFile:
         return Path(self.path).suffix.lower() == ".npz"
 
     def table(self) -> dict[str, Any]:
-        """Returns the fields that are set, as TOML and JSON can hold them, with absolute paths."""
+        """Returns the fields of a user's own file that are set, as TOML and JSON can hold them, with absolute paths."""
         given_fields = {
             one.name: getattr(self, one.name)
             for one in fields(self)
@@ -112,7 +112,7 @@ class OwnFile:
 
 
 def own_file_from_table(table: Mapping[str, Any]) -> OwnFile:
-    """Creates an `OwnFile` from the table [data] of a run's config.toml."""
+    """Creates the `OwnFile` of a user's own data from the table [data] of a run's config.toml."""
     known = [one.name for one in fields(OwnFile)]
     unknown = [name for name in table if name not in known]
     if unknown or "path" not in table:
@@ -123,7 +123,7 @@ def own_file_from_table(table: Mapping[str, Any]) -> OwnFile:
 
 
 def _tuples_to_lists(value: Any) -> Any:
-    """Returns a value with tuples turned into lists, as TOML gives them back."""
+    """Returns a field of a user's own file with tuples turned into lists, as TOML gives them back."""
     if isinstance(value, Mapping):
         return {key: _tuples_to_lists(one) for key, one in value.items()}
     return [_tuples_to_lists(one) for one in value] if isinstance(value, tuple) else value
@@ -148,7 +148,7 @@ class GivenData:
 
 
 def tensors_of(data: Any) -> tuple[Tensor, Tensor]:
-    """Returns the records and the targets of a dataset of pairs, as tensors in memory."""
+    """Returns the records and the targets of a user's own dataset of pairs, as tensors in memory."""
     # Tensors and arrays are taken as they are; any other dataset is read record by record.
     if isinstance(data, TensorDataset):
         columns: tuple[Any, ...] = data.tensors
@@ -207,7 +207,9 @@ _BY_UNIT: Mapping[str, Any] = {"rate": 0.2, "steps": 200}
 
 
 def recipe_for_own_data(own: OwnFile | GivenData, changes: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe that a run on own data begins with, with the given fields in place of its own."""
+    """Returns the recipe that a run on a user's own file, or on data in memory, begins with, with the given fields in
+    place of its own.
+    """
     if isinstance(own, GivenData) and changes.get("unit") is not None:
         raise ValueError(
             f"unit={changes['unit']!r}: records in memory are drawn by record here; sordino.Private.draws takes units"
@@ -223,7 +225,7 @@ def recipe_for_own_data(own: OwnFile | GivenData, changes: Mapping[str, Any]) ->
 
 
 def _fields_for_given_data(own: GivenData, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a recipe for a model and records in memory."""
+    """Returns the recipe's fields for a user's own model and records in memory."""
     if "model" in changes or "features" in changes:
         raise ValueError("model or features beside a model of your own: leave them out")
     kind = {"name": "own", "dataset": GIVEN, "model": type(own.model).__name__, "learning_rate": 0.005}
@@ -232,7 +234,9 @@ def _fields_for_given_data(own: GivenData, changes: Mapping[str, Any]) -> dict[s
 
 
 def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a recipe for a file or a folder, chosen by the kind of data and the model asked for."""
+    """Returns the recipe's fields for a user's own file or folder, chosen by the kind of data and the model
+    asked for.
+    """
     given, path = dict(changes), Path(own.path)
     kind: dict[str, Any] = {"name": path.stem or "own", "dataset": path.name, "ranges": RANGES}
     # The kind of data decides the model, unless one was asked for.

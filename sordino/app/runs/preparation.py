@@ -38,8 +38,8 @@ from sordino.statistics.statistic import Statistic, Sum
 
 
 def preparation_events(recipe: Recipe) -> list[Event]:
-    """Returns the events of private bounds, normalisation and PCA, each over all records, as far as the recipe asks
-    for them.
+    """Returns the events of the preparation before the first step, private bounds, normalisation and PCA, each over all
+    records, as far as the recipe asks for them.
     """
     plan = recipe.preparation
     multipliers = (plan.ranges, plan.normalise, plan.histogram, plan.pca)
@@ -111,7 +111,7 @@ def standardise(
 
 
 def unfitted_projection(numbers: int, components: int) -> Projection:
-    """Returns a projection that is not fitted yet, for records of so many numbers."""
+    """Returns a projection that the preparation has still to fit, for records of so many numbers."""
     if components > numbers:
         raise ValueError(f"components={components}: the records have only {numbers} numbers each; ask for fewer")
     return Projection(torch.zeros(numbers, components), torch.zeros(numbers))
@@ -129,7 +129,9 @@ def project(model: nn.Sequential, train: TensorDataset, multiplier: float, ledge
 
 
 def carry_out_preparation(recipe: Recipe, train: TensorDataset, model: nn.Module, ledger: Ledger, rng: Rng) -> None:
-    """Carries out every preparation that the recipe asks for, in the order in which the layers apply."""
+    """Carries out every preparation that the recipe asks for before the first step, in the order in which the layers
+    apply.
+    """
     if recipe.ranges is not None:
         find_ranges(model, train, recipe.ranges, ledger, rng.child("ranges"))
     if recipe.normalise is not None:
@@ -156,7 +158,7 @@ class ClassWeights(nn.Module):
 
 
 def balance_classes(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
-    """Fits the model's `ClassWeights` on a noisy histogram of the classes and charges the ledger.
+    """Prepares a run by fitting the model's `ClassWeights` on a noisy histogram of the classes, and charges the ledger.
 
         weight(c) = Σ n / (C · n_c)        n_c: noisy count of class c, no less than three deviations of its noise
 
@@ -178,7 +180,9 @@ def balance_classes(model: nn.Module, train: TensorDataset, multiplier: float, l
 
 
 def find_ranges(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
-    """Fits the model's `Ranged` layer, which is its first, on the private records and charges the ledger."""
+    """Prepares a run by fitting the model's `Ranged` layer, which is its first, on the private records, and charges the
+    ledger.
+    """
     layer = next(module for module in model.modules() if isinstance(module, Ranged))
     bounds = ask(Ranges(len(layer.low), Gaussian(multiplier)), train, ledger=ledger, rng=rng)
     with torch.no_grad():

@@ -79,7 +79,7 @@ class Silent:
 
 
 def format_spent(epsilon: float | None, budget: float | None) -> str:
-    """Returns ε spent and its budget as words.
+    """Returns ε spent and its budget in words, as progress views show them.
 
     >>> format_spent(1.2341, 3.0), format_spent(None, 3.0)
     ('ε 1.235 of 3', 'no guarantee')
@@ -90,7 +90,7 @@ def format_spent(epsilon: float | None, budget: float | None) -> str:
 
 
 def summarise_job(job: Job) -> list[str]:
-    """Returns three lines that say what is going to be run."""
+    """Returns the three lines with which a progress view says what is going to be run."""
     recipe, options, resolved = job.settings.recipe, job.settings.options, job.resolved_table()
     # The first line: data and model.
     first = f"{recipe.name}: {resolved['dataset_size']:,} records"
@@ -132,7 +132,7 @@ class PlainLines:
         self._write(text)
 
     def begin(self, job: Job, step: int) -> None:
-        """Prints the summary and, if the run goes on from a checkpoint, from where."""
+        """Prints the progress view's summary of a run and, if the run goes on from a checkpoint, from where."""
         self._steps, self._budget = job.steps, job.settings.budget
         for line in summarise_job(job):
             self._write(line)
@@ -157,7 +157,7 @@ class PlainLines:
 def format_evaluation(
     row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False
 ) -> str:
-    """Returns an evaluation as one line; private quantities are marked."""
+    """Returns an evaluation as one line of a progress view; private quantities are marked."""
     marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
     place, spent = f"{row.step:>{len(str(steps))}}/{steps}", format_spent(row.epsilon, budget)
     if short:
@@ -205,7 +205,7 @@ class Bar:
         self._console.print(text, markup=False, highlight=False, style="dim")
 
     def begin(self, job: Job, step: int) -> None:
-        """Prints the summary and starts the bar."""
+        """Prints the progress view's summary of a run and starts the bar."""
         self._budget, self._steps = job.settings.budget, job.steps
         self._steps_per_epoch = job.data.prepared.drawn / job.expected_batch
         first, *other_lines = summarise_job(job)
@@ -216,7 +216,7 @@ class Bar:
         self._progress.start()
 
     def show_step(self, step: int, spent: Spent) -> None:
-        """Moves the bar; ε is computed only a few times a second, because it takes some milliseconds."""
+        """Moves the progress bar; ε is computed only a few times a second, because it takes some milliseconds."""
         now = time.perf_counter()
         if now - self._last_update < _SECONDS_BETWEEN_UPDATES and step < self._steps:
             self._progress.update(self._task, completed=step)
@@ -232,7 +232,7 @@ class Bar:
         self._last_update = time.perf_counter()
 
     def show_evaluation(self, row: Row) -> None:
-        """Prints the evaluation as a line above the bar."""
+        """Prints the evaluation as a line above the progress bar."""
         line = format_evaluation(
             row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE_COLUMNS
         )
@@ -249,7 +249,7 @@ class Bar:
 
 
 def choose_view(*, quiet: bool) -> View:
-    """Returns a bar or plain lines, depending on whether the output is a terminal.
+    """Returns the progress view of a run: a bar or plain lines, depending on whether the output is a terminal.
 
     If standard output is meant for a program (`quiet`), the bar goes to standard error.
     """

@@ -49,7 +49,9 @@ class TrainedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; empty where the target is a number. Classes without names are numbered."""
+        """The names of the trained model's classes; empty where the target is a number. Classes without names are
+        numbered.
+        """
         if not self.classifies:
             return ()
         return self.encoder.classes or tuple(str(number) for number in range(self.encoder.outputs))
@@ -60,7 +62,8 @@ class TrainedModel:
         return LOSSES[self.settings.recipe.loss].classifies
 
     def predict(self, records: Any) -> list[Any]:
-        """Returns the most probable class of every record, or its number in the target's own units.
+        """Returns what the trained model predicts for every record: its most probable class, or a number in the
+        target's own units.
 
         Args:
             records: a path of a file or folder as it was trained on, with or without the target; a list of rows by column
@@ -74,13 +77,17 @@ class TrainedModel:
         return [row[0] if len(row) == 1 else row for row in numbers.tolist()]
 
     def predict_proba(self, records: Any) -> NDArray[np.float64]:
-        """Returns the probability of every class for every record, (N, classes), in the order of `classes`."""
+        """Returns the trained model's probability of every class for every record, (N, classes), in the order of
+        `classes`.
+        """
         if not self.classifies:
             raise ValueError(f"{self.run}: predicts numbers, which have no probabilities; use predict")
         return torch.softmax(self.compute_outputs(records).double(), dim=1).numpy()
 
     def encode(self, records: Any) -> Tensor:
-        """Returns the records as the numbers that the network takes; `predict` says what they may be."""
+        """Returns the records as the numbers that the trained model's network takes; `predict` says what
+        they may be.
+        """
         if isinstance(records, Tensor):
             return records
         if self.encoder.kind == "tensors":
@@ -98,7 +105,7 @@ class TrainedModel:
         return self._encode_rows(rows_from_records(records))
 
     def compute_outputs(self, records: Any) -> Tensor:
-        """Returns what the network says of every record, (N, outputs)."""
+        """Returns what the trained model's network says of every record, (N, outputs)."""
         encoded = self.encode(records)
         if encoded.shape[1:] != torch.Size(self.encoder.shape):
             raise ValueError(f"records of shape {tuple(encoded.shape[1:])}: the model takes {self.encoder.shape}")
@@ -106,7 +113,8 @@ class TrainedModel:
             return torch.cat([self.network(chunk) for chunk in encoded.split(_CHUNK)])
 
     def export(self, path: str | Path) -> Path:
-        """Writes the network to a file that other programs read; the ending of its name says in which form.
+        """Writes the trained model's network to a file that other programs read; the ending of its name says in which
+        form.
 
         Args:
             path: .safetensors, the parameters by name; .pt2, a program of `torch.export` for any number of records.
@@ -129,7 +137,7 @@ class TrainedModel:
         return target
 
     def _encode_file(self, path: Path) -> Tensor:
-        """Returns the records of a file or folder as numbers."""
+        """Returns the records of a file or folder as the numbers that the trained model takes."""
         if not path.exists():
             raise BadFile(path, "is not there", "give the path of a file or a folder")
         if self.encoder.kind == "images":
@@ -140,7 +148,7 @@ class TrainedModel:
         return self._encode_rows(rows.read_table(path))
 
     def _encode_rows(self, table: TableRows) -> Tensor:
-        """Returns the rows of a table as numbers; raises with all faults at once."""
+        """Returns the rows of a table as the numbers that the trained model takes; raises with all faults at once."""
         lacking = [name for name in self.encoder.needed_columns if name not in table.columns]
         if lacking:
             raise BadFile(table.path, f"lacks {', '.join(lacking)}", "need every column that the model was trained on")

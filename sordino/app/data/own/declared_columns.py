@@ -78,7 +78,7 @@ class DeclaredColumns:
         return any(name in kind for kind in (self.bounds, self.categories, self.dates, self.hashed))
 
     def by_flag(self) -> list[tuple[str, Iterable[str]]]:
-        """Returns the names of the columns that each flag speaks of."""
+        """Returns the names of the declared columns that each flag speaks of."""
         return [
             ("--bounds", self.bounds),
             ("--categories", self.categories),
@@ -88,7 +88,7 @@ class DeclaredColumns:
         ]
 
     def merged_with(self, other: DeclaredColumns) -> DeclaredColumns:
-        """Returns both declarations; the other one wins where both speak of a column."""
+        """Returns both declarations of columns; the other one wins where both speak of a column."""
 
         def merge(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
             return {**{name: value for name, value in mine.items() if not other.speaks_of(name)}, **theirs}
@@ -121,7 +121,7 @@ _TEXTS = ("target", "ignore_label")
 
 
 def parse_bounds(text: str) -> dict[str, Bounds]:
-    """Returns the bounds given by a flag.
+    """Returns the bounds of columns that a user declares by a flag.
 
     >>> parse_bounds("age=0:100,height=0.5:2.5")
     {'age': (0.0, 100.0), 'height': (0.5, 2.5)}
@@ -140,7 +140,7 @@ def parse_bounds(text: str) -> dict[str, Bounds]:
 
 
 def parse_dates(text: str) -> dict[str, Dates]:
-    """Returns the first and last days given by a flag.
+    """Returns the first and last days of date columns that a user declares by a flag.
 
     >>> parse_dates("joined=2015-01-01:2025-12-31")
     {'joined': ('2015-01-01', '2025-12-31')}
@@ -156,7 +156,7 @@ def parse_dates(text: str) -> dict[str, Dates]:
 
 
 def parse_hashed(text: str) -> dict[str, int]:
-    """Returns the numbers of places given by a flag.
+    """Returns the numbers of places of hashed columns that a user declares by a flag.
 
     >>> parse_hashed("city=64,street=128")
     {'city': 64, 'street': 128}
@@ -171,7 +171,7 @@ def parse_hashed(text: str) -> dict[str, int]:
 
 
 def parse_categories(text: str) -> dict[str, tuple[str, ...]]:
-    """Returns the categories given by a flag.
+    """Returns the categories of columns that a user declares by a flag.
 
     >>> parse_categories("sex=Female|Male;country=Peru|*")
     {'sex': ('Female', 'Male'), 'country': ('Peru', '*')}
@@ -188,7 +188,7 @@ def parse_categories(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def parse_date(cell: str) -> date | None:
-    """Returns a cell as a day, or None if it is none.
+    """Returns a cell of a column declared as dates as a day, or None if it is none.
 
     >>> parse_date("2020-01-31"), parse_date("31.1.2020"), parse_date("1/31/2020")
     (datetime.date(2020, 1, 31), datetime.date(2020, 1, 31), None)
@@ -204,7 +204,9 @@ def parse_date(cell: str) -> date | None:
 
 
 def read_schema(path: Path) -> Schema:
-    """Reads a TOML file with the tables [bounds], [categories], [dates] and [hashed], and what is to be learnt."""
+    """Reads the declared columns from a TOML file with the tables [bounds], [categories], [dates] and [hashed], and
+    what is to be learnt.
+    """
     try:
         table = tomllib.loads(read_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -236,7 +238,7 @@ def read_schema(path: Path) -> Schema:
 
 
 def _check_bounds(name: str, given: Any) -> Bounds:
-    """Returns the bounds of a column as two finite numbers, or raises."""
+    """Returns the bounds declared of a column as two finite numbers, or raises."""
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise ValueError(f"bounds of {name!r}: {given!r}: need a lower and an upper one")
     low, high = (validate.number(f"bounds of {name!r}", end) for end in given)
@@ -246,6 +248,7 @@ def _check_bounds(name: str, given: Any) -> Bounds:
 
 
 def _check_categories(name: str, given: Any) -> tuple[str, ...]:
+    """Returns the categories declared of a column, or raises if they are no list of different names."""
     if not isinstance(given, list | tuple) or not given or not all(isinstance(one, str) for one in given):
         raise ValueError(f"categories of {name!r}: {given!r}: need a list of names")
     if len(set(given)) < len(given):
@@ -254,7 +257,7 @@ def _check_categories(name: str, given: Any) -> tuple[str, ...]:
 
 
 def _check_dates(name: str, given: Any) -> Dates:
-    """Returns the first and the last day of a column in ISO form, or raises."""
+    """Returns the first and the last day declared of a column in ISO form, or raises."""
     ends = (
         [one if isinstance(one, date) else parse_date(str(one)) for one in given]
         if isinstance(given, list | tuple)
@@ -266,6 +269,7 @@ def _check_dates(name: str, given: Any) -> Dates:
 
 
 def _check_places(name: str, given: Any) -> int:
+    """Returns the number of hashed places declared of a column, or raises if there are fewer than two or too many."""
     places = validate.count(f"hashed {name!r}", given, least=2)
     if places > _MOST_PLACES:
         raise ValueError(f"hashed {name!r}: {places} places; need {_MOST_PLACES} at most")

@@ -39,7 +39,9 @@ class TableRows:
     """What was found wrong so far; whoever has read all that is needed raises them together."""
 
     def column(self, name: str, flag: str = "--data") -> list[str]:
-        """Returns all cells of one column; a missing column is refused with the names of those that exist."""
+        """Returns all cells of one column of a user's rows; a missing column is refused with the names of those that
+        exist.
+        """
         if name not in self.columns:
             raise BadFile(
                 self.path, f"has no column {name!r}, which {flag} names", f"there is {', '.join(self.columns)}"
@@ -49,7 +51,7 @@ class TableRows:
 
 
 def read_table(path: Path, delimiter: str | None = None) -> TableRows:
-    """Returns the rows of a file; the reader is chosen by the ending of its name."""
+    """Returns the rows of a user's table as text; the reader is chosen by the ending of the file's name."""
     ending = path.suffix.lower()
     if ending not in READERS:
         raise BadFile(
@@ -64,7 +66,7 @@ def read_table(path: Path, delimiter: str | None = None) -> TableRows:
 
 
 def rows_from_records(records: Sequence[Mapping[str, Any]]) -> TableRows:
-    """Returns rows that are in memory as a table; the first row decides which columns there are.
+    """Returns a user's rows that are in memory as a table; the first row decides which columns there are.
 
     >>> rows_from_records([{"age": 41, "city": "Lima"}]).cells
     [['41', 'Lima']]
@@ -83,7 +85,7 @@ def rows_from_records(records: Sequence[Mapping[str, Any]]) -> TableRows:
 
 
 def _read_csv(path: Path, delimiter: str | None) -> TableRows:
-    """Reads a CSV or TSV file with a limit on the size of a cell."""
+    """Reads the rows of a user's CSV or TSV file with a limit on the size of a cell."""
     separator = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     if len(separator) != 1:
         raise ValueError(f"delimiter={separator!r}: need one character")
@@ -95,7 +97,7 @@ def _read_csv(path: Path, delimiter: str | None) -> TableRows:
 
 
 def _read_csv_rows(path: Path, separator: str) -> TableRows:
-    """Reads the rows of a CSV file and checks that all have as many cells as there are names."""
+    """Reads the rows of a user's CSV file and checks that all have as many cells as there are names."""
     reader = csv.reader(
         io.StringIO(read_text(path), newline=""), delimiter=separator, skipinitialspace=True, strict=True
     )
@@ -128,7 +130,9 @@ def _read_csv_rows(path: Path, separator: str) -> TableRows:
 
 
 def _check_header(path: Path, row: list[str], separator: str) -> tuple[str, ...]:
-    """Returns the names of the columns; suggests another delimiter if there seems to be only one column."""
+    """Returns the names of the columns above a table's rows; suggests another delimiter if there seems to be only one
+    column.
+    """
     likely_separator = next((mark for mark in ";\t|" if mark != separator and len(row) == 1 and mark in row[0]), None)
     if likely_separator is not None:
         raise BadFile(
@@ -141,7 +145,7 @@ def _check_header(path: Path, row: list[str], separator: str) -> tuple[str, ...]
 
 
 def _csv_error(path: Path, line: int, parser_message: str) -> BadFile:
-    """Returns the error for a CSV file that cannot be parsed, with its cure."""
+    """Returns the error for a CSV file whose rows cannot be parsed, with its cure."""
     if "field larger" in parser_message:
         return BadFile(
             path, f"a cell of more than {LONGEST_CELL:,} characters", "close its quotes, or leave the record out", line
@@ -152,7 +156,7 @@ def _csv_error(path: Path, line: int, parser_message: str) -> BadFile:
 
 
 def _read_json_lines(path: Path, delimiter: str | None) -> TableRows:
-    """Reads a file with one JSON object a line, all with the same fields."""
+    """Reads the rows of a user's file with one JSON object a line, all with the same fields."""
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
@@ -177,7 +181,7 @@ def _read_json_lines(path: Path, delimiter: str | None) -> TableRows:
 
 
 def _parse_record(path: Path, written: str, line: int) -> Mapping[str, Any]:
-    """Returns the object on a line, or raises with the number of the line."""
+    """Returns the JSON object on a line as a row, or raises with the number of the line."""
     try:
         record = json.loads(written)
     except (ValueError, RecursionError) as error:
@@ -188,7 +192,7 @@ def _parse_record(path: Path, written: str, line: int) -> Mapping[str, Any]:
 
 
 def _format_cell(path: Path, name: str, value: Any, line: int) -> str:
-    """Returns a JSON value as the text of a cell."""
+    """Returns a JSON value as the text of a cell in a row."""
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
     if isinstance(value, date | np.generic):  # of Parquet files and data frames
@@ -212,7 +216,7 @@ def _format_cell(path: Path, name: str, value: Any, line: int) -> str:
 
 
 def _read_parquet(path: Path, delimiter: str | None) -> TableRows:
-    """Reads a Parquet file, if pyarrow is installed."""
+    """Reads the rows of a user's Parquet file, if pyarrow is installed."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
