@@ -51,7 +51,9 @@ def plan_abadi(
     batch: float = 600,
     **given: Any,
 ) -> CurvePlan:
-    """Returns the plan of one training of the paper's network; `pca` is the noise of the private PCA, None for none."""
+    """Returns the plan of one training of the network of Abadi et al. (2016); `pca` is the noise of the private PCA,
+    None for none.
+    """
     n = bench.pick(60_000, 6_000, 60_000, 60_000)
     settings: dict[str, Any] = {"noise_multiplier": noise, "pca": pca, "schedule_steps": round(10 * n / batch)}
     return CurvePlan(
@@ -90,7 +92,7 @@ DIFFERS = (
 
 
 def plan_within(bench: Workbench, level: PrivacyLevel, variant: int) -> CurvePlan:
-    """Returns the plan of the paper's network with all of ε spent."""
+    """Returns the plan of a training of the network of Abadi et al. that spends all of a published ε."""
     n = bench.pick(60_000, 6_000, 60_000, 60_000)
     epochs = bench.pick(1, 10, level.epochs, level.epochs)
     return CurvePlan(
@@ -116,7 +118,9 @@ def plan_within(bench: Workbench, level: PrivacyLevel, variant: int) -> CurvePla
 
 
 def plan_printed(bench: Workbench) -> list[CurvePlan]:
-    """Returns the three levels as printed; the training accuracy is looked at, which the claim then lists."""
+    """Returns the plans of the three noise levels that Abadi et al. print; the training accuracy is looked at, which
+    the claim then lists.
+    """
     return [
         plan_abadi(bench, noise, pca, label=f"σ = {noise:g}, PCA {pca:g}", variant=k, show_private=True)
         for k, (noise, pca) in enumerate(NOISES)
@@ -129,7 +133,9 @@ def plan_mnist_levels(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_mnist_levels(bench: Workbench) -> Outcome:
-    """Draws accuracy and ε per epoch at three noise levels, δ at a fixed ε, and accuracy against ε."""
+    """Draws the trainings of Abadi et al. on MNIST: accuracy and ε per epoch at three noise levels, δ at a fixed ε, and
+    accuracy against ε.
+    """
     every = bench.train(plan_mnist_levels(bench))
     printed, spent = every[: len(NOISES)], every[len(NOISES) :]
     rows = [
@@ -196,7 +202,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
 
 
 def _judge_level(bench: Workbench, level: PrivacyLevel, spent: TrainedCurve, printed: TrainedCurve) -> Finding:
-    """Judges whether the published accuracy is reached within the published ε."""
+    """Judges whether the accuracy published by Abadi et al. for one noise level is reached within the published ε."""
     accuracy, spread = spent.final()
     inside = (spent.epsilon or 99.0) <= level.epsilon
     told = not bench.is_tiny and (bench.size is not ExperimentSize.QUICK or accuracy >= level.published)
@@ -211,7 +217,7 @@ def _judge_level(bench: Workbench, level: PrivacyLevel, spent: TrainedCurve, pri
 
 
 def _draw_delta(bench: Workbench) -> Panel:
-    """Returns δ against epochs at the fixed ε of each noise level, as figure 3 of the paper does, by PLD."""
+    """Returns δ against epochs at the fixed ε of each noise level, as figure 3 of Abadi et al. does, by PLD."""
     lines = []
     for k, ((noise, pca), level) in enumerate(zip(NOISES, LEVELS, strict=True)):
         last = {8.0: 100, 4.0: 300, 2.0: 700}[noise]
@@ -225,7 +231,9 @@ def _draw_delta(bench: Workbench) -> Panel:
 
 
 def _with_train(ones: Sequence[TrainedCurve]) -> list[Series]:
-    """Returns test accuracies, and the training accuracies where they were looked at."""
+    """Returns the series of Abadi et al.'s trainings: test accuracies, and the training accuracies where they were
+    looked at.
+    """
     train = [
         Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=one.plan.variant)
         for one in ones
@@ -238,7 +246,7 @@ FRONTIER_DELTAS = (1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def draw_mnist_frontier(bench: Workbench) -> Outcome:
-    """Draws the best accuracy within (ε, δ), one curve for each δ, from the trainings of abadi-mnist."""
+    """Draws the best accuracy within (ε, δ), one curve for each δ, from the trainings of Abadi et al. on MNIST."""
     trained = bench.train(plan_printed(bench))
     # ε of every evaluation at every δ.
     found: dict[float, list[tuple[float, float]]] = {delta: [] for delta in FRONTIER_DELTAS}
@@ -284,7 +292,9 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
 
 
 def plan_parts(bench: Workbench) -> list[CurvePlan]:
-    """Returns the whole, the whole without PCA, and without the decay of the learning rate."""
+    """Returns the plans of Abadi et al.'s training with all parts, without the private PCA, and without the decay of
+    the learning rate.
+    """
     return [
         plan_abadi(bench, 4.0, 7.0, label="PCA and decay", method="pca"),
         plan_abadi(bench, 4.0, None, label="without PCA", method="dpsgd", variant=1),
@@ -295,7 +305,9 @@ def plan_parts(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_mnist_parts(bench: Workbench) -> Outcome:
-    """Draws MNIST with and without the private PCA, and with and without the decay of the learning rate, at σ = 4."""
+    """Draws the training of Abadi et al. on MNIST with and without the private PCA, and with and without the decay of
+    the learning rate, at σ = 4.
+    """
     trained = bench.train(plan_parts(bench))
     return Outcome(
         draw_learning(trained, "MNIST, σ = 4"),
@@ -332,7 +344,7 @@ VARIED: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = {
 
 
 def plan_varied(bench: Workbench, name: str, value: float) -> CurvePlan:
-    """Returns the reference with one parameter changed."""
+    """Returns the plan of Abadi et al.'s reference training with one parameter changed."""
     given: dict[str, Any] = {"final_rate": 0.0521 * (value if name == "learning_rate" else 0.1) / 0.1}
     batch, noise = (value if name == "batch" else 600.0), (value if name == "noise_multiplier" else 4.0)
     if name == "widths":
@@ -347,7 +359,9 @@ def plan_varied(bench: Workbench, name: str, value: float) -> CurvePlan:
 
 
 def plan_grid(bench: Workbench) -> dict[str, dict[float, CurvePlan]]:
-    """Returns a plan for each value of each parameter; at the size of the tests one value of two."""
+    """Returns a plan for each value of each parameter that Abadi et al. vary; at the size of the tests one value of
+    two.
+    """
     some = bench.pick(2, 6, 6, 6)
     return {
         name: {
@@ -364,7 +378,7 @@ def plan_sweeps(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_mnist_sweeps(bench: Workbench) -> Outcome:
-    """Draws the accuracy on MNIST when one of six parameters varies."""
+    """Draws the accuracy of Abadi et al.'s training on MNIST when one of six parameters varies."""
     panels, spread = [], {}
     every = []
     for name, row in plan_grid(bench).items():
@@ -402,7 +416,9 @@ CIFAR_LOTS = ((600, 60, 100), (2000, 200, 140), (4000, 400, 920))
 
 
 def plan_cifar_lots(bench: Workbench) -> list[CurvePlan]:
-    """Returns three lots; they are smaller in proportion where there are fewer records."""
+    """Returns the plans of Abadi et al.'s training on CIFAR-10 with three lots; they are smaller in proportion where
+    there are fewer records.
+    """
     return [
         CurvePlan(
             label=f"lot {lot}",
@@ -421,7 +437,7 @@ def plan_cifar_lots(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_cifar_lots(bench: Workbench) -> Outcome:
-    """Draws CIFAR-10 by large lots, and by a lot of 600, which fails."""
+    """Draws the training of Abadi et al. on CIFAR-10 by large lots, and by a lot of 600, which fails."""
     trained = bench.train(plan_cifar_lots(bench))
     return Outcome(
         draw_learning(trained, "CIFAR-10, σ = 6, C = 3"),

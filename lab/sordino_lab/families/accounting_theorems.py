@@ -35,7 +35,7 @@ GAUSSIAN_DELTA = 1e-5
 
 
 def draw_gaussian_calibration(bench: Workbench) -> Outcome:
-    """Draws how much Gaussian noise (ε, δ) needs by the classical and by the exact formula.
+    """Draws the theorems of Gaussian noise: how much of it (ε, δ) needs by the classical and by the exact formula.
 
     The second panel shows which δ the classical noise really has.
     """
@@ -110,7 +110,8 @@ COMPOSED_EPSILON, COMPOSED_DELTA = 0.1, 1e-3
 
 
 def draw_composition(bench: Workbench) -> Outcome:
-    """Draws ε of k releases by basic, advanced and exact composition, and by the formula printed without its drift.
+    """Draws the theorems of composition: ε of k releases by basic, advanced and exact composition, and by the formula
+    printed without its drift.
 
     ε√(2k ln 1/δ) of lines 489 and 517 lies below what Laplace noise really costs: it is false.
     """
@@ -170,7 +171,9 @@ ABADI_RATE, ABADI_NOISE, ABADI_DELTA = 0.01, 4.0, 1e-5
 
 
 def draw_abadi_composition(bench: Workbench) -> Outcome:
-    """Draws ε against epochs by strong composition as printed and made valid, moments accountant, Rényi and PLD."""
+    """Draws ε against epochs by each theorem of accounting: strong composition as printed and made valid, moments
+    accountant, Rényi and PLD.
+    """
     epochs = bench.pick(
         (1, 100), (1, 10, 25, 50, 75, 100, 150, 200, 300, 400), (1, 10, *range(25, 401, 25)), (1, *range(10, 401, 10))
     )
@@ -227,7 +230,7 @@ def theorem_constant(rate: float, steps: int, epsilon: float, delta: float) -> f
 
 
 def draw_theorem_one(bench: Workbench) -> Outcome:
-    """Draws the constant of theorem 1 over T, q and δ: it is one where ε is small against q²T."""
+    """Draws the constant of theorem 1 of Abadi et al. over T, q and δ: it is one where ε is small against q²T."""
     steps = bench.pick(
         (1_000,), (1_000, 10_000, 100_000), (1_000, 4_000, 16_000, 64_000), (1_000, 4_000, 16_000, 64_000, 256_000)
     )
@@ -299,7 +302,9 @@ AMPLIFIED_DELTA = 1e-5
 
 
 def draw_amplification(bench: Workbench) -> Outcome:
-    """Draws what Poisson sampling saves: ε of one release against the rate, and of k rounds of DP-SGD."""
+    """Draws the theorem of amplification by sampling: what Poisson sampling saves in ε of one release against the rate,
+    and of k rounds of DP-SGD.
+    """
     rates = np.geomspace(1e-3, 1, bench.pick(6, 30, 60, 60))
     true = [amplified(1.0, 0.0, float(q))[0] for q in rates]
     printed = [float(q) for q in rates]
@@ -351,7 +356,7 @@ PRINTED_RATE, PRINTED_NOISE, PRINTED_DELTA = 0.01, 1.1, 1e-5
 
 
 def draw_printed_theorems(bench: Workbench) -> Outcome:
-    """Draws qTε, qε√(T ln 1/δ) and qε√T of the slides beside the certified ε."""
+    """Draws the theorems printed on the slides, qTε, qε√(T ln 1/δ) and qε√T, beside the certified ε."""
     steps = [int(t) for t in np.unique(np.geomspace(1, 10_000, bench.pick(4, 13, 17, 25)).astype(int))]
     one = gaussian_epsilon(1 / PRINTED_NOISE, PRINTED_DELTA)
     certified = [PLD().epsilon(Repeat(Poisson(PRINTED_RATE, Gaussian(PRINTED_NOISE)), t), PRINTED_DELTA) for t in steps]
@@ -411,7 +416,9 @@ SINGLE_RECORDS, SINGLE_EPSILON, SINGLE_DELTA = 1000, 1.0, 1e-5
 
 
 def draw_single_sample(bench: Workbench) -> Outcome:
-    """Draws ε of k rounds of SGD on single records with Laplace noise, and the error of a mean learnt that way."""
+    """Draws the accounting of SGD on single records with Laplace noise: ε of k rounds, and the error of a mean learnt
+    that way.
+    """
     rounds = [int(k) for k in np.unique(np.geomspace(10, 100_000, bench.pick(3, 9, 13, 17)).astype(int))]
     certified = [
         PLD().epsilon(Repeat(Poisson(1 / SINGLE_RECORDS, Laplace(1 / SINGLE_EPSILON)), k), SINGLE_DELTA) for k in rounds
@@ -480,7 +487,9 @@ LOT_RECORDS, PHYSICAL_BATCH = 60_000, 64
 
 
 def draw_batch_size(bench: Workbench) -> Outcome:
-    """Draws the sizes of Poisson lots, the parts they are processed in, and what dividing by the real size tells."""
+    """Draws the random lots that the theorems of Poisson sampling assume: their sizes, the parts they are processed in,
+    and what dividing by the real size tells.
+    """
     draws = bench.pick(5, 200, 1000, 1000)
     expected = (64, 250, 1000, 4000)
     # Lots are drawn by the sampler itself.

@@ -46,7 +46,9 @@ AGE_QUERIES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def local_sensitivity(query: Callable[[Sequence[float]], float], data: Sequence[float]) -> float:
-    """Returns the most that the answer moves when one record is added or removed, by trying all of them."""
+    """Returns the local sensitivity that an attacker profits from: the most that the answer moves when one record is
+    added or removed, by trying all of them.
+    """
     without = [[*data[:k], *data[k + 1 :]] for k in range(len(data))] if len(data) > 1 else []
     neighbours = [*without, *([*data, age] for age in range(OLDEST + 1))]
     return max(abs(query(data) - query(other)) for other in neighbours)
@@ -59,7 +61,9 @@ def global_sensitivity(query: Callable[[Sequence[float]], float], n: int) -> flo
 
 
 def draw_sensitivity(bench: Workbench) -> Outcome:
-    """Draws global and local sensitivity of example queries on one small table of ages."""
+    """Draws global and local sensitivity of example queries on one small table of ages, which an attacker could tell
+    records apart by.
+    """
     names = list(AGE_QUERIES)
     n = len(AGES)
     here = [local_sensitivity(query, AGES) for query in AGE_QUERIES.values()]
@@ -122,7 +126,9 @@ SECRET_BITS = 100
 
 
 def recover_bits(rng: np.random.Generator, queries: int, scale: float) -> float:
-    """Returns the share of secret bits that rounded least squares finds again from noisy random subset sums."""
+    """Returns the share of secret bits that an attacker finds again by rounded least squares from noisy random subset
+    sums.
+    """
     secret = rng.integers(0, 2, SECRET_BITS)
     ask = rng.integers(0, 2, (queries, SECRET_BITS))
     answers = ask @ secret + (rng.laplace(0, scale, queries) if scale else 0.0)
@@ -131,7 +137,9 @@ def recover_bits(rng: np.random.Generator, queries: int, scale: float) -> float:
 
 
 def draw_fundamental_law(bench: Workbench) -> Outcome:
-    """Draws the share of bits recovered against the number of queries, for fixed noise and for a fixed budget."""
+    """Draws the share of bits that a reconstruction attacker recovers against the number of queries, for fixed noise
+    and for a fixed budget.
+    """
     rng, repeats = bench.make_rng(4), bench.pick(1, 6, 20, 50)
     counts = bench.pick(
         (20, 100),
@@ -210,7 +218,8 @@ CURVE_EPSILON, CURVE_DELTA, ATTACKED_NOISE, ATTACKED_RATE = 1.0, 1e-5, 1.0, 1e-6
 
 
 def score_releases(present: bool, steps: int) -> NDArray[np.float64]:
-    """Returns what each release says in the direction of a record that is there or is not; ten others are known.
+    """Returns what each release tells a membership attacker in the direction of a record that is there or is not; ten
+    others are known.
 
     One training with a rate of almost nothing: every step asks the same question again, with noise of its own.
     """
@@ -330,7 +339,9 @@ def cross_entropy_per_record(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def train_classifier(x: Tensor, y: Tensor, noise: float, steps: int) -> tuple[nn.Module, float | None]:
-    """Returns logistic regression, trained with DP where there is noise, and its ε."""
+    """Returns the logistic regression that a model-inversion attacker attacks, trained with DP where there is noise,
+    and its ε.
+    """
     torch.manual_seed(0)
     model = logistic_regression(tuple(x.shape[1:]), 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -344,7 +355,9 @@ def train_classifier(x: Tensor, y: Tensor, noise: float, steps: int) -> tuple[nn
 
 
 def invert_class(model: nn.Module, shape: tuple[int, ...]) -> Picture:
-    """Returns the input that the network takes for the class with the most confidence, in small steps from grey."""
+    """Returns the input that an attacker finds by model inversion: what the network takes for the class with the most
+    confidence, in small steps from grey.
+    """
     guess = torch.full((1, *shape), 0.5, requires_grad=True)
     for _ in range(100):
         loss = F.cross_entropy(model(guess), torch.tensor([INVERTED_CLASS])) + 0.02 * guess.square().sum()
@@ -361,7 +374,9 @@ def correlate_pictures(one: Picture, other: Picture) -> float:
 
 
 def draw_model_inversion(bench: Workbench) -> Outcome:
-    """Draws the inversion of two networks trained with a planted record, beside the class's average and that record."""
+    """Draws an attacker's inversion of two networks trained with a planted record, beside the class's average and that
+    record.
+    """
     records, steps = bench.pick(200, 2_000, 20_000, 60_000), bench.pick(4, 150, 300, 600)
     loaded = data.digits(train=records, test=10) if bench.is_tiny else data.load("mnist")
     x, y = (tensor[:records] for tensor in loaded.train.scaled().tensors)

@@ -23,7 +23,9 @@ BOUND, CEILING = 0.1, 60.0
 
 
 def clip_flat(g: Array) -> Array:
-    """Returns min(1, R/‖gᵢ‖) for every record."""
+    """Returns the weights of flat clipping, one of the five types of clipping compared: min(1, R/‖gᵢ‖) for every
+    record.
+    """
     return np.asarray(
         np.minimum(1, BOUND / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1e-300)) * np.ones_like(g)
     )
@@ -56,7 +58,8 @@ TYPES: dict[str, tuple[Callable[[Array], Array], str, tuple[bool, bool, bool]]] 
 
 
 def follow_flow(x: Array, y: Array, weights: Callable[[Array], Array], steps: int) -> tuple[list[float], float]:
-    """Returns losses on the way, and the least eigenvalue of the symmetric part of the clipped kernel on the way.
+    """Returns losses of gradient flow under one type of clipping, and the least eigenvalue of the symmetric part of the
+    clipped kernel on the way.
 
     With r = f − y and layer-wise weights c, ṙ = −K r, K = Σ_layers (x_r x_rᵀ) diag(c_r): K must have rᵀKr ≥ 0.
     """
@@ -78,7 +81,9 @@ def follow_flow(x: Array, y: Array, weights: Callable[[Array], Array], steps: in
 
 
 def draw_clipping_types(bench: Workbench) -> Outcome:
-    """Draws the loss of both problems by five types of clipping, and the least eigenvalue of the clipped kernel."""
+    """Draws the loss of two constructed problems by five types of clipping, and the least eigenvalue of the clipped
+    kernel.
+    """
     steps = bench.pick(60, 120_000, 120_000, 120_000)
     panels: list[Panel] = []
     rows: dict[str, list[tuple[list[float], float]]] = {}

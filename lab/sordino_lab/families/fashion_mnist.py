@@ -25,7 +25,9 @@ LOT_SIZES = (64.0, 256.0, 1024.0, 4096.0)
 def plan_fashion(
     bench: Workbench, values: Sequence[float], label: str, setting: Callable[[float], dict[str, Any]]
 ) -> list[CurvePlan]:
-    """Returns a plan of logistic regression for each value; `setting` says what of a plan the value decides."""
+    """Returns a plan of logistic regression on Fashion-MNIST for each value; `setting` says what of a plan the value
+    decides.
+    """
     n = bench.pick(RECORDS, 8_000, RECORDS, RECORDS)
     return [
         CurvePlan(
@@ -59,7 +61,7 @@ def plan_batch(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_noise(bench: Workbench) -> Outcome:
-    """Draws ε and accuracy against the noise multiplier."""
+    """Draws ε and accuracy of logistic regression on Fashion-MNIST against the noise multiplier."""
     trained = dict(zip(NOISES, bench.train(plan_noise(bench)), strict=False))
 
     def describe(value: float, epsilon: float, accuracy: float) -> str:
@@ -69,7 +71,7 @@ def draw_noise(bench: Workbench) -> Outcome:
 
 
 def draw_batch(bench: Workbench) -> Outcome:
-    """Draws ε and accuracy against the lot size."""
+    """Draws ε and accuracy of logistic regression on Fashion-MNIST against the lot size."""
     trained = dict(zip(LOT_SIZES, bench.train(plan_batch(bench)), strict=False))
 
     def describe(value: float, epsilon: float, accuracy: float) -> str:
@@ -87,7 +89,7 @@ def _draw_swept_fashion(
     describe: Callable[[float, float, float], str],
     remark: str = "",
 ) -> Outcome:
-    """Draws ε and final accuracy against a setting, and accuracy against ε through training."""
+    """Draws ε and final accuracy on Fashion-MNIST against a setting, and accuracy against ε through training."""
     numbers = _collect_numbers(trained)
     spent, accuracy = ({float(v): number for v, number in numbers[name].items()} for name in ("epsilon", "accuracy"))
     epsilon = Series("", list(trained), list(spent.values()), method="pld")
@@ -108,7 +110,7 @@ def _draw_swept_fashion(
 
 
 def draw_tradeoff(bench: Workbench) -> Outcome:
-    """Draws ε and accuracy through training, and the one against the other."""
+    """Draws ε and accuracy through training on Fashion-MNIST, and the one against the other."""
     trained = dict(zip((0.7,), bench.train(plan_tradeoff(bench)), strict=False))
     curves = list(trained.values())
     rows = [row for one in curves for row in (*one.runs[0].rows[:3], one.runs[0].rows[-1])]
@@ -132,7 +134,7 @@ def _draw_through_training(trained: Mapping[float, TrainedCurve]) -> Panel:
 
 
 def _collect_numbers(trained: Mapping[float, TrainedCurve]) -> dict[str, dict[str, float]]:
-    """Returns ε and final accuracy by value."""
+    """Returns ε and final accuracy of trainings on Fashion-MNIST, by the value that was swept."""
     return {
         "epsilon": {f"{v:g}": one.epsilon or 0.0 for v, one in trained.items()},
         "accuracy": {f"{v:g}": final_mean(one) for v, one in trained.items()},
@@ -143,7 +145,9 @@ CLASS_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shi
 
 
 def plan_classes(bench: Workbench) -> list[CurvePlan]:
-    """Returns training without DP, and at two noises."""
+    """Returns the plans of trainings on Fashion-MNIST without DP and at two noises, whose accuracies are taken class by
+    class.
+    """
     base: dict[str, Any] = {
         "recipe": "fashion-logistic",
         "batch": 256,
@@ -160,7 +164,7 @@ def plan_classes(bench: Workbench) -> list[CurvePlan]:
 
 
 def accuracy_by_class(one: TrainedCurve) -> np.ndarray:
-    """Returns the mean over seeds of the last accuracy of each class, in percent."""
+    """Returns the mean over seeds of the last accuracy of each class of Fashion-MNIST, in percent."""
     rows = [
         [np.nan if v is None else v for v in draw_classes.rows[-1]["test_by_class"]]
         for draw_classes in one.runs
@@ -170,7 +174,7 @@ def accuracy_by_class(one: TrainedCurve) -> np.ndarray:
 
 
 def draw_classes(bench: Workbench) -> Outcome:
-    """Draws accuracy class by class with and without DP, and what each class loses."""
+    """Draws accuracy on Fashion-MNIST class by class with and without DP, and what each class loses."""
     trained = bench.train(plan_classes(bench))
     found = [accuracy_by_class(one) for one in trained]
     count = len(found[0])
@@ -228,7 +232,7 @@ CNN_NOISES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 def plan_convergence(bench: Workbench) -> list[CurvePlan]:
-    """Returns a plan for each noise; σ = 0 has no guarantee."""
+    """Returns the plans of a CNN on MNIST, beside those of Fashion-MNIST, one for each noise; σ = 0 has no guarantee."""
     records, iterations = bench.pick(60_000, 4_000, 60_000, 60_000), bench.pick(3, 120, 500, 500)
     some = CNN_NOISES[:2] if bench.is_tiny else CNN_NOISES
     return [
@@ -249,7 +253,7 @@ def plan_convergence(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_convergence(bench: Workbench) -> Outcome:
-    """Draws the convergence of a CNN on MNIST under several noise scales."""
+    """Draws the convergence of a CNN on MNIST, beside the figures of Fashion-MNIST, under several noise scales."""
     trained = bench.train(plan_convergence(bench))
     return Outcome(
         draw_learning(trained, "CNN on MNIST"),

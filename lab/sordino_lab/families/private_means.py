@@ -98,7 +98,9 @@ def draw_heavy_tails(rng: np.random.Generator, shape: tuple[int, int]) -> NDArra
 
 
 def measure_clipped_error(rng: np.random.Generator, n: int, epsilon: float, bound: float, repeats: int) -> float:
-    """Returns the mean squared error of clipping at `bound`, averaging and adding Laplace noise."""
+    """Returns the mean squared error of a private mean of unbounded numbers: clipped at `bound`, averaged, with Laplace
+    noise.
+    """
     total, done = 0.0, 0
     while done < repeats:
         some = min(repeats - done, max(1, 2_000_000 // n))
@@ -169,7 +171,8 @@ NOISELESS_DELTA, NOISELESS_RECORDS = 1e-5, 1000
 
 
 def draw_noiseless(bench: Workbench) -> Outcome:
-    """Draws ε of a mean of Gaussian data against how far one record may move: without a bound on records there is none.
+    """Draws ε of a mean of Gaussian data published without noise against how far one record may move: without a bound
+    on records the mean is not private.
 
     For a secret, random dataset the exact mean looks private; for two neighbours that the attacker knows it is not.
     """
@@ -225,7 +228,7 @@ VECTOR_RECORDS, VECTOR_EPSILON, VECTOR_DELTA = 2000, 1.0, 1e-5
 
 
 def measure_vector_error(rng: np.random.Generator, d: int, noise: float, bound: float, repeats: int) -> float:
-    """Returns the mean of ‖μ̃ − μ‖² over repetitions."""
+    """Returns the error of the private mean of vectors: the mean of ‖μ̃ − μ‖² over repetitions."""
     mean = np.full(d, 0.5 / math.sqrt(d))
     total = 0.0
     for _ in range(repeats):
@@ -236,7 +239,9 @@ def measure_vector_error(rng: np.random.Generator, d: int, noise: float, bound: 
 
 
 def draw_vector(bench: Workbench) -> Outcome:
-    """Draws the error of the private mean of vectors against the dimension, with the lecture's noise and with the least."""
+    """Draws the error of the private mean of vectors against the dimension, with the lecture's noise and with the
+    least.
+    """
     rng, repeats = bench.make_rng(2), bench.pick(1, 12, 60, 200)
     dims = bench.pick((1, 4), (1, 4, 16, 64, 256), (1, 4, 16, 64, 256), (1, 4, 16, 64, 256, 1024))
     lecture, exact, bound, slack = [], [], [], []

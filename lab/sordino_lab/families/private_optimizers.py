@@ -44,7 +44,9 @@ def valley_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def draw_paths(bench: Workbench) -> Outcome:
-    """Draws gradient descent, momentum, AdaGrad and Adam on one contour, without and with differential privacy."""
+    """Draws the paths of optimizers on one contour (gradient descent, momentum, AdaGrad and Adam), without and with
+    differential privacy.
+    """
     rng = torch.Generator().manual_seed(1)
     x, y = 0.3 * torch.randn(60, 2, generator=rng), torch.zeros(60)
     steps = bench.pick(3, PATH_STEPS, PATH_STEPS, PATH_STEPS)
@@ -107,7 +109,7 @@ def draw_paths(bench: Workbench) -> Outcome:
 
 
 def _count_steps_to_minimum(points: Tensor) -> int:
-    """Returns the steps until the path stays within 0.5 of the minimum; all of them if it never does."""
+    """Returns the steps until an optimizer's path stays within 0.5 of the minimum; all of them if it never does."""
     near = points.norm(dim=1) < 0.5
     away = torch.nonzero(~near).flatten()
     return int(away[-1]) + 1 if len(away) else 0
@@ -123,7 +125,9 @@ MNIST_OPTIMIZERS = {
 
 
 def plan_mnist_optimizers(bench: Workbench) -> list[CurvePlan]:
-    """Returns a plan for each optimizer, with a learning rate of its own that is not tuned."""
+    """Returns the plans of private training on MNIST, one for each optimizer, with a learning rate of its own that is
+    not tuned.
+    """
     base = plan_mnist(bench, "DP-SGD", 0.1, 1.0, schedule="constant")
     some = {name: MNIST_OPTIMIZERS[name] for name in ("SGD", "AdaGrad")} if bench.is_tiny else MNIST_OPTIMIZERS
     return [
@@ -133,7 +137,7 @@ def plan_mnist_optimizers(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_mnist_optimizers(bench: Workbench) -> Outcome:
-    """Draws five optimizers on MNIST at equal ε."""
+    """Draws five optimizers on private gradients of MNIST at equal ε."""
     trained = bench.train(plan_mnist_optimizers(bench))
     spent = {round(one.epsilon or 0.0, 6) for one in trained}
     return Outcome(
@@ -162,7 +166,9 @@ DESCENT_EPSILON = 3.0
 
 
 def plan_full_batch(bench: Workbench) -> list[CurvePlan]:
-    """Returns lots and full batches with Gaussian and Laplace noise, each with as many steps as the same work allows."""
+    """Returns the plans of optimizers on private gradients of lots and of full batches, with Gaussian and Laplace
+    noise, each with as many steps as the same work allows.
+    """
     passes = bench.pick(1, 30, 60, 100)
     base = {"optimizer": "sgd", "learning_rate": 1.0, "epsilon": DESCENT_EPSILON, "model": "mlp"}
     methods: tuple[tuple[str, str, int, dict[str, str]], ...] = (
@@ -188,7 +194,9 @@ def plan_full_batch(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_full_batch(bench: Workbench) -> Outcome:
-    """Draws full-batch descent with Laplace and with Gaussian noise against DP-SGD, at equal ε and equal work."""
+    """Draws full-batch descent on private gradients with Laplace and with Gaussian noise against DP-SGD, at equal ε and
+    equal work.
+    """
     trained = bench.train(plan_full_batch(bench))
     return Outcome(
         draw_learning(trained, "ε = 3, equal work"),

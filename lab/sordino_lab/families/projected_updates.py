@@ -77,7 +77,9 @@ def bound_label(way: str, rate: float, bound: float) -> str:
 
 
 def plan_bounds(bench: Workbench) -> list[CurvePlan]:
-    """Returns both methods at both bounds and all learning rates; at the size of the tests one rate."""
+    """Returns the plans of ProjectedDPSGD and DP-SGD at both larger bounds and all learning rates; at the size of the
+    tests one rate.
+    """
     some = RATES[1:2] if bench.is_tiny else RATES
     return [
         replace(plan_cifar(bench, way, rate, bound), label=bound_label(way, rate, bound))
@@ -121,7 +123,9 @@ COSINE_BOUNDS = (1.0, 5.0)
 
 
 def plan_cosine(bench: Workbench, **network: Any) -> list[CurvePlan]:
-    """Returns both bounds at each learning rate, with the cosines of their parts; at the size of the tests one."""
+    """Returns the plans of ProjectedDPSGD at both bounds and each learning rate, with the cosines of plain and
+    projected updates; at the size of the tests one.
+    """
     settings = [(bound, rate) for bound in COSINE_BOUNDS for rate in RATES]
     return [
         plan_cifar(bench, "projected", rate, bound, diagnose="substeps", **network)
@@ -245,7 +249,9 @@ def hill_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def draw_landscape(bench: Workbench) -> Outcome:
-    """Draws SGD, ProjectedSGD, DP-SGD and ProjectedDPSGD around a hill to the minimum, on the surface and from above."""
+    """Draws the paths of SGD, ProjectedSGD, DP-SGD and ProjectedDPSGD around a hill to the minimum, on the surface and
+    from above.
+    """
     rng = torch.Generator().manual_seed(0)
     x, y = 0.05 * torch.randn(40, 2, generator=rng), torch.zeros(40)
     steps = bench.pick(4, HILL_STEPS, HILL_STEPS, HILL_STEPS)
@@ -324,7 +330,7 @@ def _count_steps_to_arrival(points: Tensor) -> int:
 
 
 def plan_private(bench: Workbench) -> list[CurvePlan]:
-    """Returns DP-SGD and the two private lookaheads at equal ε."""
+    """Returns the plans of DP-SGD and of the two private lookaheads, the private forms of ProjectedDPSGD, at equal ε."""
     return [
         plan_cifar(bench, way, 0.1, 1.0, epsilon=3.0) for way in ("DP-SGD", "noisy lookahead", "optimistic lookahead")
     ]
@@ -342,7 +348,7 @@ def draw_private(bench: Workbench) -> Outcome:
 
 
 def plan_resnet(bench: Workbench) -> list[CurvePlan]:
-    """Returns both methods at two bounds on ResNet-18, from random weights."""
+    """Returns the plans of ProjectedDPSGD and DP-SGD at two bounds on ResNet-18, from random weights."""
     return [
         replace(
             plan_cifar(bench, method, 0.1, bound, model="resnet18"), label=f"{method}, C = {bound:g}", variant=variant
@@ -365,7 +371,7 @@ def draw_resnet(bench: Workbench) -> Outcome:
 
 
 def plan_rounds(bench: Workbench) -> list[CurvePlan]:
-    """Returns DP-SGD, and ProjectedDPSGD with other ρ and with more rounds."""
+    """Returns the plans of DP-SGD, and of ProjectedDPSGD with other ρ and with more rounds."""
     base = plan_cifar(bench, "projected", 1.0, 5.0)
     some = (({"rho": 2.0}, "ρ = 2"), ({"rho": 4.0}, "ρ = 4"), ({"rho": 2.0, "rounds": 3.0}, "3 rounds"))
     return [

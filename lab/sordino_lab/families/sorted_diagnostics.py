@@ -33,7 +33,9 @@ Shapes = dict[tuple[str, int], NDArray[np.float64]]
 
 
 def plan_cosines(bench: Workbench) -> list[CurvePlan]:
-    """Returns both methods at both settings, first without noise, then with it, and the median bound of figure A.4."""
+    """Returns the plans whose update cosines are diagnosed: sorted lots and DP-SGD at both settings, first without
+    noise, then with it, and the median bound of figure A.4.
+    """
     some = COSINE_SETTINGS[:1] if bench.is_tiny else COSINE_SETTINGS
     found = [
         plan_cifar(bench, way, rate, bound, diagnose="cosines", **given)
@@ -47,7 +49,9 @@ def plan_cosines(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_update_cosine(bench: Workbench) -> Outcome:
-    """Draws the cosine of consecutive updates against the place in the epoch, early and late in the run."""
+    """Draws a diagnostic of sorted lots: the cosine of consecutive updates against the place in the epoch, early and
+    late in the run.
+    """
     trained = bench.train(plan_cosines(bench))
     quiet = [one for one in trained if one.plan.given.get("noise_multiplier") == 0.0]
     noisy = [one for one in trained if one not in quiet]
@@ -96,7 +100,9 @@ def draw_update_cosine(bench: Workbench) -> Outcome:
 
 
 def _draw_thirds(one: TrainedCurve, shape: Shapes) -> list[Series]:
-    """Returns mean and spread of the cosines in the first and the last third of the epochs, and adds them to `shape`."""
+    """Returns mean and spread of the diagnosed cosines in the first and the last third of the epochs, and adds them to
+    `shape`.
+    """
     values = one.diagnostic("cosines")  # (seeds, steps)
     lots = max(1, round(values.shape[1] / max(1.0, one.runs[0].rows[-1]["epoch"])))
     epochs = values.shape[1] // lots
@@ -133,7 +139,9 @@ _HALF = 0.5
 
 
 def plan_crash(bench: Workbench) -> list[CurvePlan]:
-    """Returns plain SGD with sorted lots at three rates, with class-diverse ones at two, and with random ones at one."""
+    """Returns the plans that diagnose the crash of sorted lots: plain SGD with them at three rates, with class-diverse
+    lots at two, and with random ones at one.
+    """
     looks: dict[str, Any] = {"diagnose": "cosines,lengths,classes", "non_private": True}
     some = CRASH_RATES[:1] if bench.is_tiny else CRASH_RATES
     found = [plan_cifar(bench, "sorted", rate, 1.0, **looks) for rate in some]
@@ -142,7 +150,9 @@ def plan_crash(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_crash(bench: Workbench) -> Outcome:
-    """Draws sorted plain SGD up to its crash: loss, gradient lengths, dominant classes and cosines."""
+    """Draws the diagnostics of sorted lots in plain SGD up to its crash: loss, gradient lengths, dominant classes and
+    cosines.
+    """
     trained = bench.train(plan_crash(bench))
     curves, lengths, shares, ended = [], [], [], {}
     for one in trained:
@@ -222,7 +232,8 @@ CIFAR_CLASSES = ("plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", 
 
 
 def measure_random_shares(bench: Workbench) -> NDArray[np.float64]:
-    """Returns the share of every class in each lot of an epoch of random lots, in percent: (lots, classes).
+    """Returns, as a diagnostic beside sorted lots, the share of every class in each lot of an epoch of random lots, in
+    percent: (lots, classes).
 
     It depends on labels and sampler alone, so nothing is trained for it.
     """
@@ -239,7 +250,9 @@ def measure_random_shares(bench: Workbench) -> NDArray[np.float64]:
 
 
 def _draw_random_shares(shares: NDArray[np.float64]) -> Panel:
-    """Returns figure 4.12: box plots over lots of the share of every class."""
+    """Returns figure 4.12, a diagnostic of random lots beside sorted ones: box plots over lots of the share of every
+    class.
+    """
     five = np.quantile(shares, [0.0, 0.25, 0.5, 0.75, 1.0], axis=0).T
     boxes = Boxes("minimum, quartiles, maximum over random lots", range(len(five)), [tuple(row) for row in five], "sgd")
     return Panel(
@@ -248,7 +261,8 @@ def _draw_random_shares(shares: NDArray[np.float64]) -> Panel:
 
 
 def _draw_last_epochs(one: TrainedCurve) -> list[Panel]:
-    """Returns what figures 4.10 and 4.11 draw of the last two epochs of a run, lot by lot.
+    """Returns the diagnostics of sorted lots that figures 4.10 and 4.11 draw of the last two epochs of a run, lot by
+    lot.
 
     These are the gradient length, the dominant class, its share, and the cosine with the update before.
     The source draws the mean length of a lot; the diagnostics keep the median.
@@ -284,7 +298,7 @@ LENGTH_COLOURS = {"topk": "sorted", "no sorting": "sgd", "quantilesort": "quanti
 
 
 def plan_lengths(bench: Workbench) -> list[CurvePlan]:
-    """Returns plain SGD with each way to fill a lot."""
+    """Returns the plans that diagnose gradient lengths: plain SGD with each way to fill a lot, sorted or random."""
     return [
         plan_cifar(bench, "DP-SGD", 0.01, 1.0, diagnose="lengths", non_private=True, **words)
         for words in LENGTH_SAMPLERS.values()
@@ -292,7 +306,9 @@ def plan_lengths(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_lengths(bench: Workbench) -> Outcome:
-    """Draws box plots of the gradient lengths of the lots over the epochs: topk, none, quantilesort."""
+    """Draws a diagnostic of sorted lots: box plots of the gradient lengths of the lots over the epochs, for topk, none
+    and quantilesort.
+    """
     panels, width, fall, grown = [], {}, {}, {}
     for name, one in zip(LENGTH_SAMPLERS, bench.train(plan_lengths(bench)), strict=True):
         boxes = one.diagnostic("lengths")[0]  # (steps, 5)
@@ -343,7 +359,8 @@ def draw_lengths(bench: Workbench) -> Outcome:
 
 
 def draw_outliers(bench: Workbench) -> Outcome:
-    """Draws how many of the longest tenth of the gradients were there an epoch before, for sorted and for random lots.
+    """Draws a diagnostic of outliers: how many of the longest tenth of the gradients were there an epoch before, for
+    sorted and for random lots.
 
     A softmax layer has its gradient lengths in closed form.
     """
@@ -400,7 +417,7 @@ def draw_outliers(bench: Workbench) -> Outcome:
 def _softmax_gradient_lengths(
     x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> NDArray[np.float64]:
-    """Returns ‖p − e_y‖ · √(‖x‖² + 1) for every record."""
+    """Returns the gradient lengths for the diagnostic of outliers, ‖p − e_y‖ · √(‖x‖² + 1) for every record."""
     residual = F.softmax(x @ weight.T + bias, 1) - F.one_hot(y, 10)
     return np.asarray((residual.norm(dim=1) * torch.sqrt(x.square().sum(1) + 1)).numpy())
 

@@ -244,7 +244,7 @@ MNIST_SEARCH = Sweep(
 
 
 def draw_mnist_search(bench: Workbench) -> Outcome:
-    """Draws the final accuracy of DP-SGD on MNIST against the clip bound."""
+    """Draws the search for the baseline of sorted lots on MNIST: the final accuracy of DP-SGD against the clip bound."""
     outcome = MNIST_SEARCH.outcome(bench, _judge_mnist_search)
     row = MNIST_SEARCH.train(bench)["DP-SGD"]
     best = max(row, key=lambda value: final_mean(row[value]))
@@ -252,7 +252,9 @@ def draw_mnist_search(bench: Workbench) -> Outcome:
 
 
 def _judge_mnist_search(bench: Workbench, grid: Grid) -> list[Finding]:
-    """Judges whether the source's choice is the best of the grid in accuracy and in loss."""
+    """Judges whether the baseline that the source chose for sorted lots on MNIST is the best of the grid in accuracy
+    and in loss.
+    """
     row = grid["DP-SGD"]
     if 7.5 not in row:
         return []
@@ -291,7 +293,9 @@ CIFAR_SEARCH = Sweep(
 
 
 def draw_cifar_search(bench: Workbench) -> Outcome:
-    """Draws the final accuracy of DP-SGD on CIFAR-10 against the clip bound, a curve for each learning rate."""
+    """Draws the search for the baseline of sorted lots on CIFAR-10: the final accuracy of DP-SGD against the clip
+    bound, a curve for each learning rate.
+    """
     outcome = CIFAR_SEARCH.outcome(bench)
     grid = CIFAR_SEARCH.train(bench)
     best = {SEARCH_RATES[way]: _bound_of_least_loss(row) for way, row in grid.items()}
@@ -333,10 +337,10 @@ def plan_private(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_private(bench: Workbench) -> Outcome:
-    """Draws the private form of sorting against DP-SGD at equal ε."""
+    """Draws the private form of sorted lots against DP-SGD at equal ε."""
 
     def judge(trained: list[TrainedCurve]) -> list[Finding]:
-        """Judges the private form against DP-SGD, and rejection sampling by its chance."""
+        """Judges the private form of sorted lots against DP-SGD, and rejection sampling by its chance."""
         return [
             judge_higher(
                 bench,
@@ -363,7 +367,7 @@ def draw_private(bench: Workbench) -> Outcome:
 
 
 def plan_noisy_sort(bench: Workbench) -> list[CurvePlan]:
-    """Returns DP-SGD, exact ranking, and lots of the longest among a few random candidates."""
+    """Returns the plans of DP-SGD, of lots sorted exactly, and of lots of the longest among a few random candidates."""
     base = plan_cifar(bench, "sorted", 0.1, 5.0)
     pools = ((0.0, "exact"), (4.0, "of 4 lots"), (2.0, "of 2 lots"))
     some = [
@@ -374,7 +378,7 @@ def plan_noisy_sort(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_noisy_sort(bench: Workbench) -> Outcome:
-    """Draws what a less exact order costs."""
+    """Draws what a less exact order of sorted lots costs."""
     says = "a study of the correctness of the order could pay"
     return draw_curves(
         bench,
@@ -385,7 +389,7 @@ def draw_noisy_sort(bench: Workbench) -> Outcome:
 
 
 def plan_rise_and_fall(bench: Workbench) -> list[CurvePlan]:
-    """Returns sorted lots with the cosine learning rate and with one that rises and falls."""
+    """Returns the plans of sorted lots with the cosine learning rate and with one that rises and falls."""
     base = plan_cifar(bench, "sorted", 1.0, 5.0)
     schedule = {"schedule": "rise-and-fall", "schedule_per": "step", "final_rate": 0.01}
     return [base, replace(base, label="sorted, rise and fall", given={**base.given, **schedule}, variant=0)]
@@ -398,7 +402,7 @@ def draw_rise_and_fall(bench: Workbench) -> Outcome:
         return max((float(row["test_loss"]) for run in one.runs for row in run.rows), default=0.0)
 
     def judge(trained: list[TrainedCurve]) -> list[Finding]:
-        """Judges whether the largest loss on the way is smaller with the rate that rises and falls."""
+        """Judges whether the largest loss of sorted lots on the way is smaller with the rate that rises and falls."""
         cosine, risen = map(largest_loss, trained)
         return [
             Finding(
@@ -418,7 +422,7 @@ def plan_similar_length(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_similar_length(bench: Workbench) -> Outcome:
-    """Draws lots of gradients of like length instead of the longest."""
+    """Draws lots sorted so that gradients are of like length, instead of lots of the longest."""
     says = "similar gradients instead of the longest may smooth the beginning of an epoch"
     return draw_curves(
         bench,
@@ -429,7 +433,7 @@ def draw_similar_length(bench: Workbench) -> Outcome:
 
 
 def plan_fine_tuning(bench: Workbench) -> list[CurvePlan]:
-    """Returns random and sorted lots for a linear head on frozen features."""
+    """Returns the plans of random and sorted lots for a linear head on frozen features."""
     head = {"features": "scattering", "normalise": None, "ema": 0.0, "noise_multiplier": 1.1, "learning_rate": 0.5}
     return [
         CurvePlan(
@@ -451,7 +455,7 @@ def plan_fine_tuning(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_fine_tuning(bench: Workbench) -> Outcome:
-    """Draws sorted lots where training begins near its end."""
+    """Draws sorted lots where training begins near its end, on a linear head."""
     says = "SortedDPSGD could do better in fine-tuning"
     return draw_curves(
         bench,

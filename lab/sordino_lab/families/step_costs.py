@@ -36,7 +36,7 @@ def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def time_pass(data: TensorDataset, sampler: Sampler, lots: int) -> float:
-    """Returns the CPU seconds of a pass through `Private`."""
+    """Returns what the steps of one pass through `Private` cost, in CPU seconds."""
     torch.manual_seed(0)
     model = mnist_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -49,7 +49,9 @@ def time_pass(data: TensorDataset, sampler: Sampler, lots: int) -> float:
 
 
 def draw_sorting_price(bench: Workbench) -> Outcome:
-    """Draws the time of a pass with exact ranking, a pool of candidates and coins over a DP-SGD pass, against its lots."""
+    """Draws what sorting costs: the time of a pass with exact ranking, a pool of candidates and coins over a DP-SGD
+    pass, against its lots.
+    """
     counts = bench.pick((2,), (10, 20, 40), (20, 40, 80), (60, 120, 240))
     ratios: dict[str, list[float]] = {
         "top_k, exact": [],
@@ -129,7 +131,7 @@ TIMED_WAYS: dict[str, tuple[str, Callable[[], Query], Callable[[], Backend]]] = 
 
 
 def time_step(make: Callable[[], nn.Module], query: Query, backend: Backend, steps: int) -> float:
-    """Returns the median CPU time of a step, in milliseconds."""
+    """Returns what a step costs: its median CPU time, in milliseconds."""
     torch.manual_seed(0)
     model = make()
     data = TensorDataset(torch.rand(TIMED_LOT, 1, 28, 28), torch.randint(0, 10, (TIMED_LOT,)))
@@ -145,7 +147,7 @@ def time_step(make: Callable[[], nn.Module], query: Query, backend: Backend, ste
 
 
 def draw_speed(bench: Workbench) -> Outcome:
-    """Draws the time of a step of the MNIST CNN and the bytes that a record takes, by backend."""
+    """Draws what a step of the MNIST CNN costs by backend: its time and the bytes that a record takes."""
     steps = bench.pick(1, 6, 30, 100)
     make = mnist_net if bench.is_tiny else mnist_cnn
     some = dict(list(TIMED_WAYS.items())[:2]) if bench.is_tiny else TIMED_WAYS

@@ -12,7 +12,8 @@ from sordino_lab.workbench import Workbench
 
 
 def play_against_laplace(rng: np.random.Generator, epsilon: float, rounds: int) -> float:
-    """Returns the share of rounds that the best attacker wins against Lap(1/ε) on a count of 0 or 1.
+    """Returns, for the thesis's drawing of the game, the share of rounds that the best attacker wins against Lap(1/ε)
+    on a count of 0 or 1.
 
     The best attacker compares the answer with one half.
     """
@@ -22,14 +23,18 @@ def play_against_laplace(rng: np.random.Generator, epsilon: float, rounds: int) 
 
 
 def play_against_response(rng: np.random.Generator, epsilon: float, rounds: int) -> float:
-    """Returns the share of rounds won against randomised response, which tells the truth with probability e^ε/(1 + e^ε)."""
+    """Returns, for the thesis's drawing of the game, the share of rounds won against randomised response, which tells
+    the truth with probability e^ε/(1 + e^ε).
+    """
     coin = rng.integers(0, 2, rounds)
     truth = rng.random(rounds) < np.exp(epsilon) / (1 + np.exp(epsilon))
     return float(truth.mean()) if len(coin) else 0.0
 
 
 def draw_game(bench: Workbench) -> Outcome:
-    """Draws how often the best attacker guesses the coin of the oracle, for two mechanisms, and the bound."""
+    """Draws the thesis's game of differential privacy: how often the best attacker guesses the coin of the oracle, for
+    two mechanisms, and the bound.
+    """
     rng, rounds = bench.make_rng(6), bench.pick(200, 40_000, 200_000, 1_000_000)
     epsilons = np.linspace(0.1, 5, 15)
     laplace = [play_against_laplace(rng, float(e), rounds) for e in epsilons]
@@ -90,7 +95,9 @@ def downhill_gradients(theta: Array, centres: Array) -> Array:
 
 
 def look_ahead(centres: Array) -> tuple[Array, Array, Array]:
-    """Returns the virtual point, and the plain and the projected update, for ρ = 2."""
+    """Returns what the thesis's drawing of one step of ProjectedDPSGD shows: the virtual point, and the plain and the
+    projected update, for ρ = 2.
+    """
     first = clip_to_circle(downhill_gradients(np.zeros(2), centres)).mean(0)
     virtual = first / 2
     second = clip_to_circle(downhill_gradients(virtual, centres)).mean(0)
@@ -103,7 +110,9 @@ def _arrow(label: str, to: Array, method: str) -> Series:
 
 
 def draw_one_step(bench: Workbench) -> Outcome:
-    """Draws one step of DP-SGD with a challenge element in the clip circle, and one of ProjectedDPSGD."""
+    """Draws one step of DP-SGD with a challenge element in the clip circle, and one of ProjectedDPSGD, as the thesis
+    does.
+    """
     angle = np.linspace(0, 2 * np.pi, 80)
     left = [
         Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1),
@@ -200,7 +209,9 @@ LOG_PERIOD, LOG_TOP = 240, 5.0
 
 
 def draw_log_schedule(bench: Workbench) -> Outcome:
-    """Draws the logarithmic bound that falls within each epoch and starts again, for several slopes (equation 4.1)."""
+    """Draws the logarithmic bound of the thesis that falls within each epoch and starts again, for several slopes
+    (equation 4.1).
+    """
     slopes = (0.1, 0.3, 0.5, 0.8)
     at = range(2 * LOG_PERIOD)
     made = [Logarithmic(LOG_TOP, slope, LOG_PERIOD) for slope in slopes]

@@ -27,7 +27,9 @@ def find_measured(name: str, epsilon: float) -> Recipe:
 
 
 def plan_transfer(bench: Workbench) -> list[CurvePlan]:
-    """Returns a head on public features and a network from scratch, each with and without DP, on the same records."""
+    """Returns the plans of transfer learning: a head on public features and a network from scratch, each with and
+    without DP, on the same records.
+    """
     private = plan_cifar(bench, "DP-SGD", 0.1, 1.0, epsilon=EPSILON)
     plain = plan_cifar(bench, "DP-SGD", 0.01, 1.0, non_private=True)
     head = replace(private, recipe="cifar10-imagenet", method="transfer")
@@ -40,7 +42,9 @@ def plan_transfer(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_transfer(bench: Workbench) -> Outcome:
-    """Draws accuracy on public features and from scratch, with and without DP, and what recipes measured against ε."""
+    """Draws transfer learning on CIFAR-10: accuracy on public features and from scratch, with and without DP, and what
+    recipes measured against ε.
+    """
     trained = bench.train(plan_transfer(bench))
     scratch, plain_scratch, head, plain_head = (final_mean(one) for one in trained)
     measured = [(epsilon, find_measured("cifar10-imagenet", epsilon)) for epsilon in (1.0, 2.0, 3.0)]

@@ -46,7 +46,8 @@ NO_NOISE = "no noise"
 
 
 def draw_fixed_point(bench: Workbench) -> Outcome:
-    """Draws where θ ends on ½(θ − θ*)²: at R/λ with decay outside the clip, at the ridge minimum with L2 inside it.
+    """Draws where weight decay takes θ on ½(θ − θ*)²: to R/λ with decay outside the clip, to the ridge minimum with L2
+    inside it.
 
     Beyond the source: two records that disagree hold the method inside the clip at 0 for ever.
     """
@@ -119,7 +120,8 @@ LINEAR_NOISE, LINEAR_RECORDS, LINEAR_RATE, FASTER = 0.1, 1000, 0.05, 25
 
 
 def draw_linear(bench: Workbench, weights: tuple[float, ...], line: str) -> Outcome:
-    """Draws the test loss of linear regression against steps in the three panels of the slides.
+    """Draws weight decay outside and L2 inside the clip on linear regression: the test loss against steps in the three
+    panels of the slides.
 
     At --quick steps are 25 times as long and as few.
     """
@@ -166,7 +168,7 @@ def draw_linear(bench: Workbench, weights: tuple[float, ...], line: str) -> Outc
 
 
 def _make_regression(weights: tuple[float, ...], seed: int) -> tuple[Tensor, Tensor]:
-    """Returns records with y = w·x + noise."""
+    """Returns the records of the linear regression on which weight decay is compared, with y = w·x + noise."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(LINEAR_RECORDS, len(weights), generator=rng)
     return x, x @ torch.tensor(weights) + 0.1 * torch.randn(LINEAR_RECORDS, generator=rng)
@@ -175,7 +177,7 @@ def _make_regression(weights: tuple[float, ...], seed: int) -> tuple[Tensor, Ten
 def _test_losses(
     weights: tuple[float, ...], bound: float, rate: float, steps: int, seed: int, where: Mapping[str, Any]
 ) -> Tensor:
-    """Returns the test loss before and after every step of one training."""
+    """Returns the test loss before and after every step of one linear regression with weight decay."""
     x, y = _make_regression(weights, seed)
     test_x, test_y = _make_regression(weights, 1000 + seed)
     query, sampler = dp_sgd_query(bound, LINEAR_NOISE), Poisson(LINEAR_RATE)
@@ -203,7 +205,9 @@ def plan_mnist(
     evaluations: int = 1,
     **given: Any,
 ) -> CurvePlan:
-    """Returns the plan of one training of the MNIST example of Opacus."""
+    """Returns the plan of one training of the MNIST example of Opacus with weight decay λ outside the clip or L2 inside
+    it.
+    """
     rate = bench.pick(0.1, 0.1, 0.5, 0.5)
     return CurvePlan(
         label=label,
@@ -229,7 +233,9 @@ def plan_cifar(
     evaluations: int = 3,
     **given: Any,
 ) -> CurvePlan:
-    """Returns the plan of one training of the CIFAR-10 example of Opacus."""
+    """Returns the plan of one training of the CIFAR-10 example of Opacus with weight decay λ outside the clip or L2
+    inside it.
+    """
     # A tenth of the lot has ten times the noise in its mean: at the same rate nothing is learnt.
     rate = bench.pick(None, 0.01, 0.02, None)
     slower = {} if rate is None else {"learning_rate": rate}
@@ -290,7 +296,9 @@ CIFAR = WeightDecayData(
 
 
 def plan_mnist_baseline(bench: Workbench) -> list[CurvePlan]:
-    """Returns both methods; the default size has all records and epochs too."""
+    """Returns the plans of weight decay outside and L2 inside the clip on MNIST; the default size has all records and
+    epochs too.
+    """
     both = [
         plan_mnist(bench, method, label=method, variant=k, evaluations=4) for k, method in enumerate((OUTSIDE, INSIDE))
     ]
@@ -300,14 +308,14 @@ def plan_mnist_baseline(bench: Workbench) -> list[CurvePlan]:
 
 
 def plan_cifar_baseline(bench: Workbench) -> list[CurvePlan]:
-    """Returns both methods."""
+    """Returns the plans of weight decay outside and L2 inside the clip on CIFAR-10."""
     return [
         plan_cifar(bench, method, label=method, variant=k, evaluations=5) for k, method in enumerate((OUTSIDE, INSIDE))
     ]
 
 
 def draw_mnist_baseline(bench: Workbench) -> Outcome:
-    """Draws accuracy and loss per epoch of both methods on MNIST."""
+    """Draws accuracy and loss per epoch of weight decay outside and L2 inside the clip on MNIST."""
     return _draw_baseline(
         bench,
         plan_mnist_baseline(bench),
@@ -326,7 +334,7 @@ def draw_mnist_baseline(bench: Workbench) -> Outcome:
 
 
 def draw_cifar_baseline(bench: Workbench) -> Outcome:
-    """Draws accuracy and loss per epoch of both methods on CIFAR-10."""
+    """Draws accuracy and loss per epoch of weight decay outside and L2 inside the clip on CIFAR-10."""
     return _draw_baseline(
         bench,
         plan_cifar_baseline(bench),
@@ -348,7 +356,7 @@ def _draw_baseline(
     holds: Any,
     notes: Sequence[str] = (),
 ) -> Outcome:
-    """Draws both methods at the slides' small λ, beside the published accuracies."""
+    """Draws weight decay outside and L2 inside the clip at the slides' small λ, beside the published accuracies."""
     both = bench.train(plans)
     outside, inside = (final_mean(one) for one in both)
     because = f"{outside:.2f} % outside, {inside:.2f} % inside; ε = {both[0].epsilon or 0:.2f} for both"
@@ -367,7 +375,7 @@ def _draw_baseline(
 
 
 def sweep_bound(data: WeightDecayData) -> Figure:
-    """Returns the figure of the final accuracy of both methods against the clip bound R."""
+    """Returns the figure of the final accuracy of weight decay outside and L2 inside the clip against the clip bound R."""
     sweep = Sweep(
         "clip bound R",
         lambda bench, method: bench.pick(data.bounds[:1], data.quick_bounds, data.bounds, data.bounds),
@@ -377,7 +385,7 @@ def sweep_bound(data: WeightDecayData) -> Figure:
     )
 
     def judge(bench: Workbench, grid: Grid) -> list[Finding]:
-        """Judges whether both methods fall with R, and which is ahead."""
+        """Judges whether weight decay outside and L2 inside the clip lose accuracy as R decreases, and which is ahead."""
         outside, inside = _final_means(grid)
         gains = [i - o for i, o in zip(inside, outside, strict=True)]
         ahead = sum(gain > 0 for gain in gains)
@@ -401,7 +409,9 @@ def sweep_bound(data: WeightDecayData) -> Figure:
 
 
 def sweep_noise(data: WeightDecayData) -> Figure:
-    """Returns the figure of the final accuracy of both methods against the noise multiplier σ."""
+    """Returns the figure of the final accuracy of weight decay outside and L2 inside the clip against the noise
+    multiplier σ.
+    """
     sweep = Sweep(
         "noise multiplier σ",
         lambda bench, method: bench.pick(data.noises[:1], data.quick_noises, data.noises, data.noises),
@@ -411,7 +421,9 @@ def sweep_noise(data: WeightDecayData) -> Figure:
     )
 
     def judge(bench: Workbench, grid: Grid) -> list[Finding]:
-        """Judges whether both methods fall with σ, and whether they differ."""
+        """Judges whether weight decay outside and L2 inside the clip lose accuracy as σ increases, and whether they
+        differ.
+        """
         outside, inside = _final_means(grid)
         gap = max(abs(i - o) for i, o in zip(inside, outside, strict=True))
         return [
@@ -448,7 +460,7 @@ NOT_FLAT = (
 
 
 def _decays_mnist(bench: Workbench, method: str) -> Sequence[float]:
-    """Returns the λ of the slides' MNIST figure; L2 inside the clip goes further up."""
+    """Returns the weight decays λ of the slides' MNIST figure; L2 inside the clip goes further up."""
     if method == OUTSIDE:
         return bench.pick((1e-4,), (1e-4, 1e-2, 1.0), POWERS, POWERS)
     wide = (1e-6, 1e-4, 1e-2, 1e-1, 1.0, 5.0, 10.0)
@@ -456,7 +468,7 @@ def _decays_mnist(bench: Workbench, method: str) -> Sequence[float]:
 
 
 def _decays_ignored(bench: Workbench, method: str) -> Sequence[float]:
-    """Returns λ from those of wd-mnist-decay, so that its trainings are used again."""
+    """Returns some of the weight decays λ of wd-mnist-decay, so that its trainings are used again."""
     if method == OUTSIDE:
         some = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
         return bench.pick((1e-4,), (1e-4, 1e-2, 1.0), some, some)
@@ -491,10 +503,10 @@ CIFAR_DECAY = Sweep(
 
 
 def draw_mnist_decay(bench: Workbench) -> Outcome:
-    """Draws the final accuracy on MNIST against λ, for both methods exactly as written."""
+    """Draws the final accuracy on MNIST against λ, for weight decay outside and L2 inside the clip exactly as written."""
 
     def judge(bench: Workbench, grid: Grid) -> list[Finding]:
-        """Judges the drop with decay outside the clip, and whether the method inside stays level."""
+        """Judges the drop with weight decay outside the clip on MNIST, and whether L2 inside it stays level."""
         outside, inside = ({value: final_mean(one) for value, one in grid[way].items()} for way in (OUTSIDE, INSIDE))
         last, top = max(outside), max(inside)
         return [
@@ -517,13 +529,15 @@ def draw_mnist_decay(bench: Workbench) -> Outcome:
 
 
 def draw_mnist_ignored(bench: Workbench) -> Outcome:
-    """Draws beside both methods a penalty in the loss that per-sample hooks never see, which trains as λ = 0.
+    """Draws beside weight decay and L2 a penalty in the loss that per-sample hooks never see, which trains as λ = 0.
 
     Measured: the parameters after 20 steps are identical for λ = 0 and λ = 5.
     """
 
     def judge(bench: Workbench, grid: Grid) -> list[Finding]:
-        """Judges whether the exact method is flat; beside it the penalty that is ignored."""
+        """Judges whether exact L2 inside the clip is flat; beside it the penalty that is ignored, which is no weight
+        decay at all.
+        """
         inside = {value: final_mean(one) for value, one in grid[INSIDE].items()}
         ignored = [final_mean(one) for one in grid[IGNORED].values()]
         top = max(inside)
@@ -551,10 +565,12 @@ def draw_mnist_ignored(bench: Workbench) -> Outcome:
 
 
 def draw_cifar_decay(bench: Workbench) -> Outcome:
-    """Draws the final accuracy on CIFAR-10 against λ, for both methods exactly as written."""
+    """Draws the final accuracy on CIFAR-10 against λ, for weight decay outside and L2 inside the clip exactly as
+    written.
+    """
 
     def judge(bench: Workbench, grid: Grid) -> list[Finding]:
-        """Judges the drop with decay outside the clip, and whether the method inside stays level."""
+        """Judges the drop with weight decay outside the clip on CIFAR-10, and whether L2 inside it stays level."""
         outside, inside = ({value: final_mean(one) for value, one in grid[way].items()} for way in (OUTSIDE, INSIDE))
         last, top = max(outside), max(inside)
         dropped = outside[last] < 20
