@@ -29,7 +29,7 @@ FORMER_IDS = {
 
 @cache
 def experiments() -> Mapping[str, Experiment]:
-    """Returns all experiments by their id, in the order of the papers.
+    """Returns the catalogue: all experiments by their id, in the order of the papers.
 
     Raises:
         ValueError: an id has facts and no function, or a function and no facts.
@@ -48,14 +48,16 @@ def experiments() -> Mapping[str, Experiment]:
 
 
 def _join(name: str, facts: Mapping[str, Any], sizes: Mapping[str, Mapping[str, str]], figure: Figure) -> Experiment:
-    """Returns the experiment that some facts and a figure make; `sizes` says what smaller sizes leave out."""
+    """Returns one experiment of the catalogue, made of its facts and its figure; `sizes` says what smaller sizes leave
+    out.
+    """
     given = {**sizes.get(facts.get("sizes", ""), {}), **facts}
     given.pop("sizes", None)
     return Experiment(id=name, run=figure.run, plans=figure.plans, **{**given, "nouns": tuple(given["nouns"])})
 
 
 def find_experiment(name: str) -> Experiment:
-    """Returns the experiment of an id, or the `EXPERIMENT` of a Python file.
+    """Returns the experiment that has an id in the catalogue, or the `EXPERIMENT` of a Python file.
 
     Raises:
         ValueError: there is no such id or file, or the file has no `EXPERIMENT`.
@@ -74,7 +76,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def load_own_experiment(path: Path) -> Experiment:
-    """Returns the experiment that a user's file defines as `EXPERIMENT`.
+    """Returns the experiment that a user's file, which is not in the catalogue, defines as `EXPERIMENT`.
 
     Raises:
         ValueError: there is no such file, it defines no experiment, or its id is one of the lab's own.
@@ -94,7 +96,9 @@ def load_own_experiment(path: Path) -> Experiment:
 
 
 def choose_experiments(names: Sequence[str], *, everything: bool = False) -> list[Experiment]:
-    """Returns experiments by id, by source (`000` … `004`), by file, or by `seconds`: all that take seconds."""
+    """Returns experiments of the catalogue by id, by source (`000` … `004`), by file, or by `seconds`: all that take
+    seconds.
+    """
     known = list(experiments().values())
     if everything:
         return known

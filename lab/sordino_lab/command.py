@@ -47,7 +47,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Carries out the action and returns the exit code."""
+        """Carries out an action of the command `sordino lab` and returns the exit code."""
         if self.quick and self.full:
             raise ValueError("--quick and --full: give one of them, or neither for the size between")
         actions = {
@@ -68,7 +68,7 @@ class Command:
         return ExperimentSize.QUICK if self.quick else ExperimentSize.FULL if self.full else ExperimentSize.MIDDLE
 
     def _list(self) -> int:
-        """Lists ids with their source, figure and title, and which results are there."""
+        """Carries out `sordino lab list`: prints ids with their source, figure and title, and which results are there."""
         some = choose_experiments(self.names) if self.names else list(experiments().values())
         if self.json:
             print(json.dumps([one.facts() for one in some], ensure_ascii=False))
@@ -85,7 +85,7 @@ class Command:
         return 0
 
     def _run(self) -> int:
-        """Runs experiments and says what came of each."""
+        """Carries out `sordino lab run`: runs experiments and says what came of each."""
         from sordino_lab.runner import run_experiments
 
         some = choose_experiments(self.names, everything=self.all)
@@ -101,7 +101,9 @@ class Command:
         return 0
 
     def _draw(self) -> int:
-        """Draws figures at the source's size from trainings that are there; says what is missing of the others."""
+        """Carries out `sordino lab draw`: draws figures at the source's size from trainings that are there; says what
+        is missing of the others.
+        """
         from sordino_lab.runner import draw_from_trainings
 
         some = choose_experiments(self.names, everything=self.all or not self.names)
@@ -110,7 +112,7 @@ class Command:
         return 0
 
     def _queue(self) -> int:
-        """Works off the queue, or says or changes its state."""
+        """Carries out `sordino lab queue`: works off the queue, or says or changes its state."""
         from sordino_lab.queue import Queue
 
         wish = self.names[0] if self.names else "status"
@@ -132,7 +134,7 @@ class Command:
         return 0
 
     def _check(self) -> int:
-        """Prints numbers beside the published ones and findings with their verdicts."""
+        """Carries out `sordino lab check`: prints numbers beside the published ones and findings with their verdicts."""
         there = store.read_results(self.out)
         names = [one.id for one in choose_experiments(self.names)] if self.names else list(there)
         missing = [name for name in names if name not in there]
@@ -151,7 +153,7 @@ class Command:
         return 0
 
     def _page(self) -> int:
-        """Makes the page and opens it in a browser where there is a terminal."""
+        """Carries out `sordino lab page`: makes the page and opens it in a browser where there is a terminal."""
         made = pages.write_html(self.out, self.out / _PAGE)
         print(
             json.dumps({"page": str(made)}) if self.json and self.action == "page" else f"page: {made}",
@@ -164,7 +166,9 @@ class Command:
         return 0
 
     def _show(self) -> int:
-        """Prints what is known of ids: facts, numbers, findings, notes and commands."""
+        """Carries out `sordino lab show`: prints what is known of ids, namely facts, numbers, findings, notes and
+        commands.
+        """
         there = store.read_results(self.out)
         for one in [find_experiment(name) for name in self.names] or [find_experiment("")]:
             if self.json:
@@ -188,14 +192,14 @@ class Command:
 
 
 def describe_recipes() -> dict[str, str]:
-    """Returns in words what the lab measured of each recipe of the sources, for `sordino recipes`."""
+    """Returns in words what the lab measured of each recipe of the sources, which the command `sordino recipes` prints."""
     from sordino_lab.scoreboard import describe_recipes as describe
 
     return describe()
 
 
 def _shorten(result: dict[str, Any]) -> dict[str, Any]:
-    """Returns numbers and findings of a result, for JSON."""
+    """Returns numbers and findings of a result, for the JSON that the command prints."""
     outcome = read_outcome(result)
     return {
         "size": result["size"],
@@ -217,7 +221,7 @@ def _count_verdicts(result: dict[str, Any]) -> str:
 
 
 def _print_check(result: dict[str, Any]) -> None:
-    """Prints the numbers of a result beside the published ones, and its findings."""
+    """Prints, for the command `sordino lab check`, the numbers of a result beside the published ones, and its findings."""
     outcome = read_outcome(result)
     print(f"\n{result['id']} ({result['size']}, {result['seconds']:g} s)")
     for one in outcome.compared:

@@ -76,7 +76,7 @@ class CurvePlan:
     variant: int = 0
 
     def fields(self, size: ExperimentSize, seed: int) -> dict[str, Any]:
-        """Returns the fields in which the training of one seed differs from its recipe."""
+        """Returns the fields in which the training of one seed of a curve's plan differs from its recipe."""
         base = find(self.recipe)
         given: dict[str, Any] = dict(self.given)
         if size is ExperimentSize.TINY:
@@ -94,7 +94,7 @@ class CurvePlan:
         return {**given, "seed": seed, "init_seed": seed}
 
     def settings(self, size: ExperimentSize, seed: int) -> Settings:
-        """Returns the settings of the training of one seed."""
+        """Returns the settings of the training of one seed of a curve's plan."""
         given = self.fields(size, seed)
         base: str | Recipe = self.recipe
         cleared = {name: None for name in _CLEARED_IN_THE_RECIPE if name in given and given[name] is None}
@@ -107,7 +107,7 @@ class CurvePlan:
         return make_settings(base, {**given, "checkpoint_every": checkpoint_every}, dict(self.parameters))
 
     def command(self, size: ExperimentSize, seed: int = 0) -> str:
-        """Returns the command that repeats the training of one seed, with the same evaluations."""
+        """Returns the command that repeats the training of one seed of a curve's plan, with the same evaluations."""
         words = ["sordino", "train", self.recipe]
         given = self.fields(size, seed)
         for name, value in given.items():
@@ -121,7 +121,7 @@ class CurvePlan:
 
 
 def _write_flag(name: str, value: Any) -> list[str]:
-    """Returns a field as it is typed at the command line.
+    """Returns a field of a curve's plan as it is typed at the command line.
 
     >>> _write_flag("widths", (64, 32)), _write_flag("rate", 0.1), _write_flag("non_private", True)
     (['--widths', '64', '32'], ['--rate', '0.1'], ['--non-private'])
@@ -135,7 +135,7 @@ def _write_flag(name: str, value: Any) -> list[str]:
 
 
 def expected_seconds(settings: Settings) -> float:
-    """Returns the CPU seconds that a training will roughly take on one core.
+    """Returns the CPU seconds that a training of a curve's plan will roughly take on one core.
 
     A training costs what its records cost, step by step. Lots by rank also cost the gradient lengths of all records that
     an epoch has left, half of them on average.

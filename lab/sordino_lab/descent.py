@@ -64,7 +64,9 @@ def descend(
     seed: int = 0,
     delta: float | None = None,
 ) -> DescentPath:
-    """Trains a `DescentPoint` and returns its path, with a claim if `delta` is given."""
+    """Trains a `DescentPoint` by gradient descent through `Private` and returns its path, with a claim if `delta` is
+    given.
+    """
     model = DescentPoint(start)
     options = {"weight_decay": decay} if decay else {}
     chosen_optimizer = optimizer(model.parameters(), lr=learning_rate, **options)

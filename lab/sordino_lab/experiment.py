@@ -53,7 +53,7 @@ class ExperimentSize(Enum):
     """The source's own setting."""
 
     def pick(self, tiny: _Value, quick: _Value, middle: _Value, full: _Value) -> _Value:
-        """Returns the value for this size.
+        """Returns the value that an experiment uses at this size.
 
         >>> ExperimentSize.QUICK.pick(1, 2, 3, 4)
         2
@@ -123,7 +123,7 @@ class Outcome:
     """Whatever else was measured."""
 
     def table(self) -> dict[str, Any]:
-        """Returns the outcome as JSON holds it."""
+        """Returns the outcome of an experiment as JSON holds it."""
         return {
             "panels": [panel.table() for panel in self.panels],
             "compared": [{**asdict(row), "ours": _none_unless_finite(row.ours)} for row in self.compared],
@@ -135,7 +135,7 @@ class Outcome:
 
 
 def read_outcome(table: Mapping[str, Any]) -> Outcome:
-    """Returns an outcome from its table."""
+    """Returns the outcome of an experiment from its table in JSON."""
     return Outcome(
         [panel_from_table(panel) for panel in table["panels"]],
         [Compared(**row) for row in table["compared"]],

@@ -32,7 +32,7 @@ class ShownExperiment:
     outcome: Outcome
 
     def _repr_html_(self) -> str:
-        """Returns title, figures, numbers and findings as HTML."""
+        """Returns an experiment as a notebook shows it: title, figures, numbers and findings as HTML."""
         one, outcome = self.experiment, self.outcome
         note = describe_reduction(self.size, one)
         figures = "".join(
@@ -61,7 +61,7 @@ class ShownExperiment:
 
 
 def show(name: str, size: str | None = None) -> ShownExperiment:
-    """Runs an experiment here and returns it for display; trainings that are kept are used again.
+    """Runs an experiment here and returns it for display in a notebook; trainings that are kept are used again.
 
     Args:
         name: an id of `sordino lab list`, or a file of your own.

@@ -35,7 +35,8 @@ _CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
 
 
 def write_html(folder: Path, path: Path) -> Path:
-    """Writes the page of all results in a folder, and of those of the package where the folder has none.
+    """Writes the HTML page of all results of the lab in a folder, and of those of the package where the folder has
+    none.
 
     Raises:
         ValueError: there is no result at all.
@@ -65,7 +66,9 @@ def write_html(folder: Path, path: Path) -> Path:
 
 
 def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
-    """Returns a table of contents: for each source its number, name and (figures, id, whether there is a result)."""
+    """Returns the table of contents of the lab's HTML page: for each source its number, name and (figures, id, whether
+    there is a result).
+    """
     return [
         (
             number,
@@ -77,7 +80,7 @@ def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, 
 
 
 def _describe_score(one: Score) -> dict[str, str]:
-    """Returns a row of the scoreboard for the page."""
+    """Returns a row of the scoreboard for the lab's HTML page."""
     number, ours = one.number, one.ours
     return {
         "id": number.id,
@@ -91,7 +94,7 @@ def _describe_score(one: Score) -> dict[str, str]:
 
 
 def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the page shows of a result: facts, figures, numbers, findings, notes and commands."""
+    """Returns what the lab's HTML page shows of a result: facts, figures, numbers, findings, notes and commands."""
     outcome = read_outcome(result)
     name = result["id"]
     flag = {"full": " --full", "quick": " --quick"}.get(result["size"], "")
@@ -117,7 +120,7 @@ def describe_reduced(result: Mapping[str, Any]) -> str:
 
 
 def _describe_comparison(one: Compared) -> dict[str, str]:
-    """Returns a number of ours beside the published one, in words for a table."""
+    """Returns a number of ours beside the published one, in words for a table of the lab's page."""
     ours = "diverged" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
     gap = "" if one.difference is None else f"{one.difference:+.3g}"
     return {
@@ -136,7 +139,7 @@ def _describe_comparison(one: Compared) -> dict[str, str]:
 
 
 def write_documents(folder: Path) -> None:
-    """Writes the tables of lab.md and the page called_private.md in a folder of documents."""
+    """Writes the lab's pages in a folder of documents: the tables of lab.md and the page called_private.md."""
     page = folder / "lab.md"
     text = page.read_text("utf-8")
     for begin, made, end in (
@@ -149,7 +152,9 @@ def write_documents(folder: Path) -> None:
 
 
 def write_index() -> str:
-    """Returns a table for each source: figure, title, command, names of sordino, and German terms of source 001."""
+    """Returns the index on the lab's page, a table for each source: figure, title, command, names of sordino, and
+    German terms of source 001.
+    """
     parts = []
     for number, name in SOURCES.items():
         rows = [
@@ -166,7 +171,9 @@ def write_index() -> str:
 
 
 def write_results_table() -> str:
-    """Returns the scoreboard, a row for each result that comes with the package, and what does not hold."""
+    """Returns the results on the lab's page: the scoreboard, a row for each result that comes with the package, and
+    what does not hold.
+    """
     results = store.read_results(store.SHIPPED)
     rows, fails = [], []
     for name, result in results.items():
@@ -194,7 +201,7 @@ def write_results_table() -> str:
 
 
 def write_called_private() -> str:
-    """Returns the page *called private, and is not*."""
+    """Returns the lab's page *called private, and is not*."""
     parts = [
         f"## {one.title}\n\n**The source:** {one.says} ({one.line}).\n\n**Our witness:** {one.witness}.\n\n"
         f"**The number:** {one.number}.\n"

@@ -94,7 +94,7 @@ class Queue:
         return self.folder / "state.json"
 
     def run(self, processes: int, say: Say) -> int:
-        """Works until nothing is left; returns how many jobs failed."""
+        """Works off the queue of trainings until nothing is left; returns how many jobs failed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         failed: set[str] = set()
         bench = Workbench(ExperimentSize.FULL, self.folder)
@@ -141,13 +141,13 @@ class Queue:
         return len(failed)
 
     def waiting(self) -> list[QueuedJob]:
-        """Returns what is not done yet, the most valuable for each second first."""
+        """Returns the jobs of the queue that are not done yet, the most valuable for each second first."""
         left = [job for job in all_jobs() if not self._is_done(job)]
         # A training that has begun comes first: its checkpoint would otherwise be wasted for long.
         return sorted(left, key=lambda job: (not self._has_begun(job), -job.worth / job.seconds, job.name))
 
     def status(self) -> str:
-        """Returns in words what is done, what is left by id, and how long it will take."""
+        """Returns in words what of the queue is done, what is left by id, and how long it will take."""
         jobs = all_jobs()
         done = [job for job in jobs if self._is_done(job)]
         left = self.waiting()
@@ -180,7 +180,9 @@ class Queue:
         return "\n".join(lines)
 
     def _is_done(self, job: QueuedJob) -> bool:
-        """Returns whether a training is kept, or a figure that needs none is there at the source's size."""
+        """Returns whether a job of the queue is done: a training is kept, or a figure that needs none is there at the
+        source's size.
+        """
         if job.settings is not None:
             return training_store.find(job.settings, self.trainings) is not None
         for folder in (self.out, store.SHIPPED):
@@ -198,7 +200,9 @@ class Queue:
 
 
 def all_jobs() -> list[QueuedJob]:
-    """Returns every training of every id at the source's own size, once, and every figure that needs none."""
+    """Returns all jobs of the queue: every training of every id at the source's own size, once, and every figure that
+    needs none.
+    """
     bench = Workbench(ExperimentSize.FULL, Path())
     found: dict[str, QueuedJob] = {}
     for one in experiments().values():
@@ -225,7 +229,7 @@ def all_jobs() -> list[QueuedJob]:
 
 
 def carry_out_job(job: QueuedJob, bench: Workbench, trainings: Path, out: Path) -> None:
-    """Carries out one job, in a worker."""
+    """Carries out one job of the queue, in a worker."""
     if job.settings is not None:
         train(job.settings, bench.cache, trainings)
     else:
@@ -238,7 +242,9 @@ def _worth_of(name: str) -> float:
 
 
 def _published_by_label(one: Experiment) -> dict[str, int]:
-    """Returns how many published numbers each curve of an id has, by its label, from the id's shipped result."""
+    """Returns how many published numbers each curve of an id has, by its label, from the id's shipped result; the queue
+    ranks jobs by them.
+    """
     path = store.SHIPPED / f"{one.id}.json"
     if not path.is_file():
         return {}
@@ -250,7 +256,7 @@ def _published_by_label(one: Experiment) -> dict[str, int]:
 
 
 def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
-    """Returns how many times longer than the table says the finished trainings took, taken together."""
+    """Returns how many times longer than the table says the queue's finished trainings took, taken together."""
     expected = taken = 0.0
     for job in done:
         if job.settings is not None and (kept := training_store.find(job.settings, folder)) is not None:
@@ -259,7 +265,7 @@ def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
 
 
 def _is_alive(pid: int) -> bool:
-    """Returns whether there is a process of this number."""
+    """Returns whether there is a process of this number, such as the one that was working off the queue."""
     if pid <= 0:
         return False
     try:

@@ -26,7 +26,7 @@ from sordino_lab.workbench import Workbench
 
 
 def refresh_results(folder: Path) -> list[str]:
-    """Refreshes every result in `folder` and returns the ids that were drawn anew."""
+    """Refreshes every result in `folder` without training anything, and returns the ids that were drawn anew."""
     drawn = []
     for one in experiments().values():
         path = folder / f"{one.id}.json"
@@ -41,7 +41,9 @@ def refresh_results(folder: Path) -> list[str]:
 
 
 def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
-    """Returns a result with the facts and commands of today, and without verdicts where it is not what the source ran."""
+    """Returns a refreshed result: with the facts and commands of today, and without verdicts where it is not what the
+    source ran.
+    """
     size = ExperimentSize(kept["size"])
     result = {**kept, **json.loads(json.dumps(one.facts()))}
     if one.plans is not None:
@@ -57,7 +59,9 @@ def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the result at the source's size from the trainings that are there; None if it is not to replace `kept`."""
+    """Returns the refreshed result at the source's size from the trainings that are there; None if it is not to replace
+    `kept`.
+    """
     if one.plans is None:
         return None
     bench = Workbench(ExperimentSize.FULL, TRAININGS, trains=False)

@@ -40,7 +40,9 @@ class ExperimentJob:
 def run_experiments(
     chosen: Sequence[Experiment], size: ExperimentSize, out: Path, *, processes: int, anew: bool, say: Say
 ) -> list[dict[str, Any]]:
-    """Runs what is not there yet and returns every result, in the order given; `say` is told of the progress."""
+    """Runs the experiments that are not there yet and returns every result, in the order given; `say` is told of the
+    progress.
+    """
     bench = Workbench(size, store.cache_folder())
     waiting = [one for one in chosen if anew or not is_done(one, size, out)]
     trainings = _list_trainings(waiting, bench)
@@ -57,7 +59,7 @@ def run_experiments(
 
 
 def is_done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
-    """Returns whether a result of this size and version is there, figures and all."""
+    """Returns whether an experiment need not be run: a result of this size and version is there, figures and all."""
     path = out / f"{one.id}.json"
     if not path.is_file() or not path.with_suffix(".png").is_file():
         return False
@@ -82,7 +84,9 @@ def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
 
 
 def _describe_seeds(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> str:
-    """Returns what is written on a figure at the source's size: how many seeds, and which curves are not there yet."""
+    """Returns what the runner writes on a figure at the source's size: how many seeds, and which curves are not there
+    yet.
+    """
     counts = sorted({len(each.runs) for each in trained})
     seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
     said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve"
@@ -92,7 +96,9 @@ def _describe_seeds(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> 
 
 
 def draw_from_trainings(one: Experiment, out: Path) -> str:
-    """Draws a figure at the source's size from trainings that are there, and returns in words what came of it."""
+    """Runs an experiment without training: draws its figure at the source's size from trainings that are there, and
+    returns in words what came of it.
+    """
     if one.plans is None:
         return "needs no training; `sordino lab run --full` makes it"
     bench = Workbench(ExperimentSize.FULL, store.cache_folder(), trains=False)
@@ -115,7 +121,7 @@ class ProgressClock:
         self.begun, self.say = time.monotonic(), say
 
     def tick(self, job: ExperimentJob) -> None:
-        """Counts one job more as done and says so."""
+        """Counts one job more of the experiments that run as done, and says so."""
         self.done, self.count = self.done + job.cost, self.count + 1
         spent = time.monotonic() - self.begun
         left = spent * (self.total - self.done) / self.done if self.done else 0.0
@@ -123,7 +129,7 @@ class ProgressClock:
 
 
 def _list_trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[ExperimentJob]:
-    """Returns every training that is not kept yet, once, the longest first."""
+    """Returns every training that the experiments to be run need and that is not kept yet, once, the longest first."""
     found: dict[str, ExperimentJob] = {}
     for one in waiting:
         plans = [] if one.plans is None else list(one.plans(bench))
@@ -142,7 +148,7 @@ def _list_trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Exp
 def _carry_out(
     jobs: Sequence[ExperimentJob], bench: Workbench, out: Path, processes: int, clock: ProgressClock
 ) -> None:
-    """Carries out jobs, the longest first, here or in worker processes that end with this one."""
+    """Runs the jobs of experiments, the longest first, here or in worker processes that end with this one."""
     ordered = sorted(jobs, key=lambda job: -job.cost)
     if processes <= 1 or len(ordered) <= 1:
         for job in ordered:
@@ -154,6 +160,7 @@ def _carry_out(
 
 
 def _work(job: ExperimentJob, bench: Workbench, out: Path) -> None:
+    """Runs one job of an experiment: a training, or else the figure."""
     if job.settings is None:
         make_result(find_experiment(job.name), bench, out)
     else:

@@ -70,14 +70,14 @@ class Score:
 
 @cache
 def published_numbers() -> tuple[PublishedNumber, ...]:
-    """Returns every number that the sources print, in the order of the papers."""
+    """Returns every number that the sources print, in the order of the papers, for the scoreboard."""
     rows = [PublishedNumber(**row) for row in json.loads(PUBLISHED.read_text("utf-8"))]
     order = {name: place for place, name in enumerate(experiments())}
     return tuple(sorted(rows, key=lambda row: order[row.id]))
 
 
 def score_results(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
-    """Returns what became of every published number, given results by id."""
+    """Returns the scores of the scoreboard: what became of every published number, given results by id."""
     found = []
     for number in published_numbers():
         result = results.get(number.id)
@@ -92,7 +92,7 @@ def score_results(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
 
 
 def is_met(one: Compared) -> bool:
-    """Returns whether our number is as near to the published one as the module says."""
+    """Returns whether the scoreboard counts a published number as met: whether ours is near enough."""
     gap = one.difference
     if gap is None:
         return False
@@ -133,7 +133,9 @@ def write_table(scores: Sequence[Score]) -> str:
 
 
 def describe_recipes() -> dict[str, str]:
-    """Returns for each recipe how many published numbers its figures have, how many were run and met, and the figures."""
+    """Returns the scoreboard by recipe: how many published numbers its figures have, how many were run and met, and the
+    figures.
+    """
     scores = score_results(store.read_results(store.SHIPPED))
     bench = Workbench(ExperimentSize.FULL, Path())
     by_recipe: dict[str, list[Score]] = {}
@@ -152,7 +154,7 @@ def describe_recipes() -> dict[str, str]:
 
 
 def write_number(one: Compared | None) -> str:
-    """Returns our number with its spread and unit, or that it diverged."""
+    """Returns our number as the scoreboard writes it, with its spread and unit, or that it diverged."""
     if one is None or one.ours is None:
         return "diverged"
     return f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "") + (f" {one.unit}" if one.unit else "")

@@ -31,7 +31,9 @@ class NotPrivate:
 
 @cache
 def list_not_private() -> tuple[NotPrivate, ...]:
-    """Returns everything that is called private and is not; the numbers are computed here."""
+    """Returns the errors of the sources that concern privacy: everything that is called private and is not; the numbers
+    are computed here.
+    """
     thesis = PLD().epsilon(Repeat(Poisson(1 / 240, Gaussian(1.1)), 7200), DELTA)
     laplace = PLD().epsilon(Repeat(Laplace(10.0), 1000), 1e-3)
     one = gaussian_epsilon(1 / 1.1, DELTA)
@@ -116,7 +118,9 @@ def list_not_private() -> tuple[NotPrivate, ...]:
 
 
 def _cost_of_printed_gaussian() -> str:
-    """Returns what the printed scaling of the analytic Gaussian mechanism really costs at ε = 8, with the right u."""
+    """Returns what an error of the sources really costs where ε = 8 is asked: the printed scaling of the analytic
+    Gaussian mechanism, with the right u.
+    """
     asked = 8.0
     least = analytic_gaussian(asked, DELTA)
     printed = least * 2 / math.sqrt(asked)
@@ -132,7 +136,7 @@ def _epsilon_of_little_noise() -> float:
 
 
 def _accuracy_of_ignored_penalty() -> str:
-    """Returns what the result of wd-mnist-ignored that comes with the package says of the penalty."""
+    """Returns what the shipped result of wd-mnist-ignored says of an error of the sources, the penalty that is ignored."""
     path = store.SHIPPED / "wd-mnist-ignored.json"
     if not path.is_file():
         return "not run yet: `sordino lab run wd-mnist-ignored`"

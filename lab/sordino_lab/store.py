@@ -28,7 +28,9 @@ def cache_folder() -> Path:
 
 
 def describe_reduction(size: ExperimentSize, one: Experiment) -> str:
-    """Returns what is written on every figure of a reduced run; empty where nothing is reduced."""
+    """Returns what is written on every figure of a reduced run and stored with its result; empty where nothing is
+    reduced.
+    """
     left_out = one.middle or one.reduced if size is ExperimentSize.MIDDLE else one.reduced
     if size is ExperimentSize.FULL or left_out.startswith("nothing"):
         return ""
@@ -41,7 +43,7 @@ def is_source_size(size: ExperimentSize, one: Experiment) -> bool:
 
 
 def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> Outcome:
-    """Returns the outcome without verdicts where the run is not what the source ran.
+    """Returns the outcome that is stored, without verdicts where the run is not what the source ran.
 
     Below the source's size, or on another network, what comes out neither confirms nor refutes a sentence of the source.
     """
@@ -51,7 +53,9 @@ def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> 
 
 
 def make_result(one: Experiment, found: Outcome, size: ExperimentSize, seconds: float) -> dict[str, Any]:
-    """Returns the JSON of an experiment; verdicts are withheld where it is not what the source ran."""
+    """Returns the JSON result of an experiment as it is stored; verdicts are withheld where it is not what the source
+    ran.
+    """
     found = withhold_verdicts(one, found, size)
     head = {
         "size": size.value,
@@ -64,7 +68,7 @@ def make_result(one: Experiment, found: Outcome, size: ExperimentSize, seconds: 
 
 
 def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
-    """Writes ID.json, ID.png and ID.svg into a folder and returns their paths."""
+    """Stores a result: writes ID.json, ID.png and ID.svg into a folder and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['id']}.json"
     atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -76,7 +80,9 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns results by id in the order of the papers: of the folder, and of the package where the folder has none."""
+    """Returns the stored results by id in the order of the papers: of the folder, and of the package where the folder
+    has none.
+    """
     found: dict[str, dict[str, Any]] = {}
     for name in experiments():
         for place in (folder, SHIPPED):

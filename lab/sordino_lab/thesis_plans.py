@@ -55,7 +55,7 @@ def label_of(method: str, rate: float) -> str:
 
 
 def plan_mnist(bench: Workbench, method: str, rate: float, bound: float, **given: Any) -> CurvePlan:
-    """Returns the plan of one curve on MNIST."""
+    """Returns the plan of one curve of the thesis (source 001) on MNIST."""
     colour, words = METHODS[method]
     return CurvePlan(
         label=label_of(method, rate),
@@ -74,7 +74,7 @@ def plan_mnist(bench: Workbench, method: str, rate: float, bound: float, **given
 def plan_cifar(
     bench: Workbench, method: str, rate: float, bound: float, *, epochs: int = 30, **given: Any
 ) -> CurvePlan:
-    """Returns the plan of one curve on CIFAR-10."""
+    """Returns the plan of one curve of the thesis (source 001) on CIFAR-10."""
     colour, words = METHODS[method]
     # ResNet-18 costs ten times as much as the thesis' small network.
     quick_records = 200 if given.get("model") == "resnet18" else 1_000
@@ -121,7 +121,7 @@ class ThesisTable:
 
     @property
     def published(self) -> PublishedPairs:
-        """Published loss and accuracy by label."""
+        """Published loss and accuracy of a table of the thesis, by label."""
         return {
             label_of(method, rate): pair
             for method, row in self.methods.items()
@@ -140,7 +140,7 @@ class ThesisTable:
         return [self._plan(bench, method, rate) for rate in rates for method in self.methods]
 
     def _plan(self, bench: Workbench, method: str, rate: float) -> CurvePlan:
-        """Returns the plan of one method at one learning rate."""
+        """Returns the plan of one method at one learning rate of a table of the thesis."""
         bound = self.bound if isinstance(self.bound, int | float) else self.bound[rate]
         bound = self.bounds.get(method, bound)
         if self.data == "mnist":
@@ -148,7 +148,9 @@ class ThesisTable:
         return plan_cifar(bench, method, rate, bound, epochs=self.epochs, **self.given)
 
     def _draw_panels(self, trained: Sequence[TrainedCurve]) -> list[Panel]:
-        """Returns a panel for each learning rate, so that a panel has few curves: accuracies first, then losses."""
+        """Returns a panel for each learning rate of a table of the thesis, so that a panel has few curves: accuracies
+        first, then losses.
+        """
         pairs_of_panels = []
         for rate in self.rates:
             some = [one for one in trained if one.plan.given["learning_rate"] == rate]
@@ -157,7 +159,9 @@ class ThesisTable:
         return [accuracy for accuracy, _ in pairs_of_panels] + [loss for _, loss in pairs_of_panels]
 
     def draw(self, bench: Workbench) -> Outcome:
-        """Trains what is not there, draws, compares with the published numbers and judges the sentences."""
+        """Trains what is not there of a table of the thesis, draws, compares with the published numbers and judges the
+        sentences.
+        """
         plans = self.plans(bench)
         trained = {one.plan.label: one for one in bench.find_trained(plans)}
         every = list(trained.values())

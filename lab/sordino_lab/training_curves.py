@@ -63,7 +63,9 @@ class TrainedCurve:
         return next((run.diverged for run in self.runs if run.diverged), "")
 
     def final(self, name: str = "test_accuracy") -> tuple[float, float]:
-        """Returns mean and standard deviation over seeds of the last evaluation; nan where a seed diverged."""
+        """Returns mean and standard deviation over a trained curve's seeds of the last evaluation; nan where a seed
+        diverged.
+        """
         factor = 100.0 if name.endswith("accuracy") else 1.0
         values = [
             factor * float(run.rows[-1][name]) if run.rows and not run.diverged else math.nan for run in self.runs
@@ -72,7 +74,7 @@ class TrainedCurve:
         return _mean(values), statistics.stdev(values) if len(values) > 1 and all_finite else 0.0
 
     def series(self, y: str = "test_accuracy", x: str = "epoch") -> Series:
-        """Returns the mean over seeds against x, with the spread as a band."""
+        """Returns the mean over a trained curve's seeds against x, with the spread as a band."""
         factor = 100.0 if y.endswith("accuracy") else 1.0
         length = max((len(run.rows) for run in self.runs), default=0)
         across = [[run.rows[k] for run in self.runs if k < len(run.rows)] for k in range(length)]
@@ -92,7 +94,7 @@ class TrainedCurve:
         )
 
     def diagnostic(self, name: str) -> NDArray[np.float64]:
-        """Returns a diagnostic of every step for every seed: (seeds, steps) or (seeds, steps, k).
+        """Returns a diagnostic of every step for every seed of a trained curve: (seeds, steps) or (seeds, steps, k).
 
         What was not measured is nan, and seeds that ended early cut the others to their length.
         """
@@ -111,7 +113,7 @@ class TrainedCurve:
 
 
 def shorten_reason(reason: str) -> str:
-    """Returns a few words of why there is no guarantee, for a legend.
+    """Returns a few words of why a trained curve has no guarantee, for the legend.
 
     >>> shorten_reason("the noise multiplier is 0: sums of private gradients were released as they are")
     'no noise'
@@ -123,21 +125,23 @@ def shorten_reason(reason: str) -> str:
 def draw_learning(
     trained: Sequence[TrainedCurve], title: str, published: PublishedPairs | None = None
 ) -> tuple[Panel, Panel]:
-    """Returns accuracy and loss against epochs; published final values are drawn as stars in the colour of their method."""
+    """Returns the panels of trained curves: accuracy and loss against epochs; published final values are drawn as stars
+    in the colour of their method.
+    """
     accuracy = [*_draw_distinct(trained, "test_accuracy"), *_draw_stars(trained, published or {}, 1)]
     loss = [*_draw_distinct(trained, "test_loss"), *_draw_stars(trained, published or {}, 0)]
     return (Panel(f"{title}: accuracy", "epochs", "test accuracy, %", accuracy), _draw_losses(f"{title}: loss", loss))
 
 
 def _draw_distinct(trained: Sequence[TrainedCurve], field: str) -> list[Series]:
-    """Returns one series for each training, with marks and dashes of its own where two would look the same."""
+    """Returns one series for each trained curve, with marks and dashes of its own where two would look the same."""
     looks = [(one.plan.method, one.plan.variant) for one in trained]
     alike = len(set(looks)) < len(looks)
     return [replace(one.series(field), variant=k if alike else one.plan.variant) for k, one in enumerate(trained)]
 
 
 def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, which: int) -> list[Series]:
-    """Returns the published final values, loss (0) or accuracy (1), at the last epoch of their curves."""
+    """Returns the published final values, loss (0) or accuracy (1), as stars at the last epoch of the trained curves."""
     stars: list[Series] = []
     for one in trained:
         value = published.get(one.plan.label, (None, None))[which]
@@ -149,7 +153,9 @@ def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, whic
 
 
 def _draw_losses(title: str, lines: Sequence[Series]) -> Panel:
-    """Returns a panel of losses; a curve that blows up leaves the axis, so that the others can be seen."""
+    """Returns a panel of the losses of trained curves; a curve that blows up leaves the axis, so that the others can be
+    seen.
+    """
     seen = [y for line in lines for y in line.y if math.isfinite(y) and y > 0]
     kept = [y for y in seen if y < _BLOWN_UP]
     if not kept or len(kept) == len(seen):
@@ -160,7 +166,7 @@ def _draw_losses(title: str, lines: Sequence[Series]) -> Panel:
 
 
 def compare_with_published(trained: Sequence[TrainedCurve], published: PublishedPairs, where: str) -> list[Compared]:
-    """Returns final loss and accuracy beside the published ones."""
+    """Returns final loss and accuracy of trained curves beside the published ones."""
     rows = []
     for one in trained:
         loss, accuracy = published.get(one.plan.label, (None, None))
@@ -172,7 +178,9 @@ def compare_with_published(trained: Sequence[TrainedCurve], published: Published
 
 
 def final_mean(one: TrainedCurve, field: str = "test_accuracy") -> float:
-    """Returns the mean over seeds of the last evaluation; where a run diverged, −∞ for accuracy and ∞ for loss."""
+    """Returns the mean over a trained curve's seeds of the last evaluation; where a run diverged, −∞ for accuracy and ∞
+    for loss.
+    """
     value = one.final(field)[0]
     if math.isfinite(value):
         return value
@@ -182,7 +190,7 @@ def final_mean(one: TrainedCurve, field: str = "test_accuracy") -> float:
 def judge_higher(
     bench: Workbench, one: TrainedCurve, other: TrainedCurve, says: str, line: str, *, less: float = 0.0, why: str = ""
 ) -> Finding:
-    """Judges whether one method is above the other in accuracy.
+    """Judges whether one trained curve ends above another in accuracy.
 
     There is no verdict where the spread of the seeds covers the difference, whichever way it points. One seed has no
     spread; then a difference that two tests on 10,000 images may have by chance, `_ONE_TEST`, has no verdict.
@@ -217,7 +225,9 @@ def draw_curves(
     *,
     notes: Sequence[str] = (),
 ) -> Outcome:
-    """Trains some plans and returns their figure: accuracy and loss against epochs, judged, with notes and commands."""
+    """Trains some plans and returns the figure of their curves: accuracy and loss against epochs, judged, with notes
+    and commands.
+    """
     trained = bench.train(plans)
     return Outcome(
         draw_learning(trained, title),
@@ -233,7 +243,9 @@ Judge = Callable[["Workbench", Grid], Sequence[Finding]]
 
 
 def draw_swept(trained: Mapping[float, TrainedCurve], label: str, *, variant: int = 0, points: bool = False) -> Series:
-    """Returns the final accuracy against a setting that was swept; with `points`, marks without a line between them."""
+    """Returns the final accuracy of trained curves against a setting that was swept; with `points`, marks without a
+    line between them.
+    """
     ends = {x: one.final() for x, one in trained.items()}
     first = next(iter(trained.values()))
     several = len(first.runs) > 1
@@ -271,7 +283,7 @@ class Sweep:
         return [self.plan(bench, method, value) for method in self.methods for value in self._values_at(bench, method)]
 
     def train(self, bench: Workbench) -> Grid:
-        """Returns what is trained, by method and value; raises NotTrained where a method has nothing."""
+        """Returns the trained curves of a sweep, by method and value; raises NotTrained where a method has nothing."""
         grid: Grid = {}
         for method in self.methods:
             found = {v: bench.find_trained([self.plan(bench, method, v)]) for v in self._values_at(bench, method)}
@@ -290,7 +302,9 @@ class Sweep:
         published: PublishedPairs | None = None,
         where: str = "",
     ) -> Outcome:
-        """Trains what is not there and returns the figure: final accuracy against the setting, compared and judged."""
+        """Trains the curves of a sweep that are not there and returns the figure: final accuracy against the setting,
+        compared and judged.
+        """
         grid = self.train(bench)
         every = [one for row in grid.values() for one in row.values()]
         # Where values are missing, a line between the others would say something of them.
@@ -310,7 +324,9 @@ class Sweep:
         )
 
     def _draw_published(self, bench: Workbench, published: PublishedPairs) -> list[Series]:
-        """Returns the published accuracies of all values as stars, in the colours of their methods."""
+        """Returns the published accuracies of all values of a sweep as stars, in the colours of the trained curves of
+        their methods.
+        """
         stars: list[Series] = []
         for method in self.methods:
             for value in self._values_at(bench, method):

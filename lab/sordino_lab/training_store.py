@@ -77,7 +77,7 @@ def digest(settings: Settings) -> str:
 
 
 def digest_of_table(table: Mapping[str, Any]) -> str:
-    """Returns the digest of a settings table.
+    """Returns the digest of a settings table, by which the store of trainings names its file.
 
     Fields at their default are left out, so a new field with a default does not rename the trainings made before it.
     """
@@ -94,7 +94,9 @@ def digest_of_table(table: Mapping[str, Any]) -> str:
 
 
 def find(settings: Settings, own: Path) -> FinishedTraining | None:
-    """Returns a finished training from the package or from the folder `own`; None if there is none."""
+    """Returns a finished training from the store that comes with the package or from the folder `own`; None if there is
+    none.
+    """
     name = f"{digest(settings)}.json"
     shipped = TRAININGS / name
     if shipped.is_file():
@@ -106,7 +108,7 @@ def find(settings: Settings, own: Path) -> FinishedTraining | None:
 
 
 def keep(settings: Settings, kept: FinishedTraining, folder: Path) -> Path:
-    """Writes a finished training into `folder`, in one move, and returns its path."""
+    """Stores a finished training: writes it into `folder`, in one move, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name in (kept.rows[0] if kept.rows else {}) if name not in _LEFT_OUT]
     columns = {name: [_round_number(row.get(name)) for row in kept.rows] for name in names}
@@ -125,7 +127,8 @@ def keep(settings: Settings, kept: FinishedTraining, folder: Path) -> Path:
 
 
 def train(settings: Settings, cache: Path, folder: Path | None = None) -> FinishedTraining:
-    """Returns a finished training: from the package, from the cache, or made now and kept in `folder`, or else the cache.
+    """Returns a finished training: from the store of the package, from the cache, or made now and kept in `folder`, or
+    else the cache.
 
     Raises:
         KeyboardInterrupt: the training was asked to stop; it is kept nowhere, and the next call resumes it.
@@ -152,7 +155,9 @@ def unfinished_folder(settings: Settings, cache: Path) -> Path:
 
 
 def _train_or_resume(settings: Settings, folder: Path) -> FinishedTraining:
-    """Carries out a training in `folder`, from its checkpoint if there is one, and returns what it came to."""
+    """Carries out a training for the store in `folder`, from its checkpoint if there is one, and returns what it came
+    to.
+    """
     from sordino.app.runs.directory import Run
     from sordino.app.runs.fit import RunFailed, carry_out_run, resume
     from sordino.app.runs.progress_view import Silent
@@ -184,7 +189,7 @@ def _train_or_resume(settings: Settings, folder: Path) -> FinishedTraining:
 
 
 def _can_resume(run_folder: Path) -> bool:
-    """Returns whether a run directory can be resumed with the same bits as an undisturbed run.
+    """Returns whether an interrupted training of the store can be resumed with the same bits as an undisturbed run.
 
     It cannot where nothing was begun, where the run failed, and where code, libraries or processor are not those that began
     it. Such a training starts anew; its records are public, so nothing is charged for it.
@@ -227,7 +232,7 @@ class _SpentSeconds:
 
 
 def _read_diagnostics(folder: Path) -> dict[str, Any]:
-    """Returns the diagnostics that a run left beside its evaluations."""
+    """Returns the diagnostics that a training left beside its evaluations, to be stored with it."""
     path = folder / "diagnostics.jsonl"
     if not path.is_file():
         return {}
@@ -236,7 +241,9 @@ def _read_diagnostics(folder: Path) -> dict[str, Any]:
 
 
 def rename_files(folder: Path) -> int:
-    """Renames files to the digests of their settings, after fields were renamed in them; returns how many it renamed."""
+    """Renames the files of stored trainings to the digests of their settings, after fields were renamed in them;
+    returns how many it renamed.
+    """
     count = 0
     for path in sorted(folder.glob("*.json")):
         wanted = folder / f"{digest_of_table(json.loads(path.read_text('utf-8'))['settings'])}.json"
@@ -248,7 +255,7 @@ def rename_files(folder: Path) -> int:
 
 @cache
 def commit() -> str:
-    """Returns the commit of this source tree; empty where it is no git checkout."""
+    """Returns the commit of this source tree, which is stored with a training; empty where it is no git checkout."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return ""
@@ -257,7 +264,7 @@ def commit() -> str:
 
 
 def _read(path: Path) -> FinishedTraining:
-    """Returns a finished training from its file, with its columns as rows."""
+    """Returns a finished training from its file in the store, with its columns as rows."""
     table = json.loads(path.read_text("utf-8"))
     columns = table["rows"]
     length = max((len(column) for column in columns.values()), default=0)
@@ -272,7 +279,9 @@ def _read_version(path: Path) -> str:
 
 
 def _round_number(value: Any) -> Any:
-    """Returns a number, or numbers in lists, with `_DIGITS` significant digits; what is not finite becomes None."""
+    """Returns a number, or numbers in lists, of a training as it is stored: with `_DIGITS` significant digits; what is
+    not finite becomes None.
+    """
     if isinstance(value, list):
         return [_round_number(one) for one in value]
     if isinstance(value, float):
@@ -281,7 +290,7 @@ def _round_number(value: Any) -> Any:
 
 
 def _jsonable(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings as JSON holds them, without what was not given."""
+    """Returns the settings of a training as the JSON of the store holds them, without what was not given."""
     return {
         part: {name: _as_list(value) for name, value in said.items() if value is not None and name != "tuned"}
         for part, said in table.items()

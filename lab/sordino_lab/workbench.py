@@ -45,7 +45,8 @@ class Workbench:
         return np.random.default_rng(seed)
 
     def train(self, plans: Sequence[CurvePlan]) -> list[TrainedCurve]:
-        """Returns every plan with its seeds, trained now where they are not in the cache.
+        """Returns the curves that an experiment asks its workbench for: every plan with its seeds, trained now where
+        they are not in the cache.
 
         Raises:
             NotTrained: this workbench only uses what is there, and no seed of a plan is.
@@ -59,7 +60,9 @@ class Workbench:
         return found
 
     def find_trained(self, plans: Sequence[CurvePlan]) -> list[TrainedCurve]:
-        """Returns the plans of which at least one seed is there, with those seeds; with `trains`, all plans and seeds."""
+        """Returns the plans of which the workbench has at least one seed, with those seeds; with `trains`, all plans
+        and seeds.
+        """
         found = []
         for plan in plans:
             asked = (self._find_or_train(plan, seed) for seed in self.seeds_of(plan))
@@ -69,20 +72,23 @@ class Workbench:
         return found
 
     def missing(self, plans: Sequence[CurvePlan]) -> list[str]:
-        """Returns the labels of the plans of which no seed is there."""
+        """Returns the labels of the plans of which the workbench has no seed."""
         if self.trains:
             return []
         there = [one.plan for one in self.find_trained(plans)]
         return [plan.label for plan in plans if plan not in there]
 
     def _find_or_train(self, plan: CurvePlan, seed: int) -> FinishedTraining | None:
+        """Returns the training of one seed of a plan for the workbench, trained now if the workbench trains; None if it
+        is not there.
+        """
         settings = plan.settings(self.size, seed)
         if self.trains:
             return training_store.train(settings, self.cache)
         return training_store.find(settings, self.cache)
 
     def seeds_of(self, plan: CurvePlan) -> range:
-        """Returns the seeds that a plan is run with at this size.
+        """Returns the seeds that the workbench runs a plan with at its size.
 
         At the source's own size a row that takes long is trained with one seed, and the figure says so.
         """

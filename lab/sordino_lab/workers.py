@@ -60,13 +60,13 @@ class Workers:
         return len(self._running) < self.most
 
     def start(self, name: int, function: Callable[..., object], *arguments: Any) -> None:
-        """Starts a worker that calls `function`; both it and its arguments must be picklable."""
+        """Starts a worker process that calls `function`; both it and its arguments must be picklable."""
         process = get_context("spawn").Process(target=_work, args=(os.getpid(), self.niceness, function, arguments))
         process.start()
         self._running[name] = process
 
     def take_finished(self) -> list[tuple[int, int]]:
-        """Returns the names and exit codes of the calls that have ended since the last time."""
+        """Returns the names and exit codes of the worker processes that have ended since the last time."""
         ended = [(name, process) for name, process in self._running.items() if process.exitcode is not None]
         for name, process in ended:
             process.join()
@@ -74,13 +74,13 @@ class Workers:
         return [(name, process.exitcode or 0) for name, process in ended]
 
     def send(self, number: int) -> None:
-        """Sends a signal to every worker that is running, such as SIGSTOP and SIGCONT."""
+        """Sends a signal to every worker process that is running, such as SIGSTOP and SIGCONT."""
         for process in self._running.values():
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, number)
 
     def stop(self) -> None:
-        """Ends all workers: asks them, waits for `PATIENCE` seconds at most, then kills those that are left."""
+        """Ends all worker processes: asks them, waits for `PATIENCE` seconds at most, then kills those that are left."""
         for process in self._running.values():
             process.terminate()
         until = time.monotonic() + PATIENCE
@@ -94,7 +94,8 @@ class Workers:
 
 
 def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], most: int) -> Iterator[int]:
-    """Carries out numbered jobs in their order in `most` workers, and yields the number of each when it is done.
+    """Carries out numbered jobs in their order in `most` worker processes, and yields the number of each when it is
+    done.
 
     Raises:
         WorkerFailed: a worker ended with an error; the others are ended too.
@@ -114,7 +115,7 @@ def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], mo
 
 
 def _work(parent: int, niceness: int, function: Callable[..., object], arguments: Sequence[Any]) -> None:
-    """Prepares this process as a worker and carries out its call."""
+    """Prepares this process as a worker, which ends with its parent and has one thread, and carries out its call."""
     end_with_parent(parent)
     if hasattr(os, "setpgrp"):
         os.setpgrp()
@@ -133,7 +134,7 @@ def _work(parent: int, niceness: int, function: Callable[..., object], arguments
 
 
 def end_with_parent(parent: int) -> None:
-    """Arranges that this process ends when the process `parent` does, even if that is killed."""
+    """Arranges that this worker process ends when the process `parent` does, even if that is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

@@ -171,8 +171,8 @@ NOISELESS_DELTA, NOISELESS_RECORDS = 1e-5, 1000
 
 
 def draw_noiseless(bench: Workbench) -> Outcome:
-    """Draws ε of a mean of Gaussian data published without noise against how far one record may move: without a bound
-    on records the mean is not private.
+    """Draws ε of the mean of Gaussian data plus N(0, ρ²) against how far one record may move: without a bound on
+    records the mean is not private at any ε.
 
     For a secret, random dataset the exact mean looks private; for two neighbours that the attacker knows it is not.
     """
