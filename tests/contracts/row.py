@@ -101,7 +101,7 @@ def correlates(name: str, strategy: Callable[[], Any], sampler: Callable[[], Sam
     def query(multiplier: float = 1.0) -> sd.NoisySum:
         return sd.NoisySum(sd.Flat(0.5), sd.Correlated(multiplier, strategy()))
 
-    return Variant(name, f"Correlated({type(strategy()).__name__})", query, sampler=sampler, backends=FAST, **more)
+    return Variant(name, type(strategy()).__name__, query, sampler=sampler, backends=FAST, **more)
 
 
 def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> Variant:

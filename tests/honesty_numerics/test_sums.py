@@ -144,7 +144,7 @@ def test_sums_over_chunks_are_rounded_after_the_noise():
     class MinusOne:
         multiplier = 1.0
 
-        def bound(self, sensitivity):
+        def bound_for(self, sensitivity):
             return sensitivity.l2
 
         def add_(self, value, scale, rng, factor=1.0):
