@@ -75,7 +75,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _resolve_name(name: str) -> Any:
-    """Returns the object or module of a public name; raises AttributeError if there is none."""
+    """Returns the object or module of a public name of the package, `sordino.name`; raises AttributeError if there is
+    none.
+    """
     if name in _HOMES:
         return getattr(import_module(f"sordino.{_HOMES[name]}"), name)
     if name in _MODULES:
@@ -97,6 +99,9 @@ def __dir__() -> list[str]:
 
 
 def _declared_classes() -> dict[str, Any]:
+    """Returns by name the classes that the packages of sordino declare, which are public names of the package
+    `sordino`.
+    """
     from sordino.registry import classes_by_name
 
     packages = [import_module(f"sordino.{name}") for name in _DECLARING]

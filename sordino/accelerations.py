@@ -36,7 +36,9 @@ JOINT_PARTS = ("sordino.per_sample.accelerations.small_layers.find_small_layers"
 
 
 def accelerate(plain: Function) -> Function:
-    """Returns the faster function that stands in for this one; the plain one is its attribute `plain`."""
+    """Returns the acceleration of a function: a faster one that stands in for it, with the plain one as its attribute
+    `plain`.
+    """
     make_faster = load(FUNCTIONS[f"{plain.__module__}.{plain.__name__}"])
     faster: Function = make_faster(plain)
     faster.plain = plain  # type: ignore[attr-defined]

@@ -28,7 +28,9 @@ class Locked(OSError):
 
 
 def lock_file(file: File, *, exclusive: bool = True, wait: bool = True) -> None:
-    """Locks a file until it is closed; with `wait=False` raises `Locked` where another process holds it."""
+    """Locks an open file between processes until it is closed; with `wait=False` raises `Locked` where another process
+    holds it.
+    """
     try:
         _lock_descriptor(file, exclusive, wait)
     except (BlockingIOError, PermissionError) as error:
@@ -40,8 +42,8 @@ if sys.platform == "win32":
     import os
 
     def _lock_descriptor(file: File, exclusive: bool, wait: bool) -> None:
-        """Locks one byte far past the end of the file, again and again until it is free if `wait`; the position is put
-        back.
+        """Locks a file on Windows: one byte far past its end, again and again until it is free if `wait`; the position in
+        the file is put back.
         """
         number = file.fileno()
         before = os.lseek(number, 0, os.SEEK_CUR)
@@ -66,7 +68,7 @@ else:
         fcntl = None  # type: ignore[assignment]
 
     def _lock_descriptor(file: File, exclusive: bool, wait: bool) -> None:
-        """Locks the file by `flock`, shared or exclusive."""
+        """Locks a file on POSIX systems by `flock`, shared or exclusive."""
         if fcntl is None:
             raise NotImplementedError(f"{sys.platform} has no locks on files: run on Linux, macOS or Windows")
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH

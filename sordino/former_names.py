@@ -242,7 +242,9 @@ FORMER_NAMES = {
 
 
 def current_name(former: str) -> str | None:
-    """Returns the full name that a module of 0.2 has now, or None if `former` is no such module."""
+    """Returns the full name that a module now has in place of its former name of 0.2, or None if `former` is no such
+    module.
+    """
     parts = former.split(".")
     if parts[0] != "sordino":
         return None
@@ -260,11 +262,11 @@ class FormerNameFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns a spec for a former name, which only Python's own finders did not know."""
+        """Returns an import spec for a former name of a module, which Python's own finders did not know."""
         return None if current_name(fullname) is None else ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Imports the module by its current name and warns that the old one goes away."""
+        """Imports a module of a former name by its current name and warns that the former one goes away."""
         name = current_name(spec.name)
         assert name is not None, "find_spec accepts former names only"
         warnings.warn(f"{spec.name} is now {name}; the old name goes away in 0.4", DeprecationWarning, stacklevel=2)

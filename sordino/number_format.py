@@ -9,7 +9,8 @@ import math
 
 
 def round_up_to(digits: int, value: float) -> str:
-    """Returns a number as text with `digits` significant digits, rounded up.
+    """Formats a number as text with `digits` significant digits, rounded up, so that it is never shown smaller than it
+    is.
 
     >>> round_up_to(4, 1.23401), round_up_to(4, float("inf"))
     ('1.235', 'inf')

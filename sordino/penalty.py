@@ -49,7 +49,7 @@ class L2:
         object.__setattr__(self, "strength", checked)
 
     def strengths_for(self, names: list[str]) -> dict[str, float]:
-        """Returns λ by parameter name, where it is not 0."""
+        """Returns the strength λ of the L2 penalty by parameter name, where it is not 0."""
         # A prefix that matches nothing is probably misspelt, so it is refused.
         for prefix, _ in self.strength:
             if not any(name.startswith(prefix) for name in names):
@@ -73,7 +73,7 @@ class L2:
 
 
 def prepare_backend(backend: Backend, penalty: L2 | None, model: nn.Module) -> Backend:
-    """Returns the backend that also measures what the penalty needs; names that the model does not have are refused."""
+    """Returns the backend that also measures what the L2 penalty needs; names that the model does not have are refused."""
     if penalty is None:
         return backend
     if not isinstance(penalty, L2):

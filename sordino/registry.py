@@ -136,13 +136,14 @@ class Declaration:
     """Examples besides those of its methods and samplers."""
 
     def list_examples(self) -> list[Example]:
-        """Returns the examples of all that is declared."""
+        """Returns the examples of all that a file declares in the registry."""
         examples = [_example_of(method) for method in self.methods if method.example]
         examples += [Example(one.name, one.about, sampler=one.example) for one in self.samplers]
         return [*examples, *self.examples]
 
 
 def _example_of(method: Method) -> Example:
+    """Returns the registry's example of a declared method, as a sampler or a query."""
     if method.sampler is not None:
         return Example(method.name, method.about, sampler=method.example)
     if method.query is not None:

@@ -68,7 +68,7 @@ class Replay:
 
 
 def refuse_unknown_format(state: Mapping[str, Any]) -> None:
-    """Raises an error for a state that no version from 0.2 on has saved."""
+    """Raises an error for a state to be loaded or replayed that no version from 0.2 on has saved."""
     validate.instance("state", state, Mapping, "a state, as Private.state_dict() returns it")
     if state.get("format") not in (SAVED_FORMAT, _FORMAT_WITH_KEY):
         raise ValueError(
@@ -85,7 +85,8 @@ def open_saved_state(
     measures: bool,
     by_shapes: bool,
 ) -> tuple[tuple[Rng, Rng, Rng] | None, Any]:
-    """Returns what a saved state hides: its three streams, if it is replayed, and what the sampler remembered.
+    """Returns what a saved state hides: its three streams, if it is replayed by permission, and what the sampler
+    remembered.
 
     Args:
         state: what `Private.state_dict` returned.

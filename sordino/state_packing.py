@@ -17,7 +17,7 @@ _TENSOR, _TUPLE, _PAIRS, _FLOAT = "@tensor", "@tuple", "@pairs", "@float"
 
 
 def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Returns the tree as JSON and adds its tensors to `tensors`.
+    """Packs the tree of a state dictionary: returns it as JSON and adds its tensors to `tensors`.
 
     >>> import torch
     >>> found = {}
@@ -46,7 +46,7 @@ def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Returns the tree that `pack` took apart; raises ValueError if it did not come from there."""
+    """Returns the tree of a state dictionary that `pack` took apart; raises ValueError if it was not packed there."""
     if isinstance(tree, list):
         return [unpack(value, tensors) for value in tree]
     if not isinstance(tree, dict):

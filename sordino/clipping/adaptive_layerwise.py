@@ -87,7 +87,7 @@ class AdaptiveLayerwise:
         return self.start.values
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns layerwise clipping at the current bounds; the tally counts who is within each, centred at ½."""
+        """Returns layerwise clipping at the current adaptive bounds; the tally counts who is within each, centred at ½."""
         current = self._layerwise_at(state)
 
         def count_within(norms: Norms) -> Tensor:
@@ -102,7 +102,9 @@ class AdaptiveLayerwise:
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """Releases the noisy shares of records within each bound and moves the bounds by them."""
+        """Releases the noisy shares of records within each group's bound and moves the adaptive layerwise bounds by
+        them.
+        """
         assert tally is not None, "the rule has a tally"
         # One record moves each of the K centred counts by ½, so all of them together by ½√K in L2.
         length = HALF * math.sqrt(len(state))

@@ -77,7 +77,9 @@ class AdaptiveQuantile:
         return self.bound
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the inner clipping rule at the current bound; the tally counts who is within it, centred at ½."""
+        """Returns the inner clipping rule at the current bound, an adaptive quantile; the tally counts who is within
+        it, centred at ½.
+        """
 
         def count_within(norms: Norms) -> Tensor:
             inside: Tensor = norms.total() <= state
@@ -90,7 +92,7 @@ class AdaptiveQuantile:
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """Releases the noisy share of records within the bound and moves the bound by it."""
+        """Releases the noisy share of records within the bound and moves the bound by it towards the quantile."""
         assert tally is not None, "the rule has a tally"
         # Centred at ½, one record moves the count by ½ in L2.
         count = map_sealed(tally, lambda value: {"count": value})

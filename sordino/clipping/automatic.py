@@ -49,7 +49,9 @@ class Automatic(Stateless):
         object.__setattr__(self, "gamma", validate.positive("gamma", self.gamma))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
+        """Returns the rule of automatic clipping for this step. It is the same at every step, because the bound is
+        constant.
+        """
 
         def weights(norms: Norms) -> Tensor:
             return torch.div(self.bound, norms.total() + self.gamma).unsqueeze(1)

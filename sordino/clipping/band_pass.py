@@ -53,7 +53,9 @@ class BandPass(Stateless):
         object.__setattr__(self, "threshold", validate.non_negative("threshold", self.threshold))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because bound and threshold are constant."""
+        """Returns the rule of band-pass clipping for this step. It is the same at every step, because bound and
+        threshold are constant.
+        """
 
         def weights(norms: Norms) -> Tensor:
             r = norms.total()

@@ -54,8 +54,8 @@ class BatchStatistic(Stateless):
 
     @staticmethod
     def median(cap: float) -> BatchStatistic:
-        """Returns the rule with the median length for a bound, of two middle ones the shorter; an infinite cap means
-        none.
+        """Returns the rule that clips to a statistic of the batch, the median length, of two middle ones the shorter;
+        an infinite cap means none.
         """
         return BatchStatistic("median", cap)
 
@@ -70,7 +70,8 @@ class BatchStatistic(Stateless):
         return BatchStatistic("mean", cap)
 
     def bound_for(self, lengths: Tensor) -> float:
-        """Returns the bound for a lot by its finite lengths; infinite if there are none, and at most the cap.
+        """Returns the bound for a lot, a statistic of its finite lengths; infinite if there are none, and at most the
+        cap.
 
         An empty lot has no statistic, so its bound is the cap, or 0 without one.
         """
@@ -80,7 +81,9 @@ class BatchStatistic(Stateless):
         return min(self.cap, float(_STATISTICS[self.name](finite)) if len(finite) else math.inf)
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns flat clipping at the lot's own bound, which is unproven because it looks at the whole lot."""
+        """Returns flat clipping at a statistic of the lot's own lengths, which is unproven because it looks at the
+        whole lot.
+        """
         bound = self.bound_for(lot().total())
         reason = (
             f"the bound was the {self.name} of the lot's own gradient lengths: one record changes it for all others"

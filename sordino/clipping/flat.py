@@ -30,7 +30,7 @@ def _one_like(tensor: Tensor) -> Tensor:
 
 
 def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
-    """Returns min(1, C / r), with 1 at r = 0 and for an infinite bound.
+    """Returns the weights of flat clipping, min(1, C / r), with 1 at r = 0 and for an infinite bound.
 
     Of 1 and what is not a number, `fmin` takes 1.
     """

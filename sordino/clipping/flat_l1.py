@@ -49,7 +49,9 @@ class FlatL1(Stateless):
         object.__setattr__(self, "dimension", validate.count("dimension", self.dimension))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
+        """Returns the rule of flat clipping in L1 for this step. It is the same at every step, because the bound is
+        constant.
+        """
         l2 = self.bound / math.sqrt(self.dimension)
         sensitivity = Sensitivity(l2=l2, l1=self.bound, dimension=self.dimension)
         return Rule(lambda norms: shorten(norms.total(), l2).unsqueeze(1), sensitivity)

@@ -54,9 +54,14 @@ class GlobalAdapt(Stateless):
             raise ValueError(f"bound={self.bound}, threshold={self.threshold}: both finite, or both infinite")
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because bound and threshold are constant."""
+        """Returns the rule of adaptive global clipping for this step. It is the same at every step, because bound and
+        threshold are constant.
+        """
 
         def weights(norms: Norms) -> Tensor:
+            """Returns the weights of adaptive global clipping, (B, 1), which drop nobody: C over the larger of norm and
+            threshold.
+            """
             r = norms.total()
             if math.isinf(self.bound):
                 return torch.ones_like(r).unsqueeze(1)

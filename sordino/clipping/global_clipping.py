@@ -53,7 +53,9 @@ class Global(Stateless):
             raise ValueError(f"bound={self.bound}, threshold={self.threshold}: both finite, or both infinite")
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because bound and threshold are constant."""
+        """Returns the rule of global clipping for this step. It is the same at every step, because bound and threshold
+        are constant.
+        """
         factor = 1.0 if math.isinf(self.bound) else self.bound / self.threshold
 
         def weights(norms: Norms) -> Tensor:

@@ -73,7 +73,9 @@ class GlobalLayerwise(Stateless):
                 raise ValueError(f"bound={bound}, threshold={threshold}: both finite, or both infinite")
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because bounds and thresholds are constant."""
+        """Returns the rule of global layerwise clipping for this step. It is the same at every step, because bounds and
+        thresholds of the groups are constant.
+        """
         pairs = zip(self.layers.values, self.thresholds.values, strict=True)
         factors = [1.0 if math.isinf(bound) else bound / threshold for bound, threshold in pairs]
 

@@ -81,7 +81,9 @@ class Layerwise(Stateless):
         return tuple(bound[0] if isinstance(bound, tuple) else str(k) for k, bound in enumerate(self.bounds))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because the bounds are constant."""
+        """Returns the rule of layerwise clipping for this step. It is the same at every step, because the groups'
+        bounds are constant.
+        """
         values = self.values
 
         def weights(norms: Norms) -> Tensor:
@@ -90,7 +92,7 @@ class Layerwise(Stateless):
             return shorten(squared.sqrt(), limit)[:, index]  # (B, P)
 
         def units_by_tensor(sizes: Mapping[str, int]) -> dict[str, float]:
-            """Returns the factor of each tensor by which the noise is divided among the groups."""
+            """Returns the factor of each tensor by which layerwise clipping divides the noise among its groups."""
             groups = self._group_of_names(tuple(sizes))
             group_sizes = [
                 sum(n for n, g in zip(sizes.values(), groups, strict=True) if g == k) for k in range(len(values))
@@ -105,13 +107,15 @@ class Layerwise(Stateless):
         )
 
     def group_norms(self, norms: Norms) -> tuple[Tensor, Tensor]:
-        """Returns the group of each tensor, (P,), and the squared norms of the groups, (B, K)."""
+        """Returns the group of each tensor in layerwise clipping, (P,), and the squared norms of the groups, (B, K)."""
         index = torch.tensor(self._group_of_names(norms.names), dtype=torch.long, device=norms.squared.device)
         squared = norms.squared.new_zeros(len(norms.squared), len(self.bounds))
         return index, squared.index_add_(1, index, norms.squared)
 
     def _group_of_names(self, names: tuple[str, ...]) -> list[int]:
-        """Returns the group of each parameter name; raises ValueError for one that belongs to none or to several."""
+        """Returns the layerwise group of each parameter name; raises ValueError for one that belongs to none or to
+        several.
+        """
         prefixes = [bound[0] for bound in self.bounds if isinstance(bound, tuple)]
         if not prefixes:
             if len(names) not in (0, len(self.bounds)):

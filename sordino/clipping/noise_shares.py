@@ -125,8 +125,8 @@ class Multipliers:
 
 
 def noise_units(share: Share, bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """Returns a_k ∝ 1/s_k with Σ (a_k C_k)² = Σ C_k²; 1 for every group if a bound is infinite, so that no noise is
-    allowed.
+    """Returns the groups' shares of the noise in layerwise clipping, a_k ∝ 1/s_k with Σ (a_k C_k)² = Σ C_k²; 1 for
+    every group if a bound is infinite, so that no noise is allowed.
     """
     if not all(map(math.isfinite, bounds)):
         return [1.0] * len(bounds)

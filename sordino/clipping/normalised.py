@@ -49,7 +49,9 @@ class Normalised(Stateless):
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
-        """Returns the rule for this step. It is the same at every step, because the bound is constant."""
+        """Returns the rule of normalised gradients for this step. It is the same at every step, because the bound is
+        constant.
+        """
 
         def weights(norms: Norms) -> Tensor:
             return torch.div(self.bound, norms.total().clamp(min=FLOOR)).unsqueeze(1)

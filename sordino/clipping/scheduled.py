@@ -74,7 +74,7 @@ class Scheduled:
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """Returns no event and the next step."""
+        """Returns no event and the next step of the clipping bound's public schedule."""
         return (), state + 1
 
 

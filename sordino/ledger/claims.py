@@ -156,7 +156,7 @@ def make_claim(
     coordinates: int = MOST_COORDINATES,
     unit: str = "record",
 ) -> Claim:
-    """Returns what can truly be said about an event at this δ, whose releases have at most so many coordinates.
+    """Returns the claim about an event at this δ, a guarantee or none, whose releases have at most so many coordinates.
 
     A `unit` is what every draw was made of, and what every sum was bounded in.
     """
@@ -189,7 +189,7 @@ def make_claim(
 
 
 def claim_to_json(claim: Claim) -> dict[str, Any]:
-    """Returns a claim as JSON can hold it.
+    """Returns a claim, a guarantee or none, as JSON can hold it.
 
     Its keys are epsilon, delta, relation, unit, accountant, event, not_covered and rests_on; or reason alone.
 
@@ -211,7 +211,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
 
 
 def explain_not_covered(name: str) -> str | None:
-    """Returns why something is not covered, where this is known.
+    """Returns why a claim does not cover something, where this is known.
 
     >>> explain_not_covered(SEED) is None
     False
@@ -220,7 +220,7 @@ def explain_not_covered(name: str) -> str | None:
 
 
 def describe_event(event: Event) -> str:
-    """Returns an event on one line.
+    """Returns the event of a claim on one line.
 
     >>> describe_event(events.Repeat(events.Poisson(0.01, events.Gaussian(1.1)), 2000))
     '2000 × Poisson(0.01, Gaussian(1.1))'

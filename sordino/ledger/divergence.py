@@ -39,7 +39,9 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 
 @accelerate
 def are_all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether every number of these tensors is finite, in one pass: a sum that is finite has finite terms."""
+    """Returns whether training has not diverged: every number of these tensors is finite, in one pass, because a sum
+    that is finite has finite terms.
+    """
     with torch.no_grad():
         sums = [tensor.sum() for tensor in tensors]
         all_alike = bool(sums) and len({(t.device, t.dtype) for t in sums}) == 1  # a device is waited for once
@@ -47,7 +49,7 @@ def are_all_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Returns the name of the first tensor that holds something else than finite numbers, or None."""
+    """Returns the name of the first tensor that holds something else than finite numbers after a divergence, or None."""
     if all_finite(list(tensors.values())):
         return None
     return next(

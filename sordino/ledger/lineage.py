@@ -59,7 +59,9 @@ class Lineage:
         self._initial = {digest for p in _largest_tensors(parameters) if (digest := _digest_of_values(p)) is not None}
 
     def remember(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Remembers the values that these parameters have now as made by this run."""
+        """Remembers the values that these parameters have now as made by this run, so that copies of them are
+        recognised.
+        """
         for p in _largest_tensors(parameters):
             digest = _digest_of_values(p)
             if digest is not None and digest not in self._initial:
@@ -67,7 +69,8 @@ class Lineage:
 
 
 def find_unnamed_past(parameters: Iterable[nn.Parameter], ledger: Ledger) -> str | None:
-    """Returns what a claim must name about the weights that a run begins with, or None if nothing is known of them.
+    """Returns what a claim must name about the lineage of the weights that a run begins with, or None if nothing is
+    known of them.
 
     Weights that a run with the same ledger made are part of its claim already.
     """
@@ -80,7 +83,7 @@ def find_unnamed_past(parameters: Iterable[nn.Parameter], ledger: Ledger) -> str
 
 
 def _find_maker(p: nn.Parameter) -> weakref.ref[Ledger] | None:
-    """Returns the ledger of the run that made these very values, if one did; the ledger may be gone."""
+    """Returns the ledger of the run that made these very weights, by their lineage, if one did; the ledger may be gone."""
     known = _made.get(_shape_and_dtype(p))
     digest = None if known is None else _digest_of_values(p)
     return None if known is None or digest is None else known.get(digest)
@@ -95,7 +98,9 @@ def _shape_and_dtype(p: Tensor) -> Kind:
 
 
 def _digest_of_values(p: nn.Parameter) -> int | None:
-    """Returns a digest of some numbers of a tensor, or None for one that is small, divided or constant."""
+    """Returns a digest of some numbers of a tensor, by which its lineage is recognised, or None for one that is small,
+    divided or constant.
+    """
     if is_shard(p) or p.is_meta or p.numel() < _FEWEST or not p.is_contiguous() or not p.is_cpu:
         return None
     count = min(_COMPARED, p.numel())

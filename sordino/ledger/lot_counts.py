@@ -25,7 +25,8 @@ CONFIDENCE = 0.95
 
 
 def smallest_share(tested: int, confidence: float = CONFIDENCE) -> float:
-    """Returns the share of lots in which a coupling must show to be found with this probability.
+    """Returns the share of lots in which a coupling must show to be found with this probability, by the count of lots
+    tested.
 
     A coupling that shows in a share s of the lots, whichever these are, is missed by t tests at random lots with
     probability (1 − s)^t; so t tests find every s ≥ 1 − (1 − confidence)^(1/t).
@@ -37,7 +38,7 @@ def smallest_share(tested: int, confidence: float = CONFIDENCE) -> float:
 
 
 def describe_counts(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
-    """Returns in words what became of the lots, for the claim.
+    """Returns in words, for the claim, the counts of lots that were drawn, tested or fed no step.
 
     >>> describe_counts([LotCounts(7200, 73), LotCounts()])
     ('73 of 7,200 lots replayed with a record exchanged',)
@@ -68,7 +69,8 @@ def describe_counts(counts: Iterable[LotCounts], unit: str = "record") -> tuple[
 
 
 def describe_assumptions(counts: Iterable[LotCounts], unit: str = "record") -> tuple[str, ...]:
-    """Returns one line about what a claim of a training run takes on the user's word; nothing where no lot was drawn.
+    """Returns one line, by the lot counts, about what a claim of a training run takes on the user's word; nothing where
+    no lot was drawn.
 
     >>> describe_assumptions([LotCounts(7200, 73)])[0]
     'your word: initial weights are public, a record is one row of the data, no coupling shows in less than 5 % of lots'

@@ -20,7 +20,9 @@ from sordino.refusal import Refusal
 
 
 def join_records(records: list[Any]) -> Any:
-    """Returns the batch of these records; raises Refusal where they cannot be joined."""
+    """Returns the batch of these records, in place of a user's collate function; raises Refusal where they cannot be
+    joined.
+    """
     if records and all(isinstance(record, Mapping) for record in records):
         # Records that are dicts are joined key by key.
         keys = list(records[0])
@@ -37,7 +39,7 @@ def join_records(records: list[Any]) -> Any:
 
 
 def _join_column(key: Any, values: list[Any]) -> Any:
-    """Returns the batch of one key of all records."""
+    """Returns the collated values of one key of all records of a batch."""
     if all(value is None for value in values):
         return None
     rows = [_as_tensor_if_numeric(value) for value in values]
@@ -59,7 +61,9 @@ def _join_column(key: Any, values: list[Any]) -> Any:
 
 
 def _as_tensor_if_numeric(value: Any) -> Any:
-    """Returns a value as a tensor if it is a number, an array or a list of numbers; otherwise as it is."""
+    """Returns a value that is collated as a tensor if it is a number, an array or a list of numbers; otherwise as it
+    is.
+    """
     # A list of numbers becomes a row; a list of anything else is left to torch.
     if isinstance(value, list | tuple) and not any(isinstance(one, Tensor | str | bytes | Mapping) for one in value):
         try:

@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 1024
 
 
 def digest_rows(key: bytes, load: Loader, n: int) -> bytes:
-    """Returns a keyed digest of the rows of a dataset of tensors: of all of them, or of some that the key chooses."""
+    """Returns a keyed digest of the data in a dataset of tensors: of all its rows, or of some that the key chooses."""
     record_bytes = sum(column.nbytes for column in load(np.zeros(1, dtype=np.int64)))
     chosen = (
         np.arange(n)

@@ -46,7 +46,8 @@ class DrawArguments:
         collate: Callable[[list[Any]], Any] | None,
         has_unit: bool,
     ) -> DrawArguments:
-        """Returns the arguments with sampler and steps; raises TypeError, ValueError or Refusal if they do not say them.
+        """Returns the arguments of `draws` with sampler and steps; raises TypeError, ValueError or Refusal if they do
+        not say them.
 
         Args:
             dataset: a map-style dataset, or a DataLoader of one.
@@ -96,7 +97,9 @@ def _open_loader(
     workers: int,
     collate: Callable[[list[Any]], Any] | None,
 ) -> tuple[Any, int | None, int, Callable[[list[Any]], Any] | None]:
-    """Returns dataset, batch size, workers and collate function of a DataLoader; what was given beside it comes first."""
+    """Returns the arguments of `draws` that a DataLoader holds: dataset, batch size, workers and collate function; what
+    was given beside it comes first.
+    """
     if isinstance(loader.dataset, IterableDataset):
         raise Refusal(
             "a DataLoader of an IterableDataset was given.\n"

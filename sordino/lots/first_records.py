@@ -22,7 +22,7 @@ _NORM_TOLERANCE = 1e-3  # relative, of squared norms: a layer may round otherwis
 
 
 def probe_first_records(gradients: LotGradients, load_first: Callable[[int], Any]) -> Any:
-    """Returns the first records, moved to the model's device, after a probe of the loss on them."""
+    """Returns the first records of a dataset, moved to the model's device, after a probe of the loss on them."""
     seen = gradients.pass_model
     seen.refresh_inventory()
     probe_batch = batches.move_to(load_first(loss_probe.PROBE), seen.device)
@@ -34,7 +34,8 @@ def probe_first_records(gradients: LotGradients, load_first: Callable[[int], Any
 
 
 def _compare_layer_by_layer(gradients: LotGradients, probe_batch: Any) -> None:
-    """Compares norms with those of the gathered model, and refuses a difference.
+    """Compares the first records' norms, computed layer by layer, with those of the gathered model, and refuses a
+    difference.
 
     What reads a parameter outside its module's forward reads nan where parameters are gathered layer by layer.
     """
@@ -51,7 +52,7 @@ def _compare_layer_by_layer(gradients: LotGradients, probe_batch: Any) -> None:
 
 
 def choose_batch_size(gradients: LotGradients, probe_batch: Any, expected: float, *, by_shapes: bool = False) -> int:
-    """Returns how many records are processed at once, from the memory that a few of them take.
+    """Returns how many records are processed at once, from the memory that a few of the first records take.
 
     By shapes alone it is the same on every rank, and for any number of ranks.
     """
@@ -67,7 +68,7 @@ def choose_batch_size(gradients: LotGradients, probe_batch: Any, expected: float
 
 
 def _held_bytes(gradients: LotGradients, probe_batch: Any) -> int:
-    """Returns the bytes that norms and sums need per record; 0 for backends that do not say."""
+    """Returns the bytes that norms and sums of the first records need per record; 0 for backends that do not say."""
     backend = gradients.backend
     if not isinstance(backend, Captured):
         return 0

@@ -51,7 +51,7 @@ WORD_READING = (
 
 
 def isolated_backend(given: Backend | None, *, several_ranks: bool) -> Isolated:
-    """Returns the backend of an isolated run.
+    """Returns the backend of a run with isolated records, by which each record is computed by itself.
 
     Raises:
         Refusal: another backend was asked for, or several ranks train together.
@@ -65,7 +65,7 @@ def isolated_backend(given: Backend | None, *, several_ranks: bool) -> Isolated:
 
 
 def isolated_request(request: DrawRequest, declare: Callable[[str], None]) -> DrawRequest:
-    """Returns a request whose records are read one by one.
+    """Returns a request of draws whose records are isolated: they are read one by one.
 
     Raises:
         Refusal: the request needs several records at once.
@@ -120,7 +120,7 @@ class IsolatedLoader:
         return UnreadPart(indices, self)
 
     def load_alone(self, index: int) -> Any:
-        """Returns the batch of one record, read from a dataset that holds no other and collated by itself."""
+        """Returns the batch of one isolated record, read from a dataset that holds no other and collated by itself."""
         source, place = dataset_of_one_record(self.dataset, index), 0
         # Where rows cannot be taken away, the record is read from the whole dataset, and the claim says so.
         if source is None:
@@ -149,7 +149,7 @@ class Isolated:
         return replace(self, seed=int(torch.randint(2**62, ())))
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
-        """Returns the gradients of the records of a part of a lot, each computed by itself."""
+        """Returns the gradients of the isolated records of a part of a lot, each computed by itself."""
         model_checks.refuse_batch_statistics(model)
         if not isinstance(batch, UnreadPart):
             raise Refusal("isolate=True: records are run one by one; use the lots of private.draws")

@@ -55,7 +55,7 @@ class Lot:
             object.__setattr__(self, name, value)
 
     def batches(self) -> Iterable[Any]:
-        """Returns the records themselves, which voids the claim: the loop could do anything with them."""
+        """Returns the lot's records themselves, which voids the claim: the loop could do anything with them."""
         self.size.void(
             "the records of a lot were read in the training loop; what the loop does with them is not bounded"
         )
@@ -78,6 +78,7 @@ class Lot:
         raise AttributeError(f"lot.{name} cannot be set: a lot is what was drawn; give private.draws other numbers")
 
     def _refuse(self, *_: Any) -> NoReturn:
+        """Raises TypeError for a use of a lot as if it were a batch of records, and says what to do with a lot."""
         raise TypeError(
             "a lot is the handle of a private draw, not a batch of records: pass it to private.backward(lot), which runs "
             "the loss you gave to Private on its records; their number is private, lot.expected_batch is public"

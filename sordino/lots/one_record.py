@@ -28,7 +28,8 @@ _DEPTH = 3
 
 
 def dataset_of_one_record(dataset: Any, index: int) -> Any | None:
-    """Returns a dataset of length 1 that holds the record at `index`, or None if that cannot be made.
+    """Returns a dataset of length 1 that holds the one record at `index` of a larger dataset, or None if that cannot be
+    made.
 
     >>> dataset_of_one_record(["a", "b", "c"], 1)
     ['b']
@@ -132,7 +133,7 @@ def _reads_rows_elsewhere(kind: type, length: int) -> bool:
 
 
 def _is_cell_filled(cell: types.CellType) -> bool:
-    """Returns whether a closure's cell has contents that could give a dataset of one record other rows."""
+    """Returns whether the cell of a closure holds something, which is searched for rows other than the one record's."""
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:

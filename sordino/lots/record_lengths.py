@@ -32,7 +32,8 @@ def records_for_samplers(
     gradients: Callable[[Any], PerSample],
     gathered_parameters: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Records:
-    """Returns the records of a dataset as a sampler may ask them; `gradients` computes those of a batch.
+    """Returns the records of a dataset as a sampler may ask their lengths and labels; `gradients` computes those of a
+    batch.
 
     Passes are made inside `gathered_parameters()`.
     """
@@ -49,7 +50,7 @@ def records_for_samplers(
 
 
 def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
-    """Returns the norm of every record's gradient, with one part in memory at a time and nothing but norms computed."""
+    """Returns the gradient length of every record, with one part in memory at a time and nothing but norms computed."""
     lengths = []
     for part in parts:
         norms = part.norms()
@@ -62,7 +63,9 @@ def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
 
 
 def class_labels(batch: Any, label: Label | None) -> Tensor:
-    """Returns the class of every record of a batch: what `label` makes of its columns, or the last column."""
+    """Returns the class label of every record of a batch, for samplers and diagnostics: what `label` makes of its
+    columns, or the last column.
+    """
     columns = columns_of(batch)
     labels = columns[-1] if label is None else label(*columns)
     if (

@@ -72,7 +72,7 @@ class AdamCorrected(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Takes one step from the gradients as they are."""
+        """Takes one step of corrected Adam from the gradients as they are."""
         if closure is not None:
             raise TypeError("step(closure): gradients come from private.backward; call step() without one")
         for group in self.param_groups:
@@ -81,7 +81,7 @@ class AdamCorrected(Optimizer):
                     self._update_parameter(p, group)
 
     def _update_parameter(self, p: Tensor, group: dict[str, Any]) -> None:
-        """Updates one parameter and its two moments."""
+        """Updates one parameter and its two moments by Adam, corrected for the noise in the second."""
         assert p.grad is not None, "asked before"
         state, (beta1, beta2) = self.state[p], group["betas"]
         if not state:

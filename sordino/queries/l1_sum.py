@@ -47,7 +47,9 @@ class _L1Gradients:
         return self.grads.losses
 
     def norms(self) -> Norms:
-        """Returns squared L1 norms, (B, 1), each from the record's gradient, which is written out."""
+        """Returns squared L1 norms, (B, 1), for a noisy sum in L1, each from the record's gradient, which is written
+        out.
+        """
         lengths = torch.zeros(len(self.losses), 1, dtype=torch.float64)
         for i in range(len(lengths)):
             alone = torch.zeros(len(lengths), 1, device=self.losses.device)
@@ -99,9 +101,14 @@ class L1Sum:
         return release_sum(self.weigher, state, clipped, self.noise, expected_batch, rng, divide_by=expected_batch)
 
     def _rule_in_l1(self, state: State) -> Rule:
-        """Returns the rule of this step with its reach in L1; raises Refusal where it needs more than one norm."""
+        """Returns the clipping rule of this step of an L1 sum with its reach in L1; raises Refusal where it needs more
+        than one norm.
+        """
 
         def refuse_look() -> Norms:
+            """Raises Refusal for a clipping rule that looks at the lot's L2 norms, because an L1 sum has L1 norms
+            alone.
+            """
             raise Refusal(
                 f"{self.weigher!r} looks at the L2 norms of the lot before it chooses its weights.\n"
                 "L1Sum clips by L1 norms, which it computes for one record after the other.\n"

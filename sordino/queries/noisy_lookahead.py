@@ -83,7 +83,9 @@ class NoisyLookahead:
         return Release(update, compose([*events, *spent])), {"step": state["step"] + 1, "weigher": inner}
 
     def _weights_and_noises(self) -> list[tuple[float, Noise]]:
-        """Returns the weight and the noise of each part; raises ValueError if their numbers differ."""
+        """Returns the weight and the noise of each part of a noisy lookahead; raises ValueError if their numbers
+        differ.
+        """
         weights = part_weights(self.rho, self.rounds)
         noises = self.noise if isinstance(self.noise, Sequence) else _split_noise(self.noise, weights)
         if len(noises) != len(weights):

@@ -66,7 +66,7 @@ class PrivateQuantile:
         return choose_between(map_sealed(values, self.utility), self.sensitivity, self.epsilon, rng)
 
     def of(self, values: Tensor, *, ledger: Ledger, seed: int | None = None) -> float:
-        """Returns the quantile of a tensor of private numbers, one per record, and enters its release in the ledger."""
+        """Returns the private quantile of a tensor of numbers, one per record, and enters its release in the ledger."""
         if seed is not None:
             ledger.disclose(SEED)
         else:
@@ -85,7 +85,9 @@ class PrivateQuantile:
         return quantile
 
     def utility(self, values: Tensor) -> Steps:
-        """Returns u as a step function."""
+        """Returns the utility u of every number as the private quantile, as a step function for the exponential
+        mechanism.
+        """
         # A number that is not finite counts as 0: where it is clamped to must not depend on the others.
         clean = torch.nan_to_num(values.to(torch.float64).flatten(), nan=0.0, posinf=0.0, neginf=0.0)
         inner = clean.clamp(0.0, self.ceiling).sort().values

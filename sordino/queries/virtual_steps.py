@@ -23,7 +23,7 @@ from sordino.schedules import Schedule
 
 
 def part_weights(rho: float, rounds: int) -> tuple[float, ...]:
-    """Returns the weights of the parts.
+    """Returns the weights of the virtual steps, the parts that a query divides a step into.
 
     >>> part_weights(2.0, 1), part_weights(1.0, 1), part_weights(1.5, 2)
     ((0.5, 0.5), (1.0,), (0.3333333333333333, 0.3333333333333333, 0.33333333333333337))
@@ -46,7 +46,7 @@ def check_learning_rate(learning_rate: float | Schedule) -> float | Schedule:
 
 
 def add_scaled(total: Mapping[str, Tensor], value: Mapping[str, Tensor], factor: float) -> Grads:
-    """Returns total + factor · value in new memory; an empty total counts as zero."""
+    """Returns total + factor · value in new memory, to add up virtual steps; an empty total counts as zero."""
     return {
         name: factor * v if name not in total else torch.add(total[name], v, alpha=factor) for name, v in value.items()
     }

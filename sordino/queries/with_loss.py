@@ -80,7 +80,7 @@ class WithLoss:
 
 
 def released_loss(query: Query, state: State) -> float | None:
-    """Returns the mean loss that was released last; None before the first."""
+    """Returns the mean loss that a query with loss released last; None before the first."""
     if not isinstance(query, WithLoss):
         raise Refusal(
             "private.loss: no loss was released; wrap the query, as in sd.WithLoss(query, bound=3.0, "
@@ -98,13 +98,17 @@ class _Losses:
     sums_by_part: list[Tensor] | None = field(default=None, init=False)  # by part
 
     def watch_losses(self, grads: PerSample) -> PerSample:
-        """Returns gradients whose pass also leaves the sum of the losses here."""
+        """Returns gradients whose pass also leaves the sum of the losses here, for a query that releases the loss with
+        them.
+        """
         if not isinstance(grads, Chunked):
             return grads
         return replace(grads, parts=lambda: self._collect_losses(grads.parts()))
 
     def sum_losses(self, grads: PerSample) -> Tensor:
-        """Returns Σ clip(ℓ) in float64; by a pass of its own where the query made none at the model itself."""
+        """Returns Σ clip(ℓ) in float64 for a query with loss; by a pass of its own where the query made none at the
+        model itself.
+        """
         if self.sums_by_part is None:
             for _ in self._collect_losses(grads.parts() if isinstance(grads, Chunked) else (grads,)):
                 pass
@@ -115,7 +119,9 @@ class _Losses:
         )
 
     def _collect_losses(self, parts: Iterable[PerSample]) -> Iterator[PerSample]:
-        """Yields the parts and keeps the sum of their clipped losses; one that is not a number counts as the bound."""
+        """Yields the parts of a lot and keeps the sum of their clipped losses, for a query with loss; one that is not a
+        number counts as the bound.
+        """
         sums: list[Tensor] = []
         for part in parts:
             losses = part.losses.detach().to(torch.float64).cpu()

@@ -57,7 +57,7 @@ class ByRowsAccumulator:
         rounds.on_receive = self._add_own_rows
 
     def add_chunk(self, chunk: Iterable[tuple[str, Tensor]]) -> None:
-        """Adds the sum of one more chunk, one parameter at a time; the tensors are consumed."""
+        """Adds one more chunk to exact sums divided by rows, one parameter at a time; the tensors are consumed."""
         for name, tensor in chunk:
             row = self._grid.to_steps(name, tensor)
             if math.isfinite(self._step_limit):

@@ -15,7 +15,8 @@ MOST_COORDINATES: Final = 1 << 34
 
 
 def delta_of_noise_end(event: Event, delta: float, relation: Relation, coordinates: int = MOST_COORDINATES) -> float:
-    """Returns what the end of our noise adds to δ over an event whose releases have at most so many coordinates.
+    """Returns what the finite tail of our noise adds to δ over an event whose releases have at most so many
+    coordinates.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
     >>> run = Repeat(Poisson(0.01, Gaussian(1.0)), 10_000)

@@ -38,7 +38,7 @@ MOST_ROWS = 1 << 14
 
 
 def rounding_slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
-    """Returns the relative slack for sums of at most `rows` records at once in this type.
+    """Returns the relative slack that rounding needs in sums of at most `rows` records at once in this type.
 
     >>> f"{rounding_slack(256):.2%}"
     '0.42%'

@@ -75,7 +75,8 @@ class Sealed(Generic[T]):
         self._seal = seal
 
     def map(self, function: Callable[[T], U]) -> Sealed[U]:
-        """Applies a function of `FUNCTIONS`, such as len or torch.mean, and returns its result, sealed too.
+        """Applies a function of `FUNCTIONS`, such as len or torch.mean, to the sealed value and returns its result,
+        sealed too.
 
         >>> from sordino import Ledger
         >>> losses, ledger = torch.tensor([1.0, 3.0]), Ledger()
@@ -117,6 +118,7 @@ class Sealed(Generic[T]):
         return "Sealed(…)"
 
     def _refuse(self, *_: object) -> NoReturn:
+        """Raises TypeError for an operation on a sealed value, and says what may be done with one."""
         raise TypeError(
             "a sealed value is private: use .map(torch.mean) and the like, .disclose(name) to list it as not covered, "
             "or .expose(reason), which voids the claim"
@@ -142,7 +144,9 @@ class Sealed(Generic[T]):
 
 
 def _require_reason(text: str) -> str:
-    """Returns a reason without surrounding spaces; raises ValueError if it has no words."""
+    """Returns the reason or name for which a sealed value is opened, without surrounding spaces; raises ValueError if
+    it has no words.
+    """
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{text!r}: say in words what is opened, and why; it is printed with the claim")
     return text.strip()
@@ -157,7 +161,7 @@ def _known_function_names() -> str:
 
 
 def map_sealed(sealed: Sealed[T], function: Callable[[T], U]) -> Sealed[U]:
-    """Returns a function of the value, sealed too.
+    """Returns a function of a sealed value, sealed too.
 
     For functions of the library, which keep nothing of what they see.
     """

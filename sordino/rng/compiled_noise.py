@@ -33,7 +33,7 @@ def describe_status() -> str:
 
 @cache
 def _load_kernel() -> tuple[NoiseKernel | None, str]:
-    """Opens the compiled library and tries it; returns the kernel, or None and the reason."""
+    """Opens the compiled library of the noise and tries it; returns the kernel, or None and the reason."""
     try:
         library = declare_types(open_library(build.NOISE), FUNCTIONS)
     except KernelUnavailable as reason:
@@ -43,7 +43,9 @@ def _load_kernel() -> tuple[NoiseKernel | None, str]:
 
 
 def gives_same_values(candidate: NoiseKernel, n: int = 4999) -> bool:
-    """Returns whether the kernel's key stream is the cipher's and its values are those of the slow path."""
+    """Returns whether the compiled noise is right: its key stream is the cipher's and its values are those of the slow
+    path.
+    """
 
     def new_stream() -> KeyStream:
         return KeyStream(bytes(range(32)), 2**60 + 5)

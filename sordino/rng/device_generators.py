@@ -12,7 +12,9 @@ import torch
 
 
 def device_generators() -> Sequence[torch.Generator]:
-    """Returns the default generators of all devices of this process's accelerator; none where it has not been used."""
+    """Returns the default random generators of all devices of this process's accelerator; none where it has not been
+    used.
+    """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None:
         return ()
@@ -29,7 +31,7 @@ def device_generators() -> Sequence[torch.Generator]:
 
 
 def has_readable_generator(device: torch.device) -> bool:
-    """Returns whether the random numbers drawn on this device can be saved, seeded and put back."""
+    """Returns whether this device's generator can be read: its random numbers can be saved, seeded and put back."""
     if device.type == "cpu":
         return True
     accelerator = torch.accelerator.current_accelerator()

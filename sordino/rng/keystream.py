@@ -28,19 +28,19 @@ class KeyStream:
         self._cipher: CipherContext | None = None
 
     def fill(self, buffer: memoryview | bytearray) -> None:
-        """Overwrites the buffer with the bytes that come next."""
+        """Overwrites the buffer with the bytes that come next in the key stream."""
         if self._cipher is None:
             self._cipher = self._encryptor_from(0)
         self._cipher.update_into(_ZEROS[: len(buffer)] if len(buffer) <= len(_ZEROS) else bytes(len(buffer)), buffer)
 
     def word_at(self, index: int) -> int:
-        """Returns the 32-bit word number `index` of the stream, wherever it is being read."""
+        """Returns the 32-bit word number `index` of the key stream, wherever it is being read."""
         block, at = divmod(4 * index, BLOCK_BYTES)
         value: int = struct.unpack_from("<I", self._encryptor_from(block).update(bytes(BLOCK_BYTES)), at)[0]
         return value
 
     def words_at(self, first: int, n: int) -> NDArray[np.uint32]:
-        """Returns the 32-bit words first, first + 1, … of the stream, wherever it is being read."""
+        """Returns the 32-bit words first, first + 1, … of the key stream, wherever it is being read."""
         block, skip = divmod(4 * first, BLOCK_BYTES)
         stream_bytes = self._encryptor_from(block).update(bytes(BLOCK_BYTES * -(-(skip + 4 * n) // BLOCK_BYTES)))
         return np.frombuffer(stream_bytes, dtype="<u4", count=n, offset=skip)

@@ -43,7 +43,7 @@ class PhaseNoise:
         """What the strategy keeps between steps. It is as secret as the key, and is made again from it after a resume."""
 
     def draw_step(self, step: int) -> None:
-        """Goes on to a step, at which one release may follow."""
+        """Goes on to a step of the phase's noise, at which one release may follow."""
         if not self.step < step < self.steps:
             raise Refusal(
                 f"step {step} of a phase of {self.steps} steps, after step {self.step}: noise that is correlated between "
@@ -52,7 +52,7 @@ class PhaseNoise:
         self.step = step
 
     def take_step(self, scale: float, layout: str) -> int:
-        """Returns the step that is released now, and marks it as released.
+        """Returns the step of the phase whose noise is released now, and marks it as released.
 
         Raises:
             Refusal: if nothing was drawn, if the step was released before, or if the bound, the coordinates or the
@@ -79,7 +79,9 @@ class PhaseNoise:
         return self.step
 
     def vector(self, step: int, total: int, stretches: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
-        """Returns the independent N(0, 1) values of a step at these stretches of `total` coordinates."""
+        """Returns the independent N(0, 1) values of a step of the phase's noise at these stretches of `total`
+        coordinates.
+        """
         if self._stream.was_forked:
             raise Refusal(
                 "a phase of correlated noise went on in a forked process, which has another key: the noise of its earlier "

@@ -54,7 +54,7 @@ class BallsInBins:
         return n / self.bins
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields lot k % bins of pass k // bins, for k = start, start + 1, …"""
+        """Yields lot k % bins of pass k // bins of balls-in-bins sampling, for k = start, start + 1, …"""
         epoch, first = divmod(start, self.bins)
         while True:
             # Every record chooses its own bin; sorting by bin gives each lot as a slice.

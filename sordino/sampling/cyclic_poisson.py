@@ -61,7 +61,7 @@ class CyclicPoisson:
         return self.rate * n / self.groups
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields the draw of step k from group k mod `groups`, for k = start, start + 1, …"""
+        """Yields the cyclic Poisson draw of step k from group k mod `groups`, for k = start, start + 1, …"""
         # Every record's group is a coin of its own, which no other record changes.
         group = rng.child("groups").integers(n, self.groups)
         order = np.argsort(group, kind="stable").astype(np.int64)

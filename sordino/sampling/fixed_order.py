@@ -56,7 +56,7 @@ class FixedOrder:
         return float(min(self.batch_size, n))
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields batch k mod m of n records in m batches, for k = start, start + 1, …"""
+        """Yields batch k mod m of n records in a fixed order in m batches, for k = start, start + 1, …"""
         batches = -(-n // self.batch_size)
         of_phase = partial(phase_event, batches)
         k = start

@@ -48,13 +48,13 @@ class FixedSize:
         return True
 
     def expected(self, n: int) -> float:
-        """Returns the batch size; raises ValueError if the dataset has fewer records."""
+        """Returns the fixed size of the lots; raises ValueError if the dataset has fewer records."""
         if self.batch_size > n:
             raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
         return float(self.batch_size)
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields independent uniform subsets, each in ascending order."""
+        """Yields independent uniform subsets of the fixed size, each in ascending order."""
         k = start
         while True:
             yield Draw(
@@ -64,7 +64,9 @@ class FixedSize:
 
 
 def draw_subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
-    """Returns a uniform b-subset of n, ascending: the first b distinct of a stream of uniform numbers."""
+    """Returns a uniform subset of n of the fixed size b, ascending: the first b distinct of a stream of uniform
+    numbers.
+    """
     if 2 * b > n:
         return np.sort(rng.permutation(n)[:b])
     # Draw numbers until b of them are distinct; for small b this is cheaper than a permutation.

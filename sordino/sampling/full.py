@@ -40,7 +40,7 @@ class Full:
         return float(n)
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields a draw of all records, again and again."""
+        """Yields the full batch, a draw of all records, again and again."""
         every = Draw(np.arange(n, dtype=np.int64), keep_unamplified)
         while True:
             yield every

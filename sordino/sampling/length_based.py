@@ -166,7 +166,9 @@ class Threshold:
         return self.draws_from(indistinguishable_records(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Yields draws with independent coins for every lot."""
+        """Yields draws with independent coins for every lot, whose probabilities follow from the records' gradient
+        lengths.
+        """
         return _draw_by_coins(
             records, rng, start, memory, self.refresh, self._highest_rate, self._rate_at, self.threshold
         )
@@ -185,7 +187,7 @@ def _draw_by_coins(
     rate_at: Callable[[float], Rate],
     threshold: float | Mechanism,
 ) -> Iterator[Draw]:
-    """Yields draws in which every record flips its own coin.
+    """Yields length-based draws, in which every record flips its own coin with a probability by its gradient length.
 
     Lengths are measured every `refresh` draws; if `threshold` is a mechanism, it then releases a number.
     """

@@ -56,7 +56,7 @@ class Poisson:
         return self.rate * n
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields independent draws, each with its records in ascending order."""
+        """Yields independent draws of Poisson sampling, each with its records in ascending order."""
         amplify = partial(events.Poisson, self.rate)
         k = start
         while True:
@@ -65,7 +65,7 @@ class Poisson:
 
 
 def flip_coins(n: int, rate: float, rng: Rng) -> NDArray[np.int64]:
-    """Returns the records whose coins come up heads, ascending."""
+    """Returns the records whose coins come up heads in one draw of Poisson sampling, ascending."""
     if rate == 1.0:
         return np.arange(n, dtype=np.int64)
     mean = n * rate

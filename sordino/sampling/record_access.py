@@ -61,8 +61,8 @@ class Records:
         return self._current_lengths(rows)
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
-        """Returns the classes of these records, by default the last column: a look, after which draws have no
-        guarantee.
+        """Returns the classes of these records to a sampler, by default the last column: such access leaves draws
+        without a guarantee.
         """
         self.has_looked = True
         if self._known_labels is None:  # labels do not change: ask once for all
@@ -74,7 +74,9 @@ class Records:
         self._measured_lengths = self._current_lengths(np.arange(self._n, dtype=np.int64))
 
     def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
-        """Returns the records whose coins come up heads, ascending; no coin does so with a probability above `most`."""
+        """Returns to a sampler the records whose coins come up heads, ascending; no coin does so with a probability
+        above `most`.
+        """
         probabilities = rate(self._require_measured_lengths())
         refuse_statistics(rate, self._require_measured_lengths(), probabilities, rng.child("rows"), f"rate={rate!r}")
         # Cutting at `most` is what makes Poisson(most) a bound for this draw.
@@ -82,7 +84,9 @@ class Records:
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 
     def release(self, mechanism: Mechanism, rng: Rng) -> float:
-        """Returns what a private mechanism says about the lengths last measured, and notes its cost."""
+        """Returns to a sampler what a private mechanism says about the lengths last measured, and notes what this
+        access costs.
+        """
         value, event = mechanism(Sealed(torch.from_numpy(self._require_measured_lengths().copy())), rng)
         self._spent.append(event)
         return value

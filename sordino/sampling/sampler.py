@@ -94,7 +94,8 @@ class Informed(Sampler, Protocol):
     """A sampler that asks the records; in a dry run, which has none, `draws` takes them all to be alike."""
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Yields draws number start, start + 1, …, without end, each made when it is asked for.
+        """Yields the draws of a sampler that asks the records: number start, start + 1, …, without end, each made when
+        it is asked for.
 
         `memory` is what the draw before `start` left, None for the first.
         """

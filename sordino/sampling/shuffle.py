@@ -50,7 +50,7 @@ class Shuffle:
         return float(min(self.batch_size, n))
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields batch k % m of pass k // m, for m batches a pass and k = start, start + 1, …"""
+        """Yields batch k % m of shuffled pass k // m, for m batches a pass and k = start, start + 1, …"""
         batches = -(-n // self.batch_size)
         epoch, first = divmod(start, batches)
         while True:

@@ -24,7 +24,7 @@ _CHOSEN_RATE, _CHOSEN_BATCH = 4, 2
 
 
 def numbers_telling_size(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
-    """Returns what the claim must name because the rate or the divisor may tell the number of records.
+    """Returns what the claim must name because the sampling rate or the divisor may disclose the size of the dataset.
 
     >>> from sordino.sampling.poisson import Poisson
     >>> numbers_telling_size(Poisson(256 / 50_021), 50_021, None), numbers_telling_size(Poisson(0.01), 50_021, None)
@@ -46,14 +46,14 @@ def numbers_telling_size(sampler: Sampler, n: int, expected_batch: float | None)
 
 
 def size_not_covered(sampler: Sampler, n: int, expected_batch: float | None) -> list[str]:
-    """Returns all that the claim must name of the dataset's size: a step divided by rate × N shows N too."""
+    """Returns all disclosures of the dataset's size that the claim must name: a step divided by rate × N shows N too."""
     shows = expected_batch is None or getattr(sampler, "tells_size", False)  # an event that names the size shows it too
     divided = [claims.DATASET_SIZE] if shows and not sampler.size_is_public else []
     return [*divided, *numbers_telling_size(sampler, n, expected_batch)]
 
 
 def _is_computed_from_size(rate: float, n: int) -> bool:
-    """Returns whether the rate is k / N or k / √N for a whole k."""
+    """Returns whether the sampling rate discloses the size N: it is k / N or k / √N for a whole k."""
     return not _has_few_digits(rate, _CHOSEN_RATE) and (
         _is_nearly_whole(rate * n) or _is_nearly_whole(rate * math.sqrt(n))
     )

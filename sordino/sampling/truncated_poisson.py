@@ -62,7 +62,7 @@ class TruncatedPoisson:
         return min(self.rate * n, float(self.max_batch))
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields independent draws, each with its records in ascending order."""
+        """Yields independent draws of truncated Poisson sampling, each with its records in ascending order."""
         # The neighbour may have one record more, and more records are cut more often.
         amplify = partial(amplify_draw, self.rate, n + 1, self.max_batch)
         k = start

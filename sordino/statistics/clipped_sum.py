@@ -63,7 +63,7 @@ class ClippedSum:
         return Sensitivity(l2=self.bound, l1=self.bound if isinstance(self.noise, Laplace) else None)
 
     def total(self, rows: Tensor) -> Tensor:
-        """Returns the clipped sum, in the shape of one record's vector."""
+        """Returns the clipped sum of a statistic's rows, in the shape of one record's vector."""
         wide = rows.to(torch.float64)
         vectors = self.of(wide)
         if self.of is not identity:

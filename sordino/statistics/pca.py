@@ -82,7 +82,7 @@ class Gram:
         return Sensitivity(l2=1.0)
 
     def total(self, rows: Tensor) -> Tensor:
-        """Returns AᵀA in float64; a row that is not finite contributes nothing."""
+        """Returns AᵀA in float64, which private PCA is computed from; a row that is not finite contributes nothing."""
         flat = flatten_rows(rows.to(torch.float64))  # (B, d)
         if flat.shape[1] < self.at_least:
             raise Refusal(
@@ -123,7 +123,9 @@ class PCA:
         return (Gram(self.noise, self.components),)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Projection:
-        """Returns the projection to the eigenvectors of the largest eigenvalues, in float32; nothing is divided."""
+        """Returns the projection to the principal directions, the eigenvectors of the largest eigenvalues, in float32;
+        nothing is divided.
+        """
         matrix = (noisy[0] + noisy[0].mT) / 2
         values, vectors = torch.linalg.eigh(matrix)  # ascending
         return Projection(vectors.flip(1)[:, : self.components].float(), values.flip(0).float())

@@ -60,7 +60,7 @@ class Ranged(nn.Module):
         self.register_buffer("high", torch.ones(columns))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the rows, (B, d), with their first columns cut and scaled."""
+        """Returns the rows, (B, d), with their first columns cut and scaled to the ranges that were found privately."""
         first, other_columns = x[:, : len(self.low)], x[:, len(self.low) :]
         scaled = 2 * (first.clamp(self.low, self.high) - self.low) / (self.high - self.low) - 1
         return torch.cat([scaled, other_columns], dim=1)
@@ -100,7 +100,9 @@ class Ranges:
         return torch.nn.functional.one_hot(place, BINS + 1)[:, :, :BINS].to(rows.dtype)
 
     def value(self, noisy: Sequence[Tensor], records: Callable[[], float]) -> Tensor:
-        """Returns the outer edges of the bins above the threshold; nothing is divided by the number of records."""
+        """Returns the private ranges of the columns: the outer edges of the bins above the threshold; nothing is
+        divided by the number of records.
+        """
         # The threshold is so high that an empty bin exceeds it with probability FALSE_ALARM at most, over all bins.
         scale = self.noise.multiplier * math.sqrt(self.columns)
         threshold = scale * float(ndtri(1 - FALSE_ALARM / (BINS * self.columns)))
@@ -113,7 +115,8 @@ class Ranges:
 
 
 def find_bins(values: Tensor) -> Tensor:
-    """Returns the bin of every number, from the lowest to the highest; `BINS` for one that is not finite.
+    """Returns the bin of every number in the histogram by which ranges are found, from the lowest to the highest;
+    `BINS` for one that is not finite.
 
     >>> find_bins(torch.tensor([-1e30, 0.0, 1.0, 3.0, 1e30, float("nan")])).tolist()
     [0, 51, 62, 63, 102, 103]
@@ -129,7 +132,7 @@ def find_bins(values: Tensor) -> Tensor:
 
 
 def edges_of_bin(place: int) -> tuple[float, float]:
-    """Returns the lower and the upper edge of a bin.
+    """Returns the lower and the upper edge of a bin of the histogram by which ranges are found.
 
     >>> edges_of_bin(62), edges_of_bin(51), edges_of_bin(40)
     ((1.0, 2.0), (-0.0009765625, 0.0009765625), (-2.0, -1.0))
