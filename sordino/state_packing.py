@@ -46,7 +46,7 @@ def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Returns the tree of a state dictionary that `pack` took apart; raises ValueError if it was not packed there."""
+    """Unpacks the tree of a state dictionary that `pack` took apart; raises ValueError if it was not packed there."""
     if isinstance(tree, list):
         return [unpack(value, tensors) for value in tree]
     if not isinstance(tree, dict):

@@ -151,8 +151,8 @@ def sequence(name: str, value: Any, need: str) -> list[Any]:
 
 
 def shorten(value: Any) -> str:
-    """Returns a user's argument as text for the message that refuses it, in at most some sixty characters and on one
-    line.
+    """Returns the value of an argument that failed validation as text for the message, in at most some sixty characters
+    and on one line.
     """
     try:
         text = reprlib.repr(value)

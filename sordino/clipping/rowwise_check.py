@@ -53,8 +53,8 @@ def works_row_by_row(
     result: Given | None = None,
     largest_sample: int = LARGEST_SAMPLE,
 ) -> bool:
-    """Returns whether `function` works rowwise: each row gets the same on a permutation of the rows, and on half of
-    them alone.
+    """Checks whether `function` works rowwise: each row gets the same on a permutation of the rows, and on half of them
+    alone.
 
     `result` is what it gave for all rows, if that is known already.
 
@@ -86,7 +86,7 @@ SMALL_SAMPLE = 64
 
 
 def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, result: Given, rng: Rng, name: str) -> None:
-    """Raises Refusal for a function that does not work rowwise, with its name and the cure; `result` is its result on
+    """Raises Refusal for a function that fails the rowwise check, with its name and the cure; `result` is its result on
     all rows.
     """
     if not works_row_by_row(function, rows, rng, result, SMALL_SAMPLE):

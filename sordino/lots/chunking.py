@@ -54,7 +54,7 @@ ONE_PROCESS = CuttingInTurn(0, 1)
 
 
 def cut_into_batches(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
-    """Returns a lot's indices, cut into batches of at most `physical_batch` records; none for an empty lot.
+    """Returns a lot's indices, cut into chunks: batches of at most `physical_batch` records; none for an empty lot.
 
     Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
     until a batch fits: one record more or fewer changes its own batch and no other, and so the rounding of one sum

@@ -77,7 +77,9 @@ def digest_first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | 
 
 
 def choose_records(key: bytes, n: int, count: int) -> NDArray[np.int64]:
-    """Returns `count` of `n` records to digest in ascending order, chosen by the key; all of them if there are no more."""
+    """Returns which `count` of `n` records of the data are digested, in ascending order, chosen by the key; all of them
+    if there are no more.
+    """
     if count >= n:
         return np.arange(n)
     chooser = np.random.Generator(np.random.Philox(_keyed_number(key, b"which records", n)))

@@ -56,7 +56,7 @@ class DrawPhase:
         return self.noise is None or self.position + steps <= self.steps
 
     def begin_step(self, draw: Draw, query: Any, noise: Rng) -> Callable[[Event], Event]:
-        """Returns what turns the event of a release on this draw, the last one of the phase, into its charge.
+        """Returns what turns the event of a release on a requested draw, the last one of the phase, into its charge.
 
         In a phase that is charged as a whole it also takes the noise to this step, whether a release follows or not.
 
@@ -85,14 +85,16 @@ class DrawPhase:
         return amplify
 
     def describe_whole(self) -> dict[str, Any] | None:
-        """Returns what a saved state must hold of a phase of draws that is charged as a whole; None for any other."""
+        """Returns what a saved state must hold of a phase of requested draws that is charged as a whole; None for any
+        other.
+        """
         if self.noise is None:
             return None
         return {"steps": self.steps, "scale": self.noise.scale, "layout": self.noise.layout}
 
     def resume_whole(self, stream: Rng, saved: Mapping[str, Any]) -> None:
-        """Makes this a phase of draws that was charged as a whole before, with its noise at the position of the saved
-        state.
+        """Makes this a phase of requested draws that was charged as a whole before, with its noise at the position of
+        the saved state.
         """
         self.steps = saved["steps"]
         self.noise = PhaseNoise(stream, self.steps)

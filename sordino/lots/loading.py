@@ -40,7 +40,7 @@ class MapStyle(Protocol):
 
 
 def count_records(dataset: Any) -> int:
-    """Returns the number of records of a map-style dataset that batches are loaded from; raises Refusal for anything
+    """Returns the number of records of a map-style dataset, for loading batches by index; raises Refusal for anything
     else.
     """
     if isinstance(dataset, DataLoader):
@@ -294,8 +294,8 @@ class Prefetch:
         return partial(self.take_batch, lot)
 
     def take_batch(self, lot: int, chunk: int) -> Any:
-        """Returns one batch of one lot that was loaded ahead; batches before it, left by abandoned lots, are thrown
-        away.
+        """Returns one batch of one lot from those whose loading began ahead; batches before it, left by abandoned lots,
+        are thrown away.
         """
         if self._batches is None:
             self._batches = iter(self._loader)

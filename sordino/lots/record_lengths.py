@@ -63,8 +63,8 @@ def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
 
 
 def class_labels(batch: Any, label: Label | None) -> Tensor:
-    """Returns the class label of every record of a batch, for samplers and diagnostics: what `label` makes of its
-    columns, or the last column.
+    """Returns the class label of every record of a batch, which samplers and diagnostics ask for beside gradient
+    lengths: what `label` makes of its columns, or the last column.
     """
     columns = columns_of(batch)
     labels = columns[-1] if label is None else label(*columns)

@@ -41,7 +41,7 @@ class EpsilonTarget:
         validate.positive("clip", self.clip)
 
     def calibrate_query(self, sampler: Sampler, records: int, steps: int) -> NoisySum:
-        """Returns the query with the least noise at which this many steps meet the ε target."""
+        """Returns the query with the least noise at which this many steps meet the epsilon target."""
         sigma = calibrate(
             self._query_with, sampler, steps, epsilon=self.epsilon, delta=self.delta, dataset_size=records
         )
@@ -72,7 +72,7 @@ class UncalibratedQuery:
 def resolve_query(
     query: Query | None, epsilon: float | None, delta: float | None, clip: float | None
 ) -> tuple[Query, EpsilonTarget | None]:
-    """Returns the query of a run and its ε target, of which a user gives one or the other.
+    """Returns the query of a run and its `EpsilonTarget`, of which a user gives one or the other.
 
     Raises:
         TypeError: if both or neither were given, or a part of the target is missing.

@@ -19,7 +19,7 @@ _ONE, _TWO = 1.0, 2.0
 
 
 def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
-    """Returns the smallest noise multiplier at which a run meets its target ε at δ.
+    """Returns the smallest noise multiplier at which a run meets a target epsilon: it is (ε, δ)-DP.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
     >>> sigma = calibrate_noise(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), 1.0, 1e-5)
@@ -50,7 +50,7 @@ def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: f
 
 
 def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float, delta: float) -> int:
-    """Returns the most steps, up to `steps`, that keep the run within its target ε, the budget, at δ.
+    """Returns the most steps, up to `steps`, that keep the run within a target epsilon: (budget, δ).
 
     Raises:
         BudgetExhausted: if not even one step does.
@@ -58,7 +58,9 @@ def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float,
     """
 
     def fits_budget(count: int) -> bool:
-        """Returns whether a run of `count` steps keeps to the target ε; raises ValueError if it has no guarantee."""
+        """Returns whether a run of `count` steps keeps to the target epsilon, the budget; raises ValueError if it has
+        no guarantee.
+        """
         claim = claims.make_claim(event_of(count), delta, PLD())
         if isinstance(claim, NoGuarantee):
             raise ValueError(f"budget={budget:g}: no number of steps keeps to it, {claim.reason}")
@@ -77,8 +79,8 @@ def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float,
 
 
 def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> float:
-    """Returns the part of a target ε that is spent when the noise of the steps hides everything: the cost of everything
-    else.
+    """Returns the part of a target epsilon that is spent even if the noise of the steps hides everything: the cost of
+    everything else.
     """
     try:
         epsilon = PLD().epsilon(event_of(1e9), delta)
@@ -88,8 +90,8 @@ def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> 
 
 
 def find_linear_form(one: Any, two: Any) -> Callable[[float], Any] | None:
-    """Returns the JSON of an event as a function of the multiplier, to find the noise of a target ε quickly, from those
-    at 1 and 2; None if it is not linear.
+    """Returns the JSON of an event as a function of the multiplier, from those at 1 and 2, so that the noise of a
+    target epsilon is found faster; None if it is not linear.
     """
     if one == two:
         return lambda s: one

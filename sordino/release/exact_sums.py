@@ -94,7 +94,7 @@ class OnGrid:
 
     @property
     def division(self) -> Division:
-        """How the coordinates of an exact sum are divided among the ranks."""
+        """How the coordinates of exact sums on the grid are divided among the ranks."""
         if self.shards is None:
             return Evenly(self.ranks, len(self.values))
         return ByRows(self.ranks, {name: self.shards[name] for name in self.narrow})
@@ -162,7 +162,7 @@ class OnGridAccumulator:
         """Returns None: every chunk is added up in memory of its own, as on any other rank."""
 
     def add_chunk(self, chunk: Grads) -> None:
-        """Adds the sum of one more chunk to the exact sum on the grid."""
+        """Adds the sum of one more chunk to the exact sums on the grid."""
         # From here on there are only whole numbers, whose additions have no order.
         rows = {name: self._grid.to_steps(name, tensor) for name, tensor in chunk.items()}
         # Rows without a bound could leave the range of 64 bits: such values are set to 0 and noted, and the lot is

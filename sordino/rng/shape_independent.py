@@ -82,7 +82,9 @@ class SteadyDraws(TorchDispatchMode):
         return torch.rand((), generator=self._new_generator(), dtype=torch.float64).to(like.device)
 
     def _fill_with_one_draw(self, func: Any, name: str, args: Any, kwargs: Any) -> Tensor:
-        """Fills the result of a random operation with one draw of its law, so that it does not depend on the shape."""
+        """Fills the result of a random operation with one draw of its law, so that the draw is independent of the
+        shape.
+        """
         out: Tensor = func(*args, **kwargs)
         one = torch.empty((), dtype=out.dtype if out.dtype != torch.bool else torch.float32)
         generator = self._new_generator()

@@ -166,7 +166,7 @@ class Threshold:
         return self.draws_from(indistinguishable_records(n), rng, start, None)
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Yields draws with independent coins for every lot, whose probabilities follow from the records' gradient
+        """Yields length-based draws with independent coins for every lot, by a threshold on the records' gradient
         lengths.
         """
         return _draw_by_coins(

@@ -74,8 +74,8 @@ class Records:
         self._measured_lengths = self._current_lengths(np.arange(self._n, dtype=np.int64))
 
     def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
-        """Returns to a sampler the records whose coins come up heads, ascending; no coin does so with a probability
-        above `most`.
+        """Returns to a sampler with access to the records those whose coins come up heads, ascending; no coin does so
+        with a probability above `most`.
         """
         probabilities = rate(self._require_measured_lengths())
         refuse_statistics(rate, self._require_measured_lengths(), probabilities, rng.child("rows"), f"rate={rate!r}")
