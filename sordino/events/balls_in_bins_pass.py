@@ -48,14 +48,15 @@ class BallsInBins(Event):
 
     @staticmethod
     def of_lots(bins: int, lots: Iterable[tuple[Event, int]]) -> BallsInBins:
-        """Returns a pass from what was released on its lots, each with how many lots in a row it was released on.
+        """Returns a balls-in-bins pass from what was released on its lots, each with how many lots in a row it was
+        released on.
 
         Lots on which different things were released are charged as if each had all of them.
         """
         return BallsInBins(bins, compose(dict.fromkeys(event for event, _ in lots)))
 
     def add_phases(self, collector: PhaseCollector, count: int) -> None:
-        """Adds the pair of a pass, resolved for the δ that is asked for."""
+        """Adds the pair of a balls-in-bins pass to the phases, resolved for the δ that is asked for."""
         collector.require_relation(self, Relation.ADD_OR_REMOVE, Relation.ZERO_OUT)
         if self.bins == 1:
             self.event.add_phases(collector, count)

@@ -55,7 +55,7 @@ class Event:
     # What is inside the event.
 
     def inner_events(self) -> tuple[Event, ...]:
-        """Returns the events directly inside this one, wherever its fields hold them."""
+        """Returns the events directly inside any event, wherever its fields hold them."""
         found: list[Event] = []
         for value in vars(self).values():
             if isinstance(value, Event):
@@ -65,13 +65,13 @@ class Event:
         return tuple(found)
 
     def walk(self) -> Iterator[Event]:
-        """Yields the event and everything inside it, outermost first."""
+        """Yields any event and everything inside it, outermost first."""
         yield self
         for inner in self.inner_events():
             yield from inner.walk()
 
     def with_inner_events(self, change: Callable[[Event], Event]) -> Self:
-        """Returns this event with every event directly inside it changed; itself if nothing changes."""
+        """Returns any event with every event directly inside it changed; the event itself if nothing changes."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         is_same = True
         for name, value in fields.items():
@@ -108,7 +108,8 @@ class Event:
     # What the event costs.
 
     def dominating_pair(self, moves: int) -> Pair:
-        """Returns the dominating pair of one release on all the data, when a sum moves by `moves` contributions.
+        """Returns the dominating pair of any event as one release on all the data, when a sum moves by `moves`
+        contributions.
 
         Raises `Unsupported` for events that have none, such as ways of sampling: they add phases instead.
         """
@@ -119,7 +120,8 @@ class Event:
         collector.add(Sampled(self.dominating_pair(collector.moves)), count)
 
     def add_group_phases(self, collector: PhaseCollector, group: Event, size: int, count: int) -> None:
-        """Adds what `count` such events amount to for `size` records that come and go together.
+        """Adds to the phases what `count` such events amount to for `size` records that come and go together; no base
+        theorem exists.
 
         Args:
             collector: to add to.
@@ -131,7 +133,9 @@ class Event:
         raise Unsupported(group, "no theorem for groups of this event")
 
     def renyi_curve(self, orders: Array, relation: Relation) -> Array:
-        """Returns the Rényi divergence at each order; by default, the sum of the divergences of the phases."""
+        """Returns the Rényi divergence of any event at each order; by default, the sum of the divergences of its
+        phases.
+        """
         for inner in self.walk():
             if inner.no_renyi_divergence:
                 raise Unsupported(inner, inner.no_renyi_divergence)
@@ -164,7 +168,7 @@ class Event:
         return None
 
     def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
-        """Returns what the end of the generated noise adds to δ, for a sum that moves by `moves` contributions.
+        """Returns what the end of an event's generated noise adds to δ, for a sum that moves by `moves` contributions.
 
         By default it is the sum over the events inside. Sampling could only make it smaller, which is not used. An event
         with none inside has to say it itself.
@@ -179,14 +183,14 @@ class Event:
 
 
 def _encode(value: Any) -> Any:
-    """Returns a field of an event as JSON can hold it."""
+    """Returns a field of an event as JSON can hold it, for the base class's `to_json`."""
     if isinstance(value, Event):
         return value.to_json()
     return [_encode(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _describe_value(value: Any) -> str:
-    """Returns a field of an event as it is printed on one line."""
+    """Returns a field of an event as the base class's `describe` prints it on one line."""
     if isinstance(value, Event):
         return value.describe()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -240,7 +244,8 @@ def event_types() -> Mapping[str, type[Event]]:
 
 
 def require_event(event: object, *, may_be_step: bool = False) -> Event:
-    """Returns the event, or that of a noise such as sordino.Gaussian(1.1), which says it itself; refuses anything else.
+    """Returns the event itself, a subclass of the base class, or that of a noise such as sordino.Gaussian(1.1); refuses
+    anything else.
 
     Only what puts the steps of a phase together may hold an event that is one of them, as `may_be_step` says.
     """
@@ -256,7 +261,9 @@ def require_event(event: object, *, may_be_step: bool = False) -> Event:
 
 
 def _holds_step(event: Event) -> bool:
-    """Returns whether an event holds a step that is not inside the event of its whole phase."""
+    """Returns whether any event holds a step that is not inside the event of its whole phase, which the base class
+    refuses.
+    """
     if event.is_step_of_phase or event.is_whole_phase:
         return event.is_step_of_phase
     return any(_holds_step(inner) for inner in event.inner_events())
@@ -267,7 +274,9 @@ LEAST_NOISE = 1e-9
 
 
 def require_noise(name: str, value: object) -> float:
-    """Returns the size of a noise; refuses what is not positive, and what is too little to be accounted for."""
+    """Returns the size of an event's noise; refuses what is not positive, and what is too little for any event to be
+    accounted for.
+    """
     result = validate.positive(name, value)
     if result < LEAST_NOISE:
         raise ValueError(f"{name}={value!r}: must be at least {LEAST_NOISE:g}; less is no noise at all")

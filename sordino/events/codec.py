@@ -62,7 +62,7 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
 
 
 def _decode(value: Any) -> Any:
-    """Returns a field of an event from JSON: objects are events, lists are tuples."""
+    """Returns a field of an event decoded from JSON: objects are events, lists are tuples."""
     if isinstance(value, Mapping):
         return from_json(value)
     if isinstance(value, list):

@@ -56,7 +56,7 @@ class Correlated(Event):
 
 
 def find_correlated(event: Event) -> Correlated | None:
-    """Returns the release with correlated noise among those of one step, or None if there is none.
+    """Returns the release with correlated noise among the releases of one step, or None if there is none.
 
     Raises:
         TypeError: if there are several, or if one is inside another event, where it does not belong to its step.

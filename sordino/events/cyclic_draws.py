@@ -69,14 +69,18 @@ class CyclicPoisson(Event):
             )
 
     def expand(self) -> Event:
-        """Returns the composition over the columns of the first group, which is the worst."""
+        """Returns the event of cyclic Poisson draws as a composition over the columns of the first group, which is the
+        worst.
+        """
         # All columns but the last are whole, so they are counted.
         last = (self.steps - 1) // self.groups * self.groups
         whole = [Repeat(Poisson(self.rate, self._at_column(0)), last // self.groups)] if last else []
         return Together(*whole, Poisson(self.rate, self._at_column(last)))
 
     def _at_column(self, column: int) -> Event:
-        """Returns all that depends on whether a record takes part in one step."""
+        """Returns all that is released in cyclic draws depending on whether a record takes part in one step, that of a
+        column of C.
+        """
         return Together(
             *(
                 part.at_sensitivity(_column_norm(part, self.steps, column)) if isinstance(part, Correlated) else part
@@ -99,7 +103,9 @@ class CyclicPoisson(Event):
 
 
 def _column_norm(part: Correlated, steps: int, column: int) -> float:
-    """Returns ‖C[:, column]‖; only the last columns, cut off by the end of the phase, are shorter."""
+    """Returns ‖C[:, column]‖ of the correlated noise on cyclic draws; only the last columns, cut off by the end of the
+    phase, are shorter.
+    """
     coefficients = part.factorisation.encoder(steps)
     length = min(len(coefficients), steps - column)
     return float(column_norms(coefficients[:length], length)[0])

@@ -43,7 +43,9 @@ class DiscreteGaussian(Event):
         return self.multiplier
 
     def dominating_pair(self, moves: int) -> Pair:
-        """Returns the noise moved by `moves` against itself; of large σ, pairs that it lies between."""
+        """Returns the dominating pair of discrete Gaussian noise: the noise moved by `moves` against itself; of large
+        σ, pairs that it lies between.
+        """
         sigma = self.multiplier
         if sigma > LARGEST_SIGMA:
             raise Unsupported(self, f"a discrete Gaussian is summed up to a multiplier of {LARGEST_SIGMA:g}")

@@ -54,7 +54,9 @@ class FixedOrder(Event):
         find_correlated(self.event)
 
     def expand(self) -> Event:
-        """Returns one Gaussian release for the correlated noise of all steps, and the rest once per epoch."""
+        """Returns the event of a fixed order as one Gaussian release for the correlated noise of all steps, and the
+        rest once per epoch.
+        """
         uses = largest_participations(self.steps, self.separation)
         return Together(
             *(

@@ -53,7 +53,7 @@ class FixedSize(Event):
         return not isinstance(self.event, NonPrivate) and not self.event.inner_events()
 
     def add_phases(self, collector: PhaseCollector, count: int) -> None:
-        """Adds the inner event's pair on a subset."""
+        """Adds to the phases the inner event's pair on a draw of fixed size, a random subset."""
         collector.require_relation(self, Relation.REPLACE)
         rate = self.batch_size / self.dataset_size
         collector.add(Sampled(self.event.dominating_pair(2), rate, subset=True), count)

@@ -61,7 +61,9 @@ class Poisson(Event):
         return self.event.shorten() if self.rate == 1.0 else super().shorten()
 
     def add_phases(self, collector: PhaseCollector, count: int) -> None:
-        """Adds the inner event's pair, sampled; a draw from a draw is one draw whose rate is the product."""
+        """Adds to the phases the inner event's pair on a Poisson draw; a draw from a draw is one draw whose rate is the
+        product.
+        """
         rate, inner = self.rate, canonical(self.event)
         while isinstance(inner, Poisson):
             rate, inner = rate * inner.rate, canonical(inner.event)
@@ -76,7 +78,9 @@ class Poisson(Event):
             collector.add(Sampled(inner.dominating_pair(1), rate), count)
 
     def add_group_phases(self, collector: PhaseCollector, group: Event, size: int, count: int) -> None:
-        """Adds the pair of a group: each of its records has a coin of its own."""
+        """Adds to the phases the pair of a group of records on a Poisson draw: each record of the group has a coin of
+        its own.
+        """
         collector.require_relation(group, Relation.ADD_OR_REMOVE, Relation.ZERO_OUT)
         pair = self.event.dominating_pair(1)
         if not isinstance(pair, GaussianPair):

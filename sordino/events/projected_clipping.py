@@ -61,13 +61,17 @@ class ProjectedClip(Event):
         return self.multiplier
 
     def dominating_pair(self, moves: int) -> Pair:
-        """Returns the mixture over ρ; only for one record there or not, for two records are read short differently."""
+        """Returns the dominating pair of clipping by projected norms, the mixture over ρ; only for one record there or
+        not, for two records are read short differently.
+        """
         if moves != 1:
             raise Unsupported(self, "clipping by estimated norms has a theorem for one record there or not only")
         return projected_clipping(self.multiplier, self.projections).dominating_pair(1)
 
     def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
-        """Returns the mean of the Gaussian's bound over the record's ρ, rounded up to a few values."""
+        """Returns what the end of the noise costs after clipping by projected norms: the mean of the Gaussian's bound
+        over the record's ρ, rounded up to a few values.
+        """
         shift, r = moves / self.multiplier, self.projections
         total, beyond, factor = 0.0, 1.0, 1.0
         while beyond > 0:

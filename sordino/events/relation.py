@@ -20,7 +20,7 @@ class Relation(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """How two neighbours differ, in words.
+        """The meaning of the neighbouring relation: how two neighbours differ, in words.
 
         >>> Relation.REPLACE.meaning
         'one record replaced by another'
@@ -28,7 +28,8 @@ class Relation(StrEnum):
         return self.between("record")
 
     def between(self, unit: str) -> str:
-        """Returns how two neighbours differ, in words, where a unit is something else than a record.
+        """Returns how two neighbours of this neighbouring relation differ, in words, where a unit is something else
+        than a record.
 
         >>> Relation.ADD_OR_REMOVE.between("speaker")
         'one speaker added or removed'

@@ -58,7 +58,7 @@ class Repeat(Event):
         return inner if count == 1 else Repeat(inner, count)
 
     def describe(self) -> str:
-        """Returns the event on one line.
+        """Returns the composition of one event many times, on one line.
 
         >>> from sordino.events import Gaussian, Poisson
         >>> Repeat(Poisson(0.01, Gaussian(1.1)), 2000).describe()
@@ -122,7 +122,7 @@ class Together(Event):
         return parts[0] if len(parts) == 1 else Together(*parts)
 
     def describe(self) -> str:
-        """Returns the event on one line, of many parts the first."""
+        """Returns the composition of several events on one line, of many parts the first."""
         shown = [part.describe() for part in self.events[:_SHOWN_PARTS]]
         if len(self.events) > _SHOWN_PARTS:
             shown.append(f"… {len(self.events) - _SHOWN_PARTS} more")
@@ -182,14 +182,16 @@ def counted(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
 
 
 def different_releases(event: Event) -> set[Event]:
-    """Returns the releases of a composition without their counts; of equal ones, one."""
+    """Returns the releases of a sequential composition without their counts; of equal ones, one."""
     inner = event.shorten()
     parts = inner.events if isinstance(inner, Together) else (inner,)
     return {part.event if isinstance(part, Repeat) else part for part in parts}
 
 
 def _runs(event: Event) -> Iterator[tuple[Event, int]]:
-    """Yields the event as (event, count) runs, Together and Repeat unfolded as far as no pattern is lost."""
+    """Yields a sequential composition as (event, count) runs, Together and Repeat unfolded as far as no pattern is
+    lost.
+    """
     if isinstance(event, Together):
         for part in event.events:
             yield from _runs(part)
@@ -202,7 +204,9 @@ def _runs(event: Event) -> Iterator[tuple[Event, int]]:
 
 
 def _one_run(event: Event) -> tuple[Event, int]:
-    """Returns what is inside any number of repetitions, shortened, and the product of their counts."""
+    """Returns what is inside any number of nested repetitions of a composition, shortened, and the product of their
+    counts.
+    """
     count = 1
     while isinstance(event, Repeat):
         count, event = count * event.count, event.event
@@ -218,7 +222,9 @@ def _merge_equal(runs: Iterable[tuple[Event, int]]) -> list[tuple[Event, int]]:
 
 
 def _pair_on_one_draw(event: Event, moves: int) -> Pair:
-    """Returns the product of the pairs of all releases in a composition, its Gaussians taken as one first."""
+    """Returns the product of the pairs of all releases in a sequential composition on one draw, its Gaussians taken as
+    one first.
+    """
     parts = [(inner.dominating_pair(moves), count) for inner, count in counted(event)]
     squared = math.fsum(count * pair.mu**2 for pair, count in parts if isinstance(pair, GaussianPair))
     pairs: list[tuple[Pair, int]] = [part for part in parts if not isinstance(part[0], GaussianPair)]

@@ -75,7 +75,8 @@ class Shuffle(Event):
 
     @staticmethod
     def of_lots(lots: Iterable[tuple[Event, int]]) -> Shuffle:
-        """Returns a pass from what was released on its lots, each with how many lots in a row it was released on.
+        """Returns a shuffled pass from what was released on its lots, each with how many lots in a row it was released
+        on.
 
         Several releases on one lot are kept together, because a record that meets one of them meets all.
         """
@@ -83,7 +84,9 @@ class Shuffle(Event):
         return Shuffle(compose(Repeat(event, count) for event, count in batches))
 
     def add_phases(self, collector: PhaseCollector, count: int) -> None:
-        """Adds the worst single release of a pass; of releases that cannot be ranked, one of each kind."""
+        """Adds to the phases the worst single release of a shuffled pass; of releases that cannot be ranked, one of
+        each kind.
+        """
         collector.require_relation(self, Relation.ZERO_OUT, Relation.REPLACE)
         largest, others = 0.0, set()
         for release in different_releases(self.event):
@@ -104,7 +107,9 @@ class Shuffle(Event):
         return shuffle_lower_bound(release.multiplier, batches, count, delta) if isinstance(release, Gaussian) else 0.0
 
     def lower_delta(self, count: int, epsilon: float) -> float:
-        """Returns what the best known attack on `count` Gaussian passes proves; nothing is known for other passes."""
+        """Returns the lower bound on δ that the best known attack on `count` shuffled Gaussian passes proves; nothing
+        is known for other passes.
+        """
         release, batches = self._repeated_release()
         return (
             shuffle_lower_delta(release.multiplier, batches, count, epsilon) if isinstance(release, Gaussian) else 0.0

@@ -33,7 +33,7 @@ DRAWN = (POISSON, *PASSES, FIXED_SIZE)
 def training_event(
     rate: float, release: Event, steps: int, drawn: str = POISSON, dataset_size: int | None = None
 ) -> Event:
-    """Returns the event of `steps` lots of about `rate` × the data, with `release` on each.
+    """Returns the event of a training run of `steps` lots of about `rate` × the data, with `release` on each.
 
     >>> from sordino.events import Gaussian
     >>> training_event(0.01, Gaussian(1.1), 2000)
@@ -50,7 +50,7 @@ def training_event(
 
 
 def passes_event(rate: float, release: Event, passes: int, drawn: str) -> Event:
-    """Returns the event of whole passes over the data in lots of about `rate` × the data."""
+    """Returns the event of a training run of whole passes over the data in lots of about `rate` × the data."""
     if drawn not in PASSES:
         raise ValueError(f"drawn={drawn!r}: there is {', '.join(PASSES)}")
     return Repeat(PASSES[drawn](lots_in_a_pass(rate), release), passes)

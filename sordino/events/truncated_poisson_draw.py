@@ -60,7 +60,7 @@ class TruncatedPoisson(Event):
         collector.add(Sampled(self._mixed_pair()), count)
 
     def _mixed_pair(self) -> Pair:
-        """Returns the pair of one draw, which contains the sampling."""
+        """Returns the pair of one truncated Poisson draw, which contains the sampling."""
         pair = self.event.dominating_pair(1)
         if not isinstance(pair, GaussianPair):
             raise Unsupported(self, "truncated Poisson sampling is known for Gaussian releases only")

@@ -19,7 +19,9 @@ _HARMLESS = ("sklearn.pipeline", "sklearn.base", "sklearn.utils")
 
 
 def inspect_callers_of_fit() -> str | None:
-    """Returns why this fit has no guarantee, or None; refuses a fit that should not be made at all."""
+    """Returns why the callers of `fit` in scikit-learn leave this fit no guarantee, or None; refuses a fit that should
+    not be made at all.
+    """
     frame, void = sys._getframe(1), None
     # Every caller up the stack counts, because a pipeline may stand between a search and this fit.
     while frame is not None:
@@ -41,7 +43,9 @@ def inspect_callers_of_fit() -> str | None:
 
 
 def _explain_learning_steps(pipeline: Any) -> str | None:
-    """Returns why a pipeline's steps before the last leave no guarantee, or None if they learn nothing."""
+    """Returns why the steps before the last of a scikit-learn pipeline that called `fit` leave no guarantee, or None if
+    they learn nothing.
+    """
     for _, step in getattr(pipeline, "steps", ())[:-1]:
         if _is_learning_step(step):
             return (
@@ -52,6 +56,7 @@ def _explain_learning_steps(pipeline: Any) -> str | None:
 
 
 def _is_learning_step(step: Any) -> bool:
+    """Returns whether a step of a scikit-learn pipeline that called `fit` learns from the records."""
     from sklearn.utils import get_tags
 
     if step in (None, "passthrough") or type(step).__name__ == "FrozenEstimator":

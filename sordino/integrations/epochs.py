@@ -24,7 +24,7 @@ class EpochLoader:
 
 
 def count_lots_per_epoch(records: int, expected_batch: float) -> int:
-    """Returns the number of lots until about as many records were drawn as there are.
+    """Returns the number of lots in an epoch, after which about as many records were drawn as there are.
 
     >>> count_lots_per_epoch(1000, 300)
     4

@@ -45,7 +45,9 @@ class _Form:
 
     @staticmethod
     def of(digests: NDArray[np.uint64], unit: NDArray[np.float64] | None) -> _Form:
-        """Returns the form of some digests, one per row or several of which any may be met again."""
+        """Returns the rows that a table has once in one form, from digests, one per row or several of which any may
+        equal another table's.
+        """
         if digests.ndim == 2:  # each digest of a row once
             ordered = np.sort(digests, axis=1)
             keep = np.column_stack([np.ones(len(ordered), dtype=bool), np.diff(ordered, axis=1) != 0])
@@ -57,7 +59,7 @@ class _Form:
         return _Form(values[counts == 1], min(_MOST_BY_CHANCE, float(upper)), unit)
 
     def chance_explains(self, hits: int, rows: int) -> bool:
-        """Returns whether chance explains that so many of these rows are met again."""
+        """Returns whether chance explains that so many of a table's rows equal rows of another."""
         from scipy.stats import binom
 
         return bool(binom.sf(hits - 1, rows, self.chance) > _ALARM)
@@ -71,7 +73,9 @@ class RowDigests:
 
     @classmethod
     def of(cls, table: Any) -> RowDigests | None:
-        """Returns the rows of a table of numbers, or of digests; None where it is none."""
+        """Returns the digests of the rows of a table of numbers, or of digests, by which equal rows are known; None
+        where it is no such table.
+        """
         exact = digests_of_rows(table)
         if exact is None:
             return None
@@ -88,7 +92,7 @@ class RowDigests:
         return cls(tuple(forms))
 
     def has_rows_of(self, table: Any, *, one_is_enough: bool = False) -> bool:
-        """Returns whether it has more of a table's rows than chance explains.
+        """Returns whether more rows equal those of another table than chance explains.
 
         For a view of the same memory, which may hold other rows too, `one_is_enough` makes a single row enough.
 
@@ -117,7 +121,9 @@ def _to_array(table: Any) -> NDArray[Any]:
 
 
 def digests_of_rows(table: Any, unit: NDArray[np.float64] | None = None) -> NDArray[np.uint64] | None:
-    """Returns one number per row, equal for rows that are equal, or equal on a grid; None for no table of numbers."""
+    """Returns one digest per row of a table, equal for rows that are equal, or equal on a grid; None for no table of
+    numbers.
+    """
     if _are_digests(table):
         row_digests: NDArray[np.uint64] = table
         return row_digests
@@ -147,7 +153,8 @@ def digests_of_rows(table: Any, unit: NDArray[np.float64] | None = None) -> NDAr
 
 
 def _digests_of_texts(dataset: Any) -> NDArray[np.uint64] | None:
-    """Returns digests of tokenised records, which tools copy and pad; None for what is none, or too long to read.
+    """Returns digests of tokenised records, by which equal texts are known although tools copy and pad them; None for
+    what is none, or too long to read.
 
     A text has three digests: as it is without what its mask hides, and without the run of equal tokens at its end or at its
     beginning, which is the padding where there is no mask.
@@ -161,7 +168,9 @@ def _digests_of_texts(dataset: Any) -> NDArray[np.uint64] | None:
 
 
 def _digests_of_text(record: Mapping[str, Any]) -> list[int]:
-    """Returns the three digests of one text: as it is, and without equal tokens at its end or beginning."""
+    """Returns the three digests by which one text is known to equal another: as it is, and without equal tokens at its
+    end or beginning.
+    """
     tokens = np.asarray(record["input_ids"], dtype=np.int64).reshape(-1)
     mask = record.get("attention_mask")
     if mask is not None and len(mask) == len(tokens):
@@ -173,7 +182,8 @@ def _digests_of_text(record: Mapping[str, Any]) -> list[int]:
 
 
 def table_of(dataset: Any) -> Any:
-    """Returns a dataset's rows of numbers, or digests of its texts; None if it has neither.
+    """Returns a dataset's rows of numbers, or digests of its texts, to be compared for equal rows; None if it has
+    neither.
 
     The rows are its first tensor, skorch's X, or the table itself.
     """

@@ -40,7 +40,9 @@ _CURE = (
 
 
 def find_sign_of_fitting(table: Any) -> str | None:
-    """Returns why a table has no guarantee, if it shows that something was fitted on it; else None."""
+    """Returns why a table has no guarantee, if it shows that something (a scaler, a projection, an imputer) was fitted
+    on it; else None.
+    """
     x = np.asarray(table)
     # Small tables and whole numbers show such signs by accident.
     if x.ndim != 2 or x.dtype.kind != "f" or len(x) < _FEWEST_ROWS:
@@ -69,7 +71,9 @@ def find_sign_of_fitting(table: Any) -> str | None:
 
 
 def _measured_columns(x: Table) -> Table:
-    """Returns the columns of measured numbers, one per row: finite, not whole, of many values."""
+    """Returns the columns of measured numbers of a table that may have been fitted on: finite, not whole, of many
+    values.
+    """
     kept = []
     for column in x.T:
         if np.isfinite(column).all() and (column != np.rint(column)).any():
@@ -80,7 +84,9 @@ def _measured_columns(x: Table) -> Table:
 
 
 def _is_standardised(columns: Table) -> bool:
-    """Returns whether a column has mean 0 and deviation 1, or all of several have mean 0."""
+    """Returns whether a table shows a fitted scaler: a column has mean 0 and deviation 1, or all of several have mean
+    0.
+    """
     mean, n = columns.mean(axis=1), columns.shape[1]
     deviation = columns.std(axis=1)
     centred = np.abs(mean) < _CENTRED * deviation
@@ -90,7 +96,9 @@ def _is_standardised(columns: Table) -> bool:
 
 
 def _is_stretched(columns: Table) -> bool:
-    """Returns whether every column attains the same two extremes, or the same largest size, in one row each."""
+    """Returns whether a table shows a fitted min-max scaler: every column attains the same two extremes, or the same
+    largest size, in one row each.
+    """
     low, high = columns.min(axis=1), columns.max(axis=1)
     once = ((columns == low[:, None]).sum(axis=1) == 1) & ((columns == high[:, None]).sum(axis=1) == 1)
     same = np.ptp(low) < 1e-6 and np.ptp(high) < 1e-6
@@ -116,7 +124,9 @@ def _is_ranked(columns: Table) -> bool:
 
 
 def _is_decorrelated(columns: Table) -> bool:
-    """Returns whether several columns have no correlation with one another, as after a principal component analysis."""
+    """Returns whether a table shows a fitted projection: several columns have no correlation with one another, as after
+    a principal component analysis.
+    """
     if not 2 <= len(columns) < columns.shape[1]:
         return False
     deviation = columns.std(axis=1)
@@ -126,7 +136,9 @@ def _is_decorrelated(columns: Table) -> bool:
 
 
 def _is_imputed(columns: Table) -> bool:
-    """Returns whether the one value that a column has several times is the mean of the others."""
+    """Returns whether a table shows a fitted imputer: the one value that a column has several times is the mean of the
+    others.
+    """
     for column in columns:
         values, counts = np.unique(column, return_counts=True)
         if counts.max() < 3 or (counts > 1).sum() > 0.02 * len(values) + 1:
@@ -139,7 +151,9 @@ def _is_imputed(columns: Table) -> bool:
 
 
 def _has_synthetic_rows(x: Table, *, exact: bool) -> bool:
-    """Returns whether rows at the end, where synthetic ones are put, lie on the line between two others."""
+    """Returns whether a table shows a fitted maker of synthetic rows: rows at the end, where such rows are put, lie on
+    the line between two others.
+    """
     n, d = x.shape
     if n > _MOST_ROWS or d < (2 if exact else 5) or not np.isfinite(x).all():
         return False
@@ -153,7 +167,9 @@ def _has_synthetic_rows(x: Table, *, exact: bool) -> bool:
 
 
 def _lies_between_two(x: Table, row: int, tolerance: float) -> bool:
-    """Returns whether a row lies on the line between two of the rows nearest to it."""
+    """Returns whether a row of a table that may have been fitted on lies on the line between two of the rows nearest to
+    it, as synthetic rows do.
+    """
     away = x - x[row]
     far = np.linalg.norm(away, axis=1)
     near = np.argsort(far)[: _NEAREST + 1]

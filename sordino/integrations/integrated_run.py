@@ -76,7 +76,7 @@ class IntegratedRun:
         self._trained_on = TrainedOn(dataset)
 
     def draws(self, dataset: Any = None, steps: int | None = None, **more: Any) -> Draws:
-        """Returns the lots to train on: all of them, or so many as are left.
+        """Returns the lots that an integrated run trains on: all of them, or so many as are left.
 
         Args:
             dataset: the training records in another form, such as with fewer columns.
@@ -93,7 +93,8 @@ class IntegratedRun:
         )
 
     def backward(self, lot: object, cure: str) -> float | None:
-        """Writes the noisy gradient of a lot to `.grad` and returns the released mean loss, or None if none is released.
+        """Writes the noisy gradient of an integrated run's lot to `.grad` and returns the released mean loss, or None
+        if none is released.
 
         Raises:
             Refusal: for a batch that no sampler drew, with `cure` as what to do about it.

@@ -98,7 +98,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         backend: Backend | None = None,
         **more: Any,
     ) -> Draws:
-        """Returns the lots to fit on: `trainer.fit(module, lots)`.
+        """Returns the lots to fit a Lightning module on: `trainer.fit(module, lots)`.
 
         Args:
             dataset: has a length and records by number.
@@ -134,6 +134,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         return self._require_run().private
 
     def _require_run(self) -> IntegratedRun:
+        """Returns the private run of a Lightning module; refuses a module that was not made private."""
         if "run" not in self._held:
             raise Refusal("this module was not made private: fit it on the lots that module.make_private(…) gives")
         run: IntegratedRun = self._held["run"]
@@ -144,7 +145,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         return self._require_run().claim()
 
     def on_train_start(self) -> None:
-        """Refuses what a loop of lots cannot do."""
+        """Refuses the settings of Lightning's trainer that a loop of lots cannot do."""
         trainer = self.trainer
         if trainer.accumulate_grad_batches != 1:
             raise Refusal(
@@ -191,7 +192,9 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         return torch.zeros((), device=self.device, requires_grad=True)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Writes the lot's noisy gradient into `.grad`, and what was released into the log."""
+        """Writes the lot's noisy gradient into `.grad` in place of Lightning's backward, and what was released into the
+        log.
+        """
         lot, run = self._held.pop("lot"), self._require_run()
         released_loss = run.backward(lot, "Fit on the lots of module.make_private(…), as in trainer.fit(module, lots).")
         size = max(1, round(lot.expected_batch))  # a public number
@@ -209,7 +212,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             checkpoint[_STATE] = self.private.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes the ledger and the position from the checkpoint; refuses one that has none."""
+        """Takes the ledger and the position from a Lightning checkpoint; refuses one that has none."""
         state = checkpoint.get(_STATE)
         if state is None:
             raise Refusal("this checkpoint has no ledger: what its training cost is not known; begin from its weights")
@@ -222,7 +225,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
 
 
 def _losses_by_record(module: Any, *batch: Any) -> Tensor:
-    """Returns the losses of `record_losses`, and refuses logging while it runs."""
+    """Returns the losses that a Lightning module's `record_losses` gives, and refuses logging while it runs."""
     module._held["asked"] = True
     try:
         losses: Tensor = module.record_losses(*batch)
@@ -232,7 +235,7 @@ def _losses_by_record(module: Any, *batch: Any) -> Tensor:
 
 
 def _chain_hooks(first: Any, second: Any) -> Any:
-    """Returns a hook that runs that of `PrivateModule` first and then that of the subclass."""
+    """Returns a Lightning hook that runs that of `PrivateModule` first and then that of the subclass."""
 
     @wraps(second)
     def hook(self: Any, *args: Any, **kwargs: Any) -> Any:

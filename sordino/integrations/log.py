@@ -107,7 +107,9 @@ class Log:
         return cls(lambda values, step: mlflow.log_metrics(dict(values), step=step), every)
 
     def step(self, private: Private, optimizer: Optimizer, *, delta: float) -> None:
-        """Logs one step; call it after `private.backward`, before or after the optimizer's step."""
+        """Logs one step of a private run (ε, learning rate, released gradient's length); call it after
+        `private.backward`, before or after the optimizer's step.
+        """
         number = private.steps
         values = {"train/learning_rate": float(optimizer.param_groups[0]["lr"])}
         norm = _released_norm(optimizer)
@@ -121,7 +123,7 @@ class Log:
         self.write(values, number)
 
     def end(self, private: Private, *, delta: float) -> None:
-        """Logs ε of the complete run, whatever step it ended at; nothing, if the run has no guarantee."""
+        """Logs ε of the complete run, whatever step the run ended at; nothing, if the run has no guarantee."""
         claim = private.claim(delta)
         if isinstance(claim, Guarantee):
             self.write(_epsilon_values(claim.epsilon, delta), private.steps)
@@ -132,7 +134,9 @@ def _epsilon_values(epsilon: float | None, delta: float) -> dict[str, float]:
 
 
 def _released_norm(optimizer: Optimizer) -> float | None:
-    """Returns the length of the gradient that was released; None where one of its tensors was not."""
+    """Returns the length of the released gradient, which may be logged; None where one of the gradient's tensors was
+    not released.
+    """
     held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not held or find_changed_gradient(held) is not None:
         return None

@@ -76,7 +76,7 @@ class Privacy:
     def target(
         cls, *, epsilon: float, delta: float, bound: float, loss_bound: float | None = None, isolate: bool = False
     ) -> Privacy:
-        """Returns settings for DP-SGD with flat clipping and as much noise as ε asks for.
+        """Returns privacy settings for DP-SGD with flat clipping and as much noise as the target ε asks for.
 
         >>> Privacy.target(epsilon=3.0, delta=1e-5, bound=1.0).epsilon
         3.0
@@ -84,7 +84,7 @@ class Privacy:
         return cls(delta, epsilon=epsilon, bound=bound, loss_bound=loss_bound, isolate=isolate)
 
     def query_for(self, sampler: Sampler, records: int, steps: int, expected_batch: float | None) -> Query:
-        """Returns the query, with noise such that so many steps meet ε."""
+        """Returns the query of the privacy settings, with noise such that so many steps meet the target ε."""
         if self.query is not None:
             return self.query
         assert self.epsilon is not None  # one of the two is there
@@ -94,6 +94,7 @@ class Privacy:
         return self._plain_query(sigma)
 
     def _plain_query(self, sigma: float) -> Query:
+        """Returns the plain DP-SGD query of privacy settings with a target ε, at noise multiplier `sigma`."""
         assert self.bound is not None  # checked with epsilon
         plain = NoisySum(Flat(self.bound), Gaussian(sigma))
         if self.loss_bound is None:

@@ -36,7 +36,8 @@ _fitted_tables: deque[tuple[RowDigests, _StandIn]] = deque(maxlen=32)
 
 
 def stand_in_for(table: Any) -> Any:
-    """Returns an object that is the same for tables with the same rows, so that fits on copies count as on one dataset.
+    """Returns an object that is the same for tables with the same records, so that fits on copies count as on one
+    dataset.
 
     Another ledger that used the object is then named in the claim, as for a dataset that is used twice.
     """
@@ -52,7 +53,7 @@ def stand_in_for(table: Any) -> Any:
 
 
 def shares_records(one: Any, other: Any) -> bool:
-    """Returns whether something of one dataset is in the other.
+    """Returns whether one dataset has some of the same records as the other.
 
     >>> import torch
     >>> data = TensorDataset(torch.zeros(4, 1))
@@ -72,7 +73,7 @@ class TrainedOn:
         self._held_out: deque[Any] = deque(maxlen=_OTHERS)
 
     def shares_records_with(self, dataset: Any) -> bool:
-        """Returns whether something of the training set is in this dataset."""
+        """Returns whether some records of the training set are the same as records of this dataset."""
         if any(other is dataset for other in self._held_out):
             return False
         shared = self._shares_memory(dataset) or self._shares_content(dataset)
@@ -81,7 +82,9 @@ class TrainedOn:
         return shared
 
     def _shares_memory(self, dataset: Any) -> bool:
-        """Returns whether the datasets share memory or objects, at the same rows as far as these are known."""
+        """Returns whether records are the same because the datasets share memory or objects, at the same rows as far as
+        these are known.
+        """
         for root, rows in _rows_by_source(dataset).items():
             mine = self._rows_by_source.get(root)
             if root in self._rows_by_source and (rows is None or mine is None or rows & mine):
@@ -89,14 +92,16 @@ class TrainedOn:
         return False
 
     def _shares_content(self, dataset: Any) -> bool:
-        """Returns whether the datasets have rows of equal content."""
+        """Returns whether records are the same because the datasets have rows of equal content."""
         if not self._table_was_read:
             self._table, self._table_was_read = RowDigests.of(table_of(self._dataset)), True
         return self._table is not None and self._table.has_rows_of(table_of(dataset))
 
 
 def _rows_by_source(dataset: Any) -> dict[int, frozenset[int] | None]:
-    """Returns what a dataset is made of, and which rows of it; None for all, or where that is not known."""
+    """Returns the sources of a dataset's records, by which the same records are known, and which rows of each; None for
+    all, or where that is not known.
+    """
     chosen: list[int] | None = None
     # Unwrap subsets first: whatever they are subsets of is what is shared.
     while isinstance(dataset, Subset):  # a part of a part: by its places in the whole
@@ -125,7 +130,9 @@ def _rows_by_source(dataset: Any) -> dict[int, frozenset[int] | None]:
 
 
 def _row_addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int, frozenset[int] | None]:
-    """Returns the memory behind a tensor, and where in it its rows begin."""
+    """Returns the memory behind a tensor of records, and where in the memory its rows begin, so that the same records
+    are known.
+    """
     first, step = int(tensor.storage_offset()), tensor.stride(0)
     rows = range(len(tensor)) if chosen is None else chosen
     return {tensor.untyped_storage().data_ptr(): frozenset(first + i * step for i in rows)}
@@ -145,7 +152,7 @@ class TrainedTable:
         return cls(_memory_bounds(bare_table), RowDigests.of(bare_table))
 
     def shares_rows_with(self, table: Any) -> bool:
-        """Returns whether a table, or a part of it, was trained on."""
+        """Returns whether a table, or a part of it, has the same records as the table that was trained on."""
         bare_table = table_of(table) if not isinstance(table, list | tuple) else table
         memory = _memory_bounds(bare_table)
         same = memory and self.memory and memory[0] < self.memory[1] and self.memory[0] < memory[1]
@@ -153,7 +160,9 @@ class TrainedTable:
 
 
 def _memory_bounds(table: Any) -> tuple[int, int] | None:
-    """Returns the first and the last address of an array; None for what is no array."""
+    """Returns the first and the last address of an array, to tell whether two tables have the same records; None for
+    what is no array.
+    """
     bare = table.detach().numpy() if isinstance(table, Tensor) and table.is_cpu else table
     if not isinstance(bare, np.ndarray):
         return None

@@ -96,7 +96,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         self.classes = classes
 
     def fit(self, x: Any, y: Any) -> DPClassifier:
-        """Trains to the target ε."""
+        """Trains the scikit-learn classifier on a table, to the target ε."""
         table, labels = check_array(x), np.asarray(y)
         if labels.ndim != 1 or len(labels) != len(table):
             raise ValueError("y: need one label for each row of X")
@@ -119,7 +119,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         return found
 
     def decision_function(self, x: Any) -> Array:
-        """Returns scores; for two classes that of the second over the first."""
+        """Returns scores as scikit-learn's classifiers do; for two classes that of the second over the first."""
         scores = self._compute_outputs(x).numpy()
         found: Array = scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
         return found
@@ -198,7 +198,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
         self.target_low, self.target_high = target_low, target_high
 
     def fit(self, x: Any, y: Any) -> DPRegressor:
-        """Trains to the target ε."""
+        """Trains the scikit-learn regressor on a table, to the target ε."""
         table, target = check_array(x), np.asarray(y, dtype=np.float64)
         if target.ndim != 1 or len(target) != len(table):
             raise ValueError("y: need one number for each row of X")
@@ -211,7 +211,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
         return self
 
     def predict(self, x: Any) -> Array:
-        """Returns predictions within the bounds of the target."""
+        """Returns predictions of the scikit-learn regressor, within the bounds of the target."""
         raw = self._compute_outputs(x)[:, 0].numpy().astype(np.float64)
         found: Array = np.clip(
             raw * self._target_half_width() + self._target_middle(), self.target_low, self.target_high

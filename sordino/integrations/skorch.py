@@ -49,7 +49,7 @@ class _PrivateNet:
     privacy: Privacy
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
-        """Returns lots for training; any other iterator voids the claim if it has records of the training set."""
+        """Returns lots for skorch's training; any other iterator voids the claim if it has records of the training set."""
         net: Any = self
         if not training:  # every way of theirs to predict, score or validate comes through here
             if hasattr(net, "run_"):
@@ -81,13 +81,16 @@ class _PrivateNet:
         return EpochLoader(net.run_.draws(), per_epoch, dataset)
 
     def _losses_by_record(self, module: nn.Module, x: Any, y: Any) -> Tensor:
+        """Returns one loss per record from the criterion of the skorch net."""
         net: Any = self
         scores = module(**x) if isinstance(x, dict) else module(x)
         found: Tensor = net.get_loss(scores, y, X=x, training=True)
         return found
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """Writes the lot's noisy gradient and returns the released loss, or NaN if none is released."""
+        """Writes the lot's noisy gradient in skorch's training step and returns the released loss, or NaN if none is
+        released.
+        """
         net: Any = self
         if fit_params:
             raise Refusal(f"fit parameters {', '.join(fit_params)}: need everything a record has in X; put them there")
@@ -116,7 +119,7 @@ class _PrivateNet:
 
     @property
     def claim_(self) -> Claim:
-        """What can truly be said of the training so far."""
+        """What can truly be said of the skorch net's training so far."""
         net: Any = self
         if not hasattr(net, "run_"):
             raise Refusal("nothing was trained yet: call fit first")

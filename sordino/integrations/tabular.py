@@ -58,13 +58,15 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
 
     @property
     def claim_(self) -> Claim:
-        """What can truly be said of everything done so far."""
+        """What can truly be said of everything that the tabular model did so far."""
         check_is_fitted(self, "model_")
         found: Claim = self.run_.claim()
         return found
 
     def _train(self, given: Any, x: Array, y: Tensor, outputs: int, loss: Any, disclosed: list[str]) -> None:
-        """Trains on the table x, made of what was given; `disclosed` was read off the data without noise."""
+        """Trains the tabular model on the table x, made of what was given; `disclosed` was read off the data without
+        noise.
+        """
         features = self._scale_columns(x)
         # What was done to the table before may leave no guarantee; it is recorded after training.
         void = inspect_callers_of_fit() or find_sign_of_fitting(x) or _explain_repeated_rows(x)
@@ -103,7 +105,9 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         self._trained_tables = (TrainedTable.remember(given), TrainedTable.remember(x))
 
     def _scale_columns(self, x: Array) -> Tensor:
-        """Returns columns cut to their public bounds and scaled to [−1, 1]; as they are where none were given."""
+        """Returns the columns of a tabular model's table, cut to their public bounds and scaled to [−1, 1]; as they are
+        where none were given.
+        """
         if (self.low is None) != (self.high is None):
             raise ValueError(
                 "low without high, or high without low: give both, the public bounds of the columns, or none"
@@ -117,7 +121,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
 
     @torch.no_grad()
     def _compute_outputs(self, x: Any) -> Tensor:
-        """Returns the model's outputs; for records that were trained on, it voids the claim."""
+        """Returns the tabular model's outputs; for records that were trained on, it voids the claim."""
         check_is_fitted(self, "model_")
         table = check_array(x)
         if table.shape[1] != self.n_features_in_:
@@ -139,7 +143,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
 
 
 def _explain_repeated_rows(x: Array) -> str | None:
-    """Returns why there is no guarantee if rows were copied, as oversampling does, else None.
+    """Returns why a tabular model has no guarantee if rows of its table were copied, as oversampling does, else None.
 
     Rows that were cut and scaled afterwards may not show it.
     """
@@ -149,7 +153,7 @@ def _explain_repeated_rows(x: Array) -> str | None:
 
 
 def _make_network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
-    """Returns a linear model, or a network with one hidden layer, whose last layer begins at zero."""
+    """Returns the network of a tabular model: linear, or with one hidden layer, whose last layer begins at zero."""
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.manual_seed(seed)

@@ -137,7 +137,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return None if self._run is None else self._run.private
 
     def get_train_dataloader(self) -> EpochLoader:
-        """Returns lots instead of batches; it is asked for once by each call of `train`."""
+        """Returns lots instead of the batches of Hugging Face's Trainer; called once by each call of `train`."""
         dataset = self.train_dataset
         if dataset is None:
             raise ValueError("Trainer: training requires a train_dataset.")
@@ -176,14 +176,18 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return EpochLoader(draws, per_epoch, dataset)
 
     def num_examples(self, dataloader: Any) -> int:
-        """Returns, for lots, how many records are expected to be drawn in an epoch, a public number."""
+        """Returns how many records Hugging Face's Trainer is told of: for lots, those expected to be drawn in an epoch,
+        a public number.
+        """
         if isinstance(dataloader, EpochLoader):
             return round(len(dataloader) * self._lot_size)
         found: int = super().num_examples(dataloader)
         return found
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Writes the lot's noisy gradient into `.grad`; returns the released mean of the losses, or 0."""
+        """Writes the lot's noisy gradient into `.grad` in place of Hugging Face's training step; returns the released
+        mean of the losses, or 0.
+        """
         if model is not self.model:
             raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model, in one process")
         model.train()
@@ -191,7 +195,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return torch.tensor(released_loss or 0.0, device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs what was released, and ε."""
+        """Logs what was released, and ε, through Hugging Face's Trainer."""
         run = self._run
         if run is not None and run.private.steps:
             if not run.releases_loss:
@@ -203,7 +207,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **more: Any) -> Any:
-        """Trains as theirs does; the claim is in the metrics, and beside the model where one is saved."""
+        """Trains as Hugging Face's Trainer does; the claim is in the metrics, and beside the model where one is saved."""
         self._read_state(resume_from_checkpoint)
         done = super().train(resume_from_checkpoint, *positional, **more)
         claim = self.claim()
@@ -234,14 +238,14 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return super().evaluation_loop(dataloader, *positional, **more)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
-        """Raises a refusal: the best of several trainings costs more than one of them."""
+        """Refuses Hugging Face's hyper-parameter search: the best of several trainings costs more than one of them."""
         raise Refusal(
             "hyperparameter_search trains many times and publishes the best, and the claim would be of that run alone: "
             "use `sordino tune`, whose claim is of the search, or search on public data"
         )
 
     def create_model_card(self, *positional: Any, **more: Any) -> None:
-        """Writes their model card, with the claim at its end."""
+        """Writes Hugging Face's model card, with the claim at its end."""
         super().create_model_card(*positional, **more)
         card = Path(self.args.output_dir, "README.md")
         if self._run is not None and card.exists():
@@ -249,7 +253,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             card.write_text(f"{text}\n## Privacy\n\n```text\n{self.claim()}\n```\n", encoding="utf-8")
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Saves the ledger and the position beside their checkpoint; the noise key is not saved."""
+        """Saves the ledger and the position beside Hugging Face's checkpoint; the noise key is not saved."""
         super()._save_checkpoint(model, trial)
         from safetensors.torch import save_file
 
@@ -260,7 +264,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         save_file(tensors, folder / f"{STATE}.safetensors")
 
     def _read_state(self, checkpoint: Any) -> None:
-        """Reads the ledger of a checkpoint that training goes on from; refuses a checkpoint without one."""
+        """Reads the ledger of a Hugging Face checkpoint that training goes on from; refuses a checkpoint without one."""
         if checkpoint is True:
             checkpoint = transformers.trainer_utils.get_last_checkpoint(self.args.output_dir)
         if not checkpoint:
@@ -285,7 +289,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self._run.void_if_trained_on(dataset.values() if isinstance(dataset, dict) else (dataset,), EVALUATED)
 
     def _select_columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """Returns the dataset and collate with the columns that the model takes, as they do it."""
+        """Returns the dataset and collate with the columns that the model takes, as Hugging Face's Trainer selects
+        them.
+        """
         collate = self.data_collator
         if type(dataset).__module__.startswith("datasets."):
             return self._remove_unused_columns(dataset, description="training"), collate
@@ -298,7 +304,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def _check_arguments(args: Any) -> Any:
-    """Returns a copy of their arguments for a loop of lots, or refuses them with the cure."""
+    """Returns a copy of Hugging Face's training arguments for a loop of lots, or refuses them with the cure."""
     for name, (usual, why) in _REFUSED.items():
         with suppress(AttributeError):  # arguments come and go with their versions
             if getattr(args, name) not in (usual, None, False if usual == "no" else usual):
