@@ -15,7 +15,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(table: Mapping[str, Any]) -> str:
-    """Returns the table as TOML, its subtables last; fields that are None are left out.
+    """Writes a table as TOML and returns the text, with subtables last; fields that are None are left out.
 
     >>> print(dumps({"recipe": {"name": "mnist", "rate": 0.0625, "seed": None}}), end="")
     [recipe]
@@ -26,7 +26,7 @@ def dumps(table: Mapping[str, Any]) -> str:
 
 
 def _format_tables(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    """Returns the text of a table and of each of its subtables."""
+    """Returns the TOML text of a table and of each of its subtables."""
     rows = [
         f"{_format_key(k)} = {_format_value(v)}"
         for k, v in table.items()
@@ -43,7 +43,7 @@ def _format_key(key: str) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a value as TOML."""
+    """Returns a value as the TOML writer writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):

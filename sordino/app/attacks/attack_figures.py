@@ -18,7 +18,9 @@ _FEWEST_FALSE_POSITIVES = 2
 
 
 def draw_roc_curves(memberships: Sequence[Membership], path: Path) -> None:
-    """Draws each run's strongest attack by area, on log axes, and what its claim allows."""
+    """Draws the figure of membership attacks: the ROC curve of each run's strongest attack by area, on log axes, and
+    what its claim allows.
+    """
     # Rates that rest on one or two false positives are not drawn.
     smallest_rate = max(
         _SMALLEST_RATE,
@@ -51,7 +53,7 @@ def draw_roc_curves(memberships: Sequence[Membership], path: Path) -> None:
 
 
 def draw_inverted_classes(rows: Sequence[tuple[str, Tensor]], path: Path) -> None:
-    """Draws a row for each run, with a picture for each class."""
+    """Draws the figure of model inversion attacks: a row for each run, with a picture for each class."""
     with svg_figures.open_figure(len(rows)) as (made, listed):
         made.set_size_inches(6.4, 0.9 * len(rows))
         made.subplots_adjust(0.01, 0.01, 0.99, 0.86, hspace=0.35)

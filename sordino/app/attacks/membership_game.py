@@ -56,7 +56,8 @@ class Game:
 
 
 def largest_possible_accuracy(curve: Tradeoff) -> float:
-    """Returns 1 − min over α of (α + f(α))/2, the largest possible share of correct guesses with a fair coin.
+    """Returns the largest possible share of correct guesses in the membership game with a fair coin: 1 − min over α of
+    (α + f(α))/2.
 
     >>> import numpy as np
     >>> round(largest_possible_accuracy(Tradeoff(np.array([0.0]), np.array([0.2]))), 3)
@@ -67,7 +68,7 @@ def largest_possible_accuracy(curve: Tradeoff) -> float:
 
 
 def deal_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) -> Game:
-    """Deals the rounds of a game on a run, by coins of its own."""
+    """Deals the rounds of a membership game on a run, by coins of its own."""
     attack_target = load_target(folder)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     with torch.no_grad():
@@ -89,7 +90,9 @@ def deal_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) 
 
 
 def play_in_terminal(game: Game, ask: Callable[[str], str], say: Callable[[str], None]) -> float:
-    """Plays in the terminal (i for in, o for out, q to stop); returns the share of correct guesses."""
+    """Plays the membership game in the terminal (i for in, o for out, q to stop); returns the share of
+    correct guesses.
+    """
     right = done = 0
     for number, game_round in enumerate(game.rounds, 1):
         if game_round.picture is not None:
@@ -117,14 +120,14 @@ def play_in_terminal(game: Game, ask: Callable[[str], str], say: Callable[[str],
 
 
 def render_page(game: Game) -> str:
-    """Returns the game as one HTML page that loads nothing."""
+    """Returns the membership game as one HTML page that loads nothing."""
     table: list[dict[str, Any]] = [vars(one) for one in game.rounds]
     template = template_environment().get_template("game.html.jinja")
     return template.render(game=game, rounds=table, machine=game.threshold_accuracy(), title="Was it trained on?")
 
 
 def _make_round(attack_target: Target, i: int, logits: Any, phi: Any) -> Round:
-    """Returns one round; records that are grey images are shown as a picture."""
+    """Returns one round of the membership game; records that are grey images are shown as a picture."""
     picture = None
     if attack_target.x.dim() == 4 and attack_target.x.shape[1] == 1:
         x = attack_target.x[i, 0].float()
@@ -135,7 +138,7 @@ def _make_round(attack_target: Target, i: int, logits: Any, phi: Any) -> Round:
 
 
 def _choose_threshold(phi: Any, member: Any) -> float:
-    """Returns the confidence that separates the most members from others."""
+    """Returns the confidence that separates the most members from others in the membership game."""
     order = np.argsort(phi)
     gain = np.cumsum(np.where(member[order], -1, 1))
     return float(phi[order][int(np.argmax(gain))])

@@ -61,7 +61,7 @@ class Membership:
         return "\n".join(lines)
 
     def table(self) -> dict[str, Any]:
-        """Returns the result as JSON holds it."""
+        """Returns the result of membership inference as JSON holds it."""
         return {
             "epsilon": self.epsilon,
             "members": len(next(iter(self.rocs.values())).members),
@@ -85,7 +85,7 @@ class Target:
 
 
 def load_target(folder: str | Path, largest_number: int = LARGEST_NUMBER) -> Target:
-    """Loads a finished run with equally many members and other records.
+    """Loads the finished run that membership inference attacks, with equally many members and other records.
 
     The others are training records that the run was not given if it was given a part of them, else test records.
     """
@@ -112,7 +112,7 @@ def load_target(folder: str | Path, largest_number: int = LARGEST_NUMBER) -> Tar
 def attack_membership(
     folder: str | Path, shadows: int = 64, *, seed: int = 0, largest_number: int = LARGEST_NUMBER
 ) -> Membership:
-    """Attacks a run and returns what each attack reached."""
+    """Attacks a run by membership inference and returns what each attack reached."""
     # The loss threshold needs the network alone.
     attack_target = load_target(folder, largest_number)
     with torch.no_grad():

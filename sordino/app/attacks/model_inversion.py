@@ -29,7 +29,9 @@ SENTENCE = (
 
 
 def invert_classes(folder: str | Path) -> Tensor:
-    """Returns one input for every class, (classes, height, width), in [0, 1]; the run's network must see pixels."""
+    """Carries out model inversion: returns one input for every class, (classes, height, width), in [0, 1]; the run's
+    network must see pixels.
+    """
     attack_target = load_target(folder, largest_number=1)
     if attack_target.x.dim() != 4:
         raise ValueError(

@@ -16,7 +16,8 @@ from sordino.auditing.selftest_subject import Pieces
 
 
 def load_job(recipe_or_folder: str | Path, given: Mapping[str, Any] | None = None) -> Job:
-    """Returns the job of a run directory, with its noise and steps as they were, or of a recipe by its name.
+    """Returns the job of the run to be audited: of a run directory, with its noise and steps as they were, or of a
+    recipe by its name.
 
     `given` changes fields; the noise is then calibrated again.
     """
@@ -34,7 +35,9 @@ def load_job(recipe_or_folder: str | Path, given: Mapping[str, Any] | None = Non
 
 
 def load_pieces(recipe_or_folder: str | Path) -> tuple[Pieces, TensorDataset]:
-    """Returns what is tested and on which records; for a finished run, with the network it ended with."""
+    """Returns what a selftest audits of a run and on which records; for a finished run, with the network it
+    ended with.
+    """
     job = load_job(recipe_or_folder)
     problem = job.problem
     path = Path(recipe_or_folder) / MODEL

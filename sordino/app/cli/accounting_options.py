@@ -18,7 +18,7 @@ else:
 
 
 def accountant_by_name(name: AccountantName) -> Any:
-    """Returns the accountant of that name."""
+    """Returns the accountant that an option of the accounting commands names."""
     from sordino import accounting
 
     return {
@@ -35,7 +35,7 @@ def accountant_by_name(name: AccountantName) -> Any:
 def event_of_flags(
     rate: float, multiplier: float, steps: int, sampling: SamplingName, noise: NoiseName, dataset_size: int | None
 ) -> Event:
-    """Returns the event of the run that a command's flags describe."""
+    """Returns the event of the run that the options of an accounting command describe."""
     release: Event = Gaussian(multiplier) if noise == "gaussian" else Laplace(multiplier)
     return training_event(rate, release, steps, sampling, dataset_size)
 
@@ -46,7 +46,9 @@ def print_result(result: dict[str, Any], as_json: bool, lines: list[str]) -> Non
 
 
 def _replace_infinities(value: Any) -> Any:
-    """Returns a value with infinite and undefined numbers replaced by text, which JSON can hold."""
+    """Returns a value that an accounting command prints with infinite and undefined numbers replaced by text, which
+    JSON can hold.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "inf" if value > 0 else "nan"
     if isinstance(value, dict):

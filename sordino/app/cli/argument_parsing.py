@@ -18,7 +18,7 @@ _NEAR = "Perhaps you meant:"
 
 
 def parse_command(command: type[Any], arguments: list[str], prog: str, about: str) -> Any:
-    """Returns the command with its arguments; raises ValueError with one line if they are wrong."""
+    """Parses the arguments of a command into its dataclass; raises ValueError with one line if they are wrong."""
     error_text = io.StringIO()
     try:
         with redirect_stderr(error_text):
@@ -30,7 +30,7 @@ def parse_command(command: type[Any], arguments: list[str], prog: str, about: st
 
 
 def extract_message(box: str, prog: str) -> str:
-    r"""Returns the message in a framed error text, with the nearest known flag if there is one.
+    r"""Returns the message in the argument parser's framed error text, with the nearest known flag if there is one.
 
     >>> extract_message("╭─ Value error ─╮\n│ Error parsing --steps: 'abc' │\n│ ──────── │\n│ help │", "sordino train")
     "Error parsing --steps: 'abc'; see `sordino train --help`"

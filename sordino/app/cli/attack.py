@@ -30,7 +30,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Carries out the attack or the game; returns the exit code."""
+        """Carries out `sordino attack`: an attack on runs, or the game; returns the exit code."""
         if not self.runs:
             raise ValueError("no run was given: need a run directory, such as runs/mnist-20250101-120000")
         return {"mia": self._run_membership_inference, "inversion": self._run_inversion, "game": self._run_game}[
@@ -38,7 +38,9 @@ class Command:
         ]()
 
     def _run_membership_inference(self) -> int:
-        """Runs membership inference on each run, keeps the findings and prints them."""
+        """Carries out `sordino attack mia`: runs membership inference on each run, keeps the findings and
+        prints them.
+        """
         from sordino.app.attacks.attack_figures import draw_roc_curves
         from sordino.app.attacks.membership_inference import attack_membership
         from sordino.app.runs.directory import keep_finding
@@ -52,7 +54,7 @@ class Command:
         return 0
 
     def _run_inversion(self) -> int:
-        """Draws an input for every class and prints where the picture is."""
+        """Carries out `sordino attack inversion`: draws an input for every class and prints where the picture is."""
         from sordino.app.attacks.attack_figures import draw_inverted_classes
         from sordino.app.attacks.model_inversion import SENTENCE, invert_classes
 
@@ -63,7 +65,7 @@ class Command:
         return 0
 
     def _run_game(self) -> int:
-        """Plays the membership game here, or writes a page to play it on."""
+        """Carries out `sordino attack game`: plays the membership game here, or writes a page to play it on."""
         from sordino.app.attacks.membership_game import deal_game, play_in_terminal, render_page
         from sordino.app.runs import atomic_files
 

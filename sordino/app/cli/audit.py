@@ -49,13 +49,15 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Carries out the audit; returns 1 if something was found."""
+        """Carries out `sordino audit`: a selftest, a replay or a run with canaries; returns 1 if something
+        was found.
+        """
         return {"selftest": self._run_selftest, "replay": self._run_replay, "run": self._run_one_run_audit}[
             self.action
         ]()
 
     def _run_selftest(self) -> int:
-        """Tests sums, noise, sampler and ledger of a recipe or a run."""
+        """Carries out `sordino audit selftest`: tests sums, noise, sampler and ledger of a recipe or a run."""
         from sordino.app.audits.audited_run import load_pieces
         from sordino.auditing.selftest import selftest
 
@@ -63,13 +65,13 @@ class Command:
         return self._report_verdict(selftest(pieces, dataset, error=self.error))
 
     def _run_replay(self) -> int:
-        """Runs recorded steps again and compares them with the ledger."""
+        """Carries out `sordino audit replay`: runs recorded steps again and compares them with the ledger."""
         from sordino.app.audits.replay_audit import audit_by_replay
 
         return self._report_verdict(audit_by_replay(self.what, self.steps))
 
     def _run_one_run_audit(self) -> int:
-        """Trains a copy with canaries and measures a lower bound on ε."""
+        """Carries out `sordino audit run`: trains a copy with canaries and measures a lower bound on ε."""
         from sordino.app.audits.audited_run import load_job
         from sordino.app.audits.one_run_audit import audit_one_run
 
@@ -78,7 +80,9 @@ class Command:
         return self._report_verdict(audit_one_run(job, self.canaries, self.kinds))
 
     def _report_verdict(self, verdict: Verdict | ReplayResult | OneRunAudit) -> int:
-        """Prints the verdict, keeps it in the run directory, and writes the report again if there is one."""
+        """Prints the verdict of `sordino audit`, keeps it in the run directory, and writes the report again if there is
+        one.
+        """
         from sordino.app.runs.directory import keep_finding
 
         folder = Path(self.what)

@@ -48,7 +48,9 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Carries out the action and prints the budget; returns the exit code."""
+        """Carries out `sordino budget`: creates, shows or spends a privacy budget and prints it; returns
+        the exit code.
+        """
         from sordino.accounting.accountant import Unsupported
         from sordino.accounting.budget import Budget, BudgetExhausted
 
@@ -81,7 +83,7 @@ class Command:
         return 0
 
     def _print_budget(self, budget: Any) -> None:
-        """Prints the limit, what is spent and left, and the runs."""
+        """Prints, for `sordino budget`, the limit, what is spent and left, and the runs."""
         epsilon, delta = budget.limit
         entries, spent = budget.entries(), budget.spent()
         result = {

@@ -44,7 +44,9 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Finds the missing parameter and prints it; returns the exit code."""
+        """Carries out `sordino calibrate`: finds the missing parameter for a privacy target and prints it; returns the
+        exit code.
+        """
         from sordino.accounting import Unsupported, calibrate
 
         # Exactly one parameter may be missing.

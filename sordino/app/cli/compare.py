@@ -31,7 +31,9 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Compares the runs, prints the result, and writes a page if asked; returns the exit code."""
+        """Carries out `sordino compare`: compares runs, prints the result, and writes a page if asked; returns the exit
+        code.
+        """
         from sordino.app.report.compare_runs import CHOOSING, compare_runs, describe_difference, write
         from sordino.app.report.difference import Amounts
 
@@ -59,14 +61,18 @@ class Command:
 
 
 def _with_deviation(value: object, deviation: object, form: str) -> str:
-    """Returns a number in a form, with its standard deviation over seeds if it has one."""
+    """Returns a number in the table of `sordino compare` in a form, with its standard deviation over seeds if it has
+    one.
+    """
     if not isinstance(value, float):
         return "–"
     return form.format(value) + (f" ± {form.format(deviation)}" if isinstance(deviation, float) else "")
 
 
 def _print_table(rows: list[dict[str, object]]) -> None:
-    """Prints the table of runs, as wide as the terminal, or as wide as needed in a pipe."""
+    """Prints the table of runs that `sordino compare` compares, as wide as the terminal, or as wide as needed in a
+    pipe.
+    """
     from rich.console import Console
     from rich.table import Table
 

@@ -25,7 +25,7 @@ _DELTA = 1e-5
 
 
 def _describe_price(columns: int) -> str:
-    """Returns what the ways to know bounds and classes cost, in words."""
+    """Returns the words of `sordino data inspect` about what the ways to know bounds and classes cost."""
     price = PLD().epsilon(events.Gaussian(RANGES), _DELTA)
     return (
         "\nWhat this costs: the schema was read off the records without noise, which no ε covers. A run that uses it as\n"
@@ -53,7 +53,9 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Carries out the action; returns 1 if a data set is unavailable or damaged."""
+        """Carries out `sordino data`: fetches, lists, checks or inspects data; returns 1 if a data set is unavailable
+        or damaged.
+        """
         if self.action == "inspect":
             return self._inspect()
         names = self.names or (NAMES if self.action == "fetch" else (*NAMES, *filed.FILES))
@@ -70,7 +72,9 @@ class Command:
         return 1 if any(state in bad for state, _ in rows.values()) else 0
 
     def _inspect(self) -> int:
-        """Proposes a schema for a file, and says what it costs to use what was read off the records."""
+        """Carries out `sordino data inspect`: proposes a schema for a file, and says what it costs to use what was read
+        off the records.
+        """
         if len(self.names) != 1:
             raise ValueError("inspect: need one file, as in `sordino data inspect people.csv --target income`")
         path = Path(self.names[0])
@@ -97,7 +101,7 @@ class Command:
         return self._describe_files(name) if name in filed.FILES else self._describe_images(name)
 
     def _describe_files(self, name: str) -> tuple[str, str]:
-        """Returns the state and the description of a data set of raw files."""
+        """Returns the state and the description of a data set of raw files, for the list of `sordino data`."""
         entry = filed.find_files(name)
         about = f"{entry.about}; licence: {entry.licence}"
         if self.action == "fetch":
@@ -110,7 +114,7 @@ class Command:
         return ("cached" if state == "good" and self.action == "list" else state), about
 
     def _describe_images(self, name: str) -> tuple[str, str]:
-        """Returns the state and the description of a data set of images."""
+        """Returns the state and the description of a data set of images, for the list of `sordino data`."""
         entry = data_catalogue.find_entry(name)
         about = f"{entry.sizes[0]:,} + {entry.sizes[1]:,} images {'×'.join(map(str, entry.shape))}; {entry.about}"
         if self.action == "fetch":

@@ -22,7 +22,9 @@ FURTHER_NAMES = {"weigher": ("--clipping",)}
 
 
 def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
-    """Yields one flag for each field, in the form that `dataclasses.make_dataclass` takes."""
+    """Yields one flag of a command for each field of a dataclass, in the form that
+    `dataclasses.make_dataclass` takes.
+    """
     kinds, help_texts = get_type_hints(table), read_field_docs(table)
     for one in fields(table):
         if one.name in leave_out:
@@ -38,7 +40,7 @@ def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag
 
 
 def default_of_unset_flag(default: bool) -> Any:
-    """Returns the default of a yes-or-no flag that was not given, which is a number and no bool.
+    """Returns the default of a dataclass's yes-or-no flag that was not given, which is a number and no bool.
 
     >>> default_of_unset_flag(True) is True, bool(default_of_unset_flag(True))
     (False, True)
@@ -52,7 +54,7 @@ def was_given(command: Any, name: str) -> bool:
 
 
 def read_field_docs(table: type[Any]) -> dict[str, str]:
-    """Returns the text under each field of a class.
+    """Returns the text under each field of a dataclass, which becomes the help of its flag.
 
     >>> from sordino.app.runs.recipe import PrivacyPlan
     >>> read_field_docs(PrivacyPlan)["bound"]

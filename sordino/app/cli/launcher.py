@@ -17,7 +17,9 @@ BACKEND = "gloo"
 
 @contextmanager
 def join_process_group() -> Iterator[bool]:
-    """Yields whether this process prints and writes; inside, the ranks form a process group if there are any."""
+    """Joins the ranks that a launcher such as torchrun started into one process group, if there are any; yields whether
+    this process prints and writes.
+    """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield True
         return

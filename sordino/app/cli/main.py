@@ -33,7 +33,8 @@ COMMANDS = {
 
 
 def all_commands() -> dict[str, tuple[str, str]]:
-    """Returns the commands of this package and those that installed packages add, such as `lab` of sordino-lab.
+    """Returns the commands of `sordino`: those of this package and those that installed packages add, such as `lab` of
+    sordino-lab.
 
     A package adds one by an entry point in the group `sordino.commands`: its name is the command, its value the module.
     The line of help is the summary of the package, so that nothing of it is imported for `sordino --help`.
@@ -51,7 +52,7 @@ BAD_INPUT = 2
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Runs `sordino COMMAND …`; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     # Help and version need no command.
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -100,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help_text() -> str:
-    """Returns the text of `sordino --help`."""
+    """Returns the main help text, that of `sordino --help`."""
     commands = all_commands()
     width = max(map(len, commands))
     rows = [f"  {name:<{width}}  {about}" for name, (_, about) in commands.items()]

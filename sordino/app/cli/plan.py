@@ -18,7 +18,7 @@ class Command:
     """Say where the page is as one JSON object."""
 
     def run(self) -> int:
-        """Serves the page until it is interrupted; returns the exit code."""
+        """Carries out `sordino plan`: serves the what-if page until it is interrupted; returns the exit code."""
         from sordino.app.planner import Planner
 
         with Planner(self.port) as planner:

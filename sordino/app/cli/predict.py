@@ -31,7 +31,9 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Predicts and writes; returns the exit code."""
+        """Carries out `sordino predict`: writes what a trained model predicts for new records; returns the
+        exit code.
+        """
         from sordino.app.data.own import rows
         from sordino.app.runs import atomic_files
         from sordino.app.runs.trained_model import load
@@ -57,7 +59,9 @@ class Command:
 
 
 def _columns_of(model: Any, records: Any) -> dict[str, list[Any]]:
-    """Returns the prediction of every record and, of classes, its probability and that of every class."""
+    """Returns the columns that `sordino predict` writes: the prediction of every record and, of classes, its
+    probability and that of every class.
+    """
     if not model.classifies:
         return {"prediction": [round(number, 6) for number in model.predict(records)]}
     probabilities = model.predict_proba(records)
@@ -73,7 +77,7 @@ def _columns_of(model: Any, records: Any) -> dict[str, list[Any]]:
 
 
 def _as_csv(columns: dict[str, list[Any]]) -> str:
-    """Returns columns as the text of a CSV file."""
+    """Returns the columns that `sordino predict` writes as the text of a CSV file."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)

@@ -19,7 +19,7 @@ _DELTA_REACH = 1e-3
 
 @contextmanager
 def _open_figure(path: Path, event: Event) -> Iterator[Any]:
-    """Yields axes in the common style and writes the figure to a file afterwards."""
+    """Yields axes in the common style of privacy figures and writes the figure to a file afterwards."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -36,7 +36,7 @@ def _open_figure(path: Path, event: Event) -> Iterator[Any]:
 
 
 def draw_privacy_profile(event: Event, delta: float, path: Path) -> None:
-    """Draws δ(ε), with ε at the δ asked for."""
+    """Draws the privacy figure of δ(ε), with ε at the δ asked for."""
     import numpy as np
 
     method = PLD(tolerance=3e-4)
@@ -56,7 +56,7 @@ def draw_privacy_profile(event: Event, delta: float, path: Path) -> None:
 
 
 def draw_tradeoff(event: Event, curve: Tradeoff, path: Path) -> None:
-    """Draws the pairs of errors that no attack can stay below."""
+    """Draws the privacy figure of the pairs of errors that no attack can stay below."""
     import numpy as np
 
     grid = np.linspace(0, 1, 401)

@@ -22,7 +22,7 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Prints the table of recipes, methods or words; returns the exit code."""
+        """Carries out `sordino recipes`: prints the table of recipes, methods or words; returns the exit code."""
         if self.methods:
             return self._print_methods()
         if self.words:
@@ -41,7 +41,7 @@ class Command:
         return 0
 
     def _print_methods(self) -> int:
-        """Prints the methods with a line about each."""
+        """Prints, for `sordino recipes`, the methods with a line about each."""
         from sordino.app.runs.methods import METHODS
 
         if self.json:
@@ -51,7 +51,7 @@ class Command:
         return 0
 
     def _print_words(self) -> int:
-        """Prints the words of each part with a line about each."""
+        """Prints, for `sordino recipes`, the words of each part of a method with a line about each."""
         from sordino.app.runs.methods import WORDS
 
         if self.json:
@@ -68,7 +68,8 @@ class Command:
 
 
 def _measured_elsewhere() -> dict[str, str]:
-    """Returns what packages that add commands have measured of recipes, by recipe; the lab is one.
+    """Returns, for the table of `sordino recipes`, what packages that add commands have measured of recipes, by recipe;
+    the lab is one.
 
     Such a package says it by a function `describe_recipes` beside its command.
     """
@@ -81,7 +82,7 @@ def _measured_elsewhere() -> dict[str, str]:
 
 
 def _row_of(recipe: Recipe) -> tuple[str, ...]:
-    """Returns the table row of a recipe."""
+    """Returns the row of a recipe in the table that `sordino recipes` prints."""
     privacy = f"{recipe.epsilon:g}" if recipe.epsilon is not None else f"σ {recipe.noise_multiplier:g}"
     accuracy = "not measured"
     if recipe.accuracy is not None:
@@ -93,7 +94,7 @@ def _row_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _print_aligned(rows: list[tuple[str, ...]]) -> None:
-    """Prints rows in aligned columns."""
+    """Prints the rows of `sordino recipes` in aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -28,7 +28,9 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Writes both files and prints where they are; returns the exit code."""
+        """Carries out `sordino report`: writes report.html and PRIVACY.md and prints where they are; returns the exit
+        code.
+        """
         from sordino.app.report import Statement, write
 
         written = write(self.run_dir, Statement(self.unit, self.tuning, self.release, self.verify))

@@ -35,11 +35,13 @@ class Command:
             return self._continue_run(is_first_rank=first)
 
     def _continue_run(self, *, is_first_rank: bool) -> int:
-        """Continues the run on this rank; only the first rank shows progress and prints."""
+        """Carries out `sordino resume` on this rank: continues the run; only the first rank shows progress
+        and prints.
+        """
         view = choose_view(quiet=self.json) if is_first_rank else Silent()
 
         def resume_and_report() -> int:
-            """Continues the run and reports its result."""
+            """Continues the run for `sordino resume` and reports its result."""
             history = resume(self.folder, view)
             if not is_first_rank:
                 return exit_code_of(history)

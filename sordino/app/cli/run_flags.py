@@ -62,14 +62,18 @@ class OwnFlags:
 
 
 def recipe_flags() -> Iterator[Flag]:
-    """Yields one flag for every field of a recipe that can be set, record by record."""
+    """Yields one flag of `sordino train` and `sordino tune` for every field of a recipe that can be set, record by
+    record.
+    """
     yield from flags_of(Recipe, ("task", "preparation", "privacy", "optimisation", "measured"))
     for record in SETTING_RECORDS:
         yield from flags_of(record)
 
 
 def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
-    """Creates an `OwnFile` from the flags of the command line; returns None without --data."""
+    """Creates an `OwnFile` from the flags that `sordino train` and `sordino tune` share; returns None
+    without --data.
+    """
     given_flags = {name: value for name, value in flags.items() if value is not None}
     if "data" not in given_flags:
         if given_flags:
@@ -109,7 +113,7 @@ def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
 
 
 def _parse_size(given: str) -> tuple[int, int]:
-    """Returns width and height from a text such as 32x32."""
+    """Returns width and height from a run's flag for the size of images, such as 32x32."""
     wide, _, tall = given.partition("x")
     if not (wide.isdigit() and tall.isdigit()):
         raise ValueError(f"size={given!r}: need width x height in pixels, as in 32x32")

@@ -31,7 +31,9 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Computes the trade-off curve and prints it; returns the exit code."""
+        """Carries out `sordino tradeoff`: computes the trade-off curve of a training run and prints it; returns the
+        exit code.
+        """
         from sordino.accounting import Unsupported, tradeoff
 
         event = event_of_flags(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)

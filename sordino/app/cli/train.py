@@ -62,14 +62,14 @@ class Train:
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
-        """Trains, evaluates and prints the claim; returns the exit code."""
+        """Carries out `sordino train`: trains, evaluates and prints the claim; returns the exit code."""
         config = None if self.config is None else read_config(self.config)
         settings = self.settings(config)
         with join_process_group() as first:
             return self._train_and_report(settings, config, is_first_rank=first)
 
     def settings(self, config: Config | None = None) -> Settings:
-        """Returns what the flags ask for, on top of a configuration file's fields."""
+        """Returns what the flags of `sordino train` ask for, on top of a configuration file's fields."""
         flags = {
             one.name: getattr(self, one.name)
             for one in fields(self)
@@ -95,7 +95,9 @@ class Train:
         return make_settings(recipe, given, parameters, budget_stop=self.budget_stop, own=own)
 
     def _train_and_report(self, settings: Settings, config: Config | None, *, is_first_rank: bool) -> int:
-        """Trains on this rank; only the first rank shows progress and prints. Returns the exit code."""
+        """Carries out `sordino train` on this rank; only the first rank shows progress and prints. Returns the exit
+        code.
+        """
         view = choose_view(quiet=self.json) if is_first_rank else Silent()
         run = partial(carry_out_run, settings, self.out, view, self.budget)
         if not is_first_rank and self.seeds == 1:
@@ -126,7 +128,9 @@ Command.__doc__ = "Train by a recipe, or on data of your own; any field can be g
 
 
 def _parse_parameters(parameters: tuple[tuple[str, ...], ...]) -> dict[str, float]:
-    """Returns the numbers of all --parameter flags by name; raises ValueError if one is no number or is named twice."""
+    """Returns the numbers of all --parameter flags of `sordino train` by name; raises ValueError if one is no number or
+    is named twice.
+    """
     result: dict[str, float] = {}
     for text in (one for several in parameters for one in several):
         name, equals, value = text.partition("=")

@@ -20,7 +20,9 @@ FAILED = 1
 
 
 def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
-    """Writes the report if it is wanted and prints the result of a run; returns 130 if it was asked to stop."""
+    """Prints the outcome of a training command, after writing the report if it is wanted; returns 130 if the run was
+    asked to stop.
+    """
     if report:
         _write_report(history)
     stopped = history.status != FINISHED
@@ -60,7 +62,9 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
 
 
 def _measure_lines(history: History) -> list[str]:
-    """Returns the measures of the last evaluation beside those of the baseline, as aligned lines."""
+    """Returns the lines of a training's outcome with the measures of the last evaluation beside those of the baseline,
+    aligned.
+    """
     rows = describe_measures(history.measures)
     if not rows:
         return []
@@ -74,7 +78,7 @@ def _measure_lines(history: History) -> list[str]:
 
 
 def _describe_noise_key(history: History) -> str:
-    """Returns where the noise key of a run is, and what to do with it."""
+    """Returns the words of a training's outcome that say where the noise key of the run is, and what to do with it."""
     path = history.run / NAME
     if not path.exists():
         return "erased; nothing in the run directory can take the noise off"
@@ -89,7 +93,9 @@ def exit_code_of(history: History) -> int:
 
 
 def report_several_outcomes(several: SeveralSeeds, *, report: bool, as_json: bool) -> int:
-    """Prints mean and spread over several seeds, the claim of each run, and the claim of all together."""
+    """Prints the outcome of training with several seeds: mean and spread, the claim of each run, and the claim of all
+    together.
+    """
     if report:
         for history in several.runs:
             _write_report(history)
@@ -114,7 +120,9 @@ def report_several_outcomes(several: SeveralSeeds, *, report: bool, as_json: boo
 
 
 def _write_report(history: History) -> None:
-    """Writes the report of a run; a full disk only costs the report, because the run itself is complete."""
+    """Writes the report at the end of a training command; a full disk only costs the report, because the run itself is
+    complete.
+    """
     from sordino.app.report import write
 
     try:
@@ -124,7 +132,9 @@ def _write_report(history: History) -> None:
 
 
 def run_and_report_failures(name: str, work: Callable[[], int]) -> int:
-    """Runs a command and reports failures of the machine or the training in one line; returns the exit code."""
+    """Runs a training command and reports failures of the machine or the training in one line; returns the
+    exit code.
+    """
     try:
         return work()
     except KeyboardInterrupt:

@@ -50,7 +50,7 @@ class Tune:
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
-        """Searches, releases the best trial and prints the claim; returns the exit code."""
+        """Carries out `sordino tune`: searches, releases the best trial and prints the claim; returns the exit code."""
         own = {one.name for one in fields(Tune)}
         own |= {one.name for one in fields(OwnFlags)}
         names = [one.name for one in fields(self) if one.name not in own and was_given(self, one.name)]
@@ -69,7 +69,7 @@ class Tune:
         )
 
     def _report_result(self, result: SearchResult) -> int:
-        """Prints the result of the search; returns the exit code."""
+        """Prints the result of the search of `sordino tune`; returns the exit code."""
         if self.json:
             last = result.last_row
             summary = {
@@ -107,7 +107,7 @@ Command.__doc__ = "Search for hyper-parameters; the claim has the price of the s
 
 
 def _parse_grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
-    """Returns the values to try for each field of the recipe."""
+    """Returns the values that `sordino tune` is to try for each field of the recipe."""
     values_by_field: dict[str, tuple[Any, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
@@ -121,7 +121,7 @@ def _parse_grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
 
 
 def _parse_value(text: str) -> Any:
-    """Returns the text as a number if it is one."""
+    """Returns a value that `sordino tune` is to try as a number if its text is one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -31,14 +31,16 @@ RICH = ">50K"
 
 
 def load_adult() -> tuple[TensorDataset, TensorDataset, int]:
-    """Returns training and test people as rows of numbers with labels 0 or 1, and the number of classes."""
+    """Returns the people of Adult, to train and to test on, as rows of numbers with labels 0 or 1, and the number of
+    classes.
+    """
     place = files_folder("adult")
     schema = _read_schema(place / "adult.names")
     return _encode_file(place / "adult.data", schema), _encode_file(place / "adult.test", schema), 2
 
 
 def _read_schema(path: Path) -> dict[str, tuple[str, ...]]:
-    """Returns the columns in order with their categories; a column of numbers has none."""
+    """Returns the columns of Adult in order with their categories; a column of numbers has none."""
     descriptions = re.findall(r"^([a-z-]+): (.+)\.$", path.read_text(), re.MULTILINE)
     schema = {name: () if said == "continuous" else tuple(said.split(", ")) for name, said in descriptions}
     if len(schema) != _COLUMNS - 1:
@@ -47,7 +49,7 @@ def _read_schema(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _encode_file(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDataset:
-    """Returns the people of one file as rows of numbers, with labels."""
+    """Returns the people of one file of Adult as rows of numbers, with labels."""
     names = list(schema)
     rows, labels = [], []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -62,7 +64,7 @@ def _encode_file(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDatase
 
 
 def _encode_person(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -> NDArray[np.float32]:
-    """Returns one person as a row of numbers."""
+    """Returns one person of Adult as a row of numbers."""
     numbers = [_scale_value(name, float(person[name])) for name in _BOUNDS]
     marks = [float(float(person[name]) > above) for name, above in _MARKS]
     kinds = [float(person[name] == kind) for name, known in schema.items() for kind in known]
@@ -70,7 +72,7 @@ def _encode_person(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -
 
 
 def _scale_value(name: str, value: float) -> float:
-    """Returns a value cut to its public bounds and scaled to [−1, 1]."""
+    """Returns a value of an Adult column cut to its public bounds and scaled to [−1, 1]."""
     low, high = _BOUNDS[name]
     cut = min(max(value, low), high)
     if name in _LOGARITHMIC:

@@ -23,7 +23,7 @@ class NotFetched(RuntimeError):
 
 
 def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
-    """Fetches a data set anew, checks its hashes and puts it into the cache."""
+    """Fetches an image data set by name anew, checks its hashes and puts it into the cache."""
     catalogue_entry, reasons = find_entry(name), []
     # Every source is held to the same hashes, so it does not matter which one answers.
     for source in _sources_of(catalogue_entry):
@@ -45,7 +45,7 @@ def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
 
 
 def load(name: str) -> Data:
-    """Returns a data set, from the cache if it is there.
+    """Returns an image data set by name, from the cache if it is there.
 
     >>> from sordino.app.data import load, digits
     >>> digits(train=100, test=10).train.images.shape
@@ -56,7 +56,9 @@ def load(name: str) -> Data:
 
 
 def check(name: str) -> bool:
-    """Returns whether the cached arrays are those of the data set, byte for byte; False if nothing is cached."""
+    """Returns whether the cached arrays of a data set, given by name, are the right ones byte for byte; False if
+    nothing is cached.
+    """
     arrays = cache.find_arrays(find_entry(name))
     if arrays is None:
         return False
@@ -65,7 +67,9 @@ def check(name: str) -> bool:
 
 
 def _sources_of(wanted: DataSetEntry) -> Iterator[Source]:
-    """Yields the user's own folders first, then the public sources."""
+    """Yields the sources of an image data set that is loaded by name: the user's own folders first, then the public
+    ones.
+    """
     given = os.environ.get(FOLDER)
     if given:
         yield Folder(Path(given) / wanted.name)
@@ -74,6 +78,8 @@ def _sources_of(wanted: DataSetEntry) -> Iterator[Source]:
 
 
 def _data_of_arrays(wanted: DataSetEntry, arrays: Arrays) -> Data:
+    """Returns the training and test images of a data set that is loaded by name, from its four arrays."""
+
     def images_of_part(part: str) -> Images:
         labels = torch.from_numpy(arrays[f"{part}_labels"].astype("int64"))
         return Images(torch.from_numpy(arrays[f"{part}_images"]), labels)

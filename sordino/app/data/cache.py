@@ -20,21 +20,21 @@ FOLDER = "SORDINO_CACHE"
 
 
 def cache_folder() -> Path:
-    """Returns $SORDINO_CACHE, or the folder sordino in the user's cache folder."""
+    """Returns the folder of the data cache: $SORDINO_CACHE, or the folder sordino in the user's cache folder."""
     given = os.environ.get(FOLDER)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(given) if given else base / "sordino"
 
 
 def array_digest(array: NDArray[np.uint8]) -> str:
-    """Returns the SHA-256 of an array's shape and bytes."""
+    """Returns the SHA-256 of an array's shape and bytes, by which the cache recognises it."""
     text = hashlib.sha256(str(array.shape).encode())
     text.update(np.ascontiguousarray(array).data)
     return text.hexdigest()
 
 
 def verify(entry: DataSetEntry, arrays: Arrays) -> None:
-    """Raises ValueError if the arrays are not those of the data set, byte for byte."""
+    """Raises ValueError if arrays, for the cache or from it, are not those of the data set, byte for byte."""
     for part in PARTS:
         if array_digest(arrays[part]) != entry.sha256[part]:
             raise ValueError(
@@ -43,7 +43,7 @@ def verify(entry: DataSetEntry, arrays: Arrays) -> None:
 
 
 def find_arrays(entry: DataSetEntry) -> Arrays | None:
-    """Returns the cached arrays as copy-on-write memory maps, or None if they are not there."""
+    """Returns the arrays of a data set in the cache as copy-on-write memory maps, or None if they are not there."""
     folder = cache_folder() / entry.name
     if not folder.is_dir():
         return None
@@ -54,7 +54,9 @@ def find_arrays(entry: DataSetEntry) -> Arrays | None:
 
 
 def store(entry: DataSetEntry, arrays: Arrays) -> None:
-    """Writes the arrays beside the cache and moves them in at once, so that half a data set is never seen."""
+    """Writes the arrays of a data set beside the cache and moves them in at once, so that half a data set is never
+    seen.
+    """
     with workspace() as folder:
         complete_folder = folder / "whole"
         complete_folder.mkdir()

@@ -100,7 +100,7 @@ ENTRIES = {
 
 
 def find_entry(name: str) -> DataSetEntry:
-    """Returns the entry of a data set; an unknown name is refused with the known ones."""
+    """Returns the entry of an image data set in the catalogue; an unknown name is refused with the known ones."""
     if name not in ENTRIES:
         raise ValueError(f"data set {name!r}: there is {', '.join(ENTRIES)}")
     return ENTRIES[name]

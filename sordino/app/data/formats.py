@@ -32,7 +32,7 @@ def decode_idx_files(folder: Path) -> Arrays:
 
 
 def decode_cifar_pngs(folder: Path) -> Arrays:
-    """Decodes six PNGs of 10,000 rows, one image each, and two JSON lists of labels.
+    """Decodes CIFAR-10 in the format of six PNGs of 10,000 rows, one image each, and two JSON lists of labels.
 
     The misspelt names of the lists are those of the package.
     """
@@ -54,9 +54,10 @@ def decode_cifar_pngs(folder: Path) -> Arrays:
 
 
 def decode_cifar_binaries(folder: Path) -> Arrays:
-    """Decodes the official binary version of CIFAR-10: 3073 bytes a record, the label first."""
+    """Decodes CIFAR-10 in its official binary format: 3073 bytes a record, the label first."""
 
     def read_records(*names: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Returns the images and labels in files of CIFAR-10's binary format; raises if a file is cut short."""
         content = np.concatenate([np.frombuffer((folder / name).read_bytes(), dtype=np.uint8) for name in names])
         if content.size % (1 + _CIFAR_PIXELS):
             raise ValueError(f"{names[0]}: not a whole number of records; the file is cut short or damaged")
@@ -74,7 +75,7 @@ def decode_cifar_files(folder: Path) -> Arrays:
 
 
 def _find_plain_or_gzipped(folder: Path, name: str) -> Path:
-    """Returns the path of a file, plain or gzipped."""
+    """Returns the path of a data set's raw file to decode, in the plain or the gzipped format."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path

@@ -31,7 +31,9 @@ class SpokenLines:
 
 
 def load_friends() -> tuple[SpokenLines, SpokenLines]:
-    """Returns lines to train on, and lines of other speakers to test on; fetches them if necessary."""
+    """Returns lines of the television series Friends to train on, and lines of other speakers to test on; fetches them
+    if necessary.
+    """
     path = files_folder("friends") / "friends-transcripts.tab"
     parts = SpokenLines([], [], []), SpokenLines([], [], [])
     count: Counter[str] = Counter()
@@ -56,7 +58,7 @@ def load_friends() -> tuple[SpokenLines, SpokenLines]:
 
 
 def split_final_marks(line: str) -> tuple[str, int]:
-    """Returns a line without the marks at its end, and its class.
+    """Returns a line of Friends without the marks at its end, and its class.
 
     >>> split_final_marks("Does he eat chalk?!"), split_final_marks("Sounds like a date to me.")
     (('Does he eat chalk', 1), ('Sounds like a date to me', 0))

@@ -33,14 +33,14 @@ _SAMPLES = 24
 
 
 def digits(train: int = 10_000, test: int = 2_000, *, seed: int = 0) -> Data:
-    """Returns generated digits, 28 × 28."""
+    """Returns generated data: digits drawn from strokes, 28 × 28."""
     generator = torch.Generator().manual_seed(seed)
     classes = tuple("0123456789")
     return Data("digits", _draw_digits(train, generator), _draw_digits(test, generator), classes, generated=True)
 
 
 def _draw_digits(n: int, generator: torch.Generator) -> Images:
-    """Draws n digits with random classes, each distorted a little."""
+    """Draws n digits of generated data with random classes, each distorted a little."""
     labels = torch.randint(10, (n,), generator=generator)
     images = torch.zeros(n, 1, _SIZE, _SIZE, dtype=torch.uint8)
     grid = torch.arange(_SIZE, dtype=torch.float32)
@@ -60,14 +60,14 @@ def _draw_digits(n: int, generator: torch.Generator) -> Images:
 
 
 def _sample_stroke(stroke: Sequence[tuple[float, float]]) -> Tensor:
-    """Returns points along a polyline."""
+    """Returns points along a polyline, a stroke of a generated digit."""
     corners = torch.tensor(stroke)
     steps = torch.linspace(0, 1, _SAMPLES).unsqueeze(1)
     return torch.cat([a + (b - a) * steps for a, b in pairwise(corners)])
 
 
 def _distort_strokes(points: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Returns the strokes with random size, slant, rotation and position, (n, K, 2)."""
+    """Returns the strokes of generated digits with random size, slant, rotation and position, (n, K, 2)."""
 
     def normal_variation(scale: float) -> Tensor:
         return scale * torch.randn(n, 1, generator=generator)
@@ -92,7 +92,9 @@ def _distort_strokes(points: Tensor, n: int, generator: torch.Generator) -> Tens
 
 
 def linear(weights: Sequence[float], n: int = 1000, *, noise: float = 1.0, seed: int = 0) -> TensorDataset:
-    """Returns y = ⟨w, x⟩ + noise·N(0, 1) for standard normal x, with shapes (n, d) and (n, 1)."""
+    """Returns generated linear data for regression: y = ⟨w, x⟩ + noise·N(0, 1) for standard normal x, with shapes (n,
+    d) and (n, 1).
+    """
     generator = torch.Generator().manual_seed(seed)
     w = torch.tensor(list(weights), dtype=torch.float32)
     x = torch.randn(n, len(w), generator=generator)
@@ -100,7 +102,7 @@ def linear(weights: Sequence[float], n: int = 1000, *, noise: float = 1.0, seed:
 
 
 def cloud(n: int = 1000, *, spread: float = 0.1, seed: int = 0) -> TensorDataset:
-    """Returns points around 0 in the plane with targets of zeros, both of shape (n, 2)."""
+    """Returns generated data: points around 0 in the plane with targets of zeros, both of shape (n, 2)."""
     generator = torch.Generator().manual_seed(seed)
     x = spread * torch.randn(n, 2, generator=generator)
     return TensorDataset(x, torch.zeros(n, 2))

@@ -15,7 +15,7 @@ _UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Returns the array in a file; every length is checked, so that a truncated file is an error."""
+    """Returns the array in a file of the IDX format; every length is checked, so that a truncated file is an error."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(content) < 4 or content[0] or content[1] or content[2] != _UNSIGNED_BYTE:
         raise ValueError(f"{path.name}: not an IDX file of bytes")

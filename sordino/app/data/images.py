@@ -20,7 +20,7 @@ class Images:
         return len(self.labels)
 
     def scaled(self, mean: float = 0.0, std: float = 1.0) -> TensorDataset:
-        """Returns (x/255 − mean)/std as float32, with labels.
+        """Returns the images scaled to (x/255 − mean)/std as float32, with labels.
 
         Mean and std must be public numbers: do not take them from the data.
         """

@@ -31,7 +31,7 @@ class Texts:
 
 
 def load_texts(name: str) -> Texts:
-    """Returns a data set of texts by name; fetches it if necessary."""
+    """Returns a data set of labelled texts by name; fetches it if necessary."""
     if name not in _PARTS:
         raise ValueError(f"texts {name!r}: there is {', '.join(_PARTS)}")
     place = files_folder(name)
@@ -42,7 +42,9 @@ def load_texts(name: str) -> Texts:
 
 
 def read_tab(path: Path) -> tuple[list[str], list[str]]:
-    """Returns texts and labels of a file; a line without a text is refused by its number."""
+    """Returns texts and labels of a file of Orange with labelled texts; a line without a text is refused by
+    its number.
+    """
     texts, labels = [], []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if number <= _HEADING or not line:

@@ -30,14 +30,14 @@ def build_classifier(classes: int, say: Callable[[str], None] = lambda _: None) 
 def tokenize(
     texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Tensor, Tensor]:
-    """Returns token numbers and mask, (N, length) each; every text is cut or padded to one public length."""
+    """Returns MiniLM's token numbers and mask, (N, length) each; every text is cut or padded to one public length."""
     tokenizer = _import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say))
     encoding = tokenizer(texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt")
     return encoding["input_ids"], encoding["attention_mask"]
 
 
 def read_vocabulary(say: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Returns the tokenizer's words and parts of words, in the order of their numbers."""
+    """Returns the words and parts of words of MiniLM's tokenizer, in the order of their numbers."""
     numbers: dict[str, int] = (
         _import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say)).get_vocab()
     )
@@ -92,7 +92,9 @@ def build_lora_classifier(shape: Sequence[int], classes: int, rank: int = 8) -> 
 
 @contextmanager
 def _quiet_transformers() -> Iterator[Any]:
-    """Yields transformers without its progress bar and its report of the layers that are left out on purpose."""
+    """Yields transformers, which loads MiniLM, without its progress bar and its report of the layers that are left out
+    on purpose.
+    """
     transformers = _import_transformers()
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -107,7 +109,7 @@ def _quiet_transformers() -> Iterator[Any]:
 
 
 def _import_transformers() -> Any:
-    """Imports transformers, or explains how to install it."""
+    """Imports transformers, which MiniLM needs, or explains how to install it."""
     try:
         import transformers
     except ImportError as error:

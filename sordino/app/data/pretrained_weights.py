@@ -38,7 +38,7 @@ EFFICIENTNET_LITE0 = WeightsFile(
 
 
 def load_weights(weights: WeightsFile, say: Callable[[str], None] = lambda _: None) -> dict[str, Tensor]:
-    """Returns the tensors, from the cache or from the first source that has them."""
+    """Returns the tensors of public pretrained weights, from the cache or from the first source that has them."""
     path = cache.cache_folder() / "weights" / weights.file
     if not _is_complete(weights, path):
         _fetch_weights(weights, path, say)
@@ -53,7 +53,7 @@ def _is_complete(weights: WeightsFile, path: Path) -> bool:
 
 
 def _fetch_weights(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None:
-    """Fetches the weights from the first source that has them and moves them into the cache."""
+    """Fetches pretrained weights from the first source that has them and moves them into the cache."""
     reasons = []
     given = os.environ.get(FOLDER)
     folders: list[Source] = [Folder(Path(given))] if given else []

@@ -91,7 +91,9 @@ GERMAN = RiskTable(
 
 
 def load_risk_table(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int]:
-    """Returns training and test people as rows of numbers with labels 0 or 1, and the number of classes."""
+    """Returns the people of a risk table, COMPAS or German credit, to train and to test on, as rows of numbers with
+    labels 0 or 1, and the number of classes.
+    """
     rows = list(_read_people(table, files_folder(table.name) / table.file))
     x, y = torch.tensor([numbers for numbers, _ in rows]), torch.tensor([label for _, label in rows])
     is_test_record = torch.arange(len(rows)) % _TEST_EVERY == 0
@@ -99,7 +101,7 @@ def load_risk_table(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int
 
 
 def _read_people(table: RiskTable, path: Path) -> Iterator[tuple[list[float], int]]:
-    """Yields the numbers and the label of each person; errors name the line."""
+    """Yields the numbers and the label of each person in a risk table; errors name the line."""
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines, fieldnames=table.header, delimiter="," if table.header is None else " ")
         for person in reader:
@@ -110,7 +112,7 @@ def _read_people(table: RiskTable, path: Path) -> Iterator[tuple[list[float], in
 
 
 def _encode_person(table: RiskTable, person: Mapping[str, str]) -> list[float]:
-    """Returns a person as numbers: scaled values, then a 0 or 1 for each category."""
+    """Returns a person of a risk table as numbers: scaled values, then a 0 or 1 for each category."""
     scaled = [
         2 * (min(max(float(person[name]), low), high) - low) / (high - low) - 1
         for name, (low, high) in table.numbers.items()

@@ -23,7 +23,9 @@ _DIGITS = 5
 
 @lru_cache(maxsize=256)
 def find_noise(scenario: Scenario) -> float:
-    """Returns the multiplier given, or the smallest one that meets the target, rounded up."""
+    """Returns the noise in a planner's answer: the multiplier that the scenario gives, or the smallest one that meets
+    the target, rounded up.
+    """
     if scenario.multiplier is not None:
         return float(scenario.multiplier)
     assert scenario.epsilon is not None
@@ -42,7 +44,7 @@ def find_noise(scenario: Scenario) -> float:
 
 @lru_cache(maxsize=256)
 def answer(scenario: Scenario) -> dict[str, Any]:
-    """Returns what the page shows at once.
+    """Returns the planner's answer to a scenario: the numbers, command and code that the page shows at once.
 
     >>> said = answer(Scenario(60_000, 256, 15, 1e-5, multiplier=1.1))
     >>> said["epsilon_shown"], said["lots"], said["tier"]
@@ -75,7 +77,7 @@ def answer(scenario: Scenario) -> dict[str, Any]:
 
 
 def _warnings_of(scenario: Scenario) -> list[str]:
-    """Returns warnings about a δ that is too large or lots that are too small."""
+    """Returns the warnings in a planner's answer about a δ that is too large or lots that are too small."""
     notes = []
     if scenario.delta * scenario.dataset_size >= 1:
         notes.append(

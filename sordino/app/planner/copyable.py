@@ -13,7 +13,7 @@ _TRAINED = {
 
 
 def format_command(scenario: Scenario, multiplier: float) -> str:
-    """Returns a command line: training if the data set is known, accounting otherwise.
+    """Returns a scenario as a command line to copy: training if the data set is known, accounting otherwise.
 
     >>> format_command(Scenario(1000, 50, 1, 1e-5, multiplier=1.1), 1.1)
     'sordino account --rate 0.05 --multiplier 1.1 --steps 20 --delta 1e-05'
@@ -27,7 +27,7 @@ def format_command(scenario: Scenario, multiplier: float) -> str:
 
 
 def format_code(scenario: Scenario, multiplier: float) -> str:
-    """Returns the training loop for this scenario, around the reader's own model, loss, optimizer and data."""
+    """Returns a scenario as code to copy: the training loop around the reader's own model, loss, optimizer and data."""
     size = f"{scenario.dataset_size:_}" if scenario.dataset_size >= 10_000 else str(scenario.dataset_size)
     return f"""\
 import sordino as sd

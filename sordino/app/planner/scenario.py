@@ -79,7 +79,7 @@ class Scenario:
 
 
 def parse(data: Any) -> Scenario:
-    """Creates a scenario from parsed JSON; whole numbers may be written as 60000.0, as sliders do.
+    """Creates a planner's scenario from parsed JSON; whole numbers may be written as 60000.0, as sliders do.
 
     >>> parse({"dataset_size": 60000.0, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}).lots
     3516

@@ -33,7 +33,7 @@ _PASSES = {
 
 @lru_cache(maxsize=64)
 def curves(scenario: Scenario) -> dict[str, Any]:
-    """Returns what the page draws.
+    """Returns the curves of a scenario that the planner's page draws.
 
     >>> drawn = curves(Scenario(1000, 100, 2, 1e-5, multiplier=2.0))
     >>> sorted(drawn)
@@ -58,7 +58,7 @@ def curves(scenario: Scenario) -> dict[str, Any]:
 
 
 def _epsilon_by_epochs(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
-    """Returns ε up to twice the epochs asked for."""
+    """Returns a scenario's curve of ε up to twice the epochs asked for."""
     meter = Meter(scenario.event(multiplier, 1).event, scenario.delta)  # type: ignore[attr-defined]
     shares = [*_BEND, *np.linspace(0, 2, points + 1)[1:]]
     lots = sorted({max(1, round(scenario.lots * share)) for share in shares})
@@ -69,7 +69,9 @@ def _epsilon_by_epochs(scenario: Scenario, multiplier: float, points: int) -> di
 
 
 def _epsilon_by_noise(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
-    """Returns ε around the noise asked for, which is the middle one of an odd number of points."""
+    """Returns a scenario's curve of ε around the noise asked for, which is the middle one of an odd number
+    of points.
+    """
     method = PLD(tolerance=3e-4)
     grid = [
         float(s)
@@ -80,7 +82,7 @@ def _epsilon_by_noise(scenario: Scenario, multiplier: float, points: int) -> dic
 
 
 def _epsilon_by_sampler(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
-    """Returns ε for other ways to draw the lots, for the same number of epochs in whole passes."""
+    """Returns a scenario's ε for other ways to draw the lots, for the same number of epochs in whole passes."""
     passes = math.ceil(scenario.epochs * (1 - 1e-9))
     ways: dict[str, Event] = {"Poisson: each record by its own coin": scenario.event(multiplier)}
     for drawn, how in _PASSES.items():

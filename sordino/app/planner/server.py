@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _PATIENCE
 
     def do_GET(self) -> None:
-        """Sends the page."""
+        """Sends the planner's page over HTTP."""
         if not self._is_from_own_page():
             return
         if self.path.partition("?")[0] != "/":
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
-        """Answers a question."""
+        """Answers one of the two questions that the planner's page asks its server."""
         if not self._is_from_own_page():
             return
         # Only two questions exist; everything in the body is checked by `parse`.
@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, json.dumps(said, allow_nan=False).encode(), "application/json")
 
     def _is_from_own_page(self) -> bool:
-        """Returns whether a request comes from this server's own page; refuses any other."""
+        """Returns whether a request comes from the planner server's own page; refuses any other."""
         names = {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}
         if self.headers.get("Host") not in names:
             self._refuse(HTTPStatus.FORBIDDEN, f"Host must be {LOOPBACK}:{self.server.port}")
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _read_body(self) -> bytes | None:
-        """Returns the body of a question; refuses one that is not JSON or too large."""
+        """Returns the body of a question to the planner's server; refuses one that is not JSON or too large."""
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
             return None
@@ -130,7 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps({"error": why}).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-        """Sends a response with headers that forbid the browser everything the page does not need."""
+        """Sends a response of the planner's server with headers that forbid the browser everything the page does not
+        need.
+        """
         self.send_response(status)
         headers = {
             "Content-Type": kind,

@@ -12,7 +12,8 @@ from sordino.accounting.meaning import percent
 
 
 def describe_audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns a name and a sentence for each known kind of audit, in a fixed order; malformed findings are left out.
+    """Returns a name and a sentence of the report for each known kind of audit, in a fixed order; malformed findings
+    are left out.
 
     >>> describe_audits({"replay": {"passed": True, "checked": 20, "run_steps": 640, "digests": 612, "chain": "9f"}})[0][0]
     'Replay'
@@ -29,7 +30,7 @@ def describe_audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _describe_replay(table: Mapping[str, Any]) -> str:
-    """Returns what a replay audit found, in words."""
+    """Returns what a replay audit found, in words for a report."""
     n = int(table["checked"])
     checked = (
         f"{n} of {int(table['run_steps']):,} steps, chosen by a fresh coin, were run again and taken apart, and the "
@@ -42,7 +43,7 @@ def _describe_replay(table: Mapping[str, Any]) -> str:
 
 
 def _describe_selftest(table: Mapping[str, Any]) -> str:
-    """Returns what the tests of the run's own mechanism found, in words."""
+    """Returns what the selftest, an audit of the run's own mechanism, found, in words for a report."""
     exact, tests = int(table["exact"]), int(table["statistical"])
     tried = f"{exact} exact checks and {tests} statistical tests of this run's own mechanism"
     if not table["passed"]:
@@ -51,7 +52,7 @@ def _describe_selftest(table: Mapping[str, Any]) -> str:
 
 
 def _describe_one_run_audit(table: Mapping[str, Any]) -> str:
-    """Returns the lower bound that a one-run audit with canaries showed, in words."""
+    """Returns the lower bound that a one-run audit with canaries showed, in words for a report."""
     best = max(table["measured"], key=lambda one: float(one["lower_own"]))
     claimed = f"ε = {float(table['epsilon']):.3f} at δ = {float(table['delta']):g}"
     made = f"a copy, trained once with {int(best['canaries'])} {best['kind']} canaries in it by fair coins"
@@ -64,7 +65,9 @@ def _describe_one_run_audit(table: Mapping[str, Any]) -> str:
 
 
 def _describe_membership_inference(table: Mapping[str, Any]) -> str:
-    """Returns how well the best membership inference attack did, in words, with the most that the claim allows."""
+    """Returns how well the best membership inference attack did, in words for a report's audits, with the most that the
+    claim allows.
+    """
     place = list(table["rates"]).index(0.01)
     name = max(table["attacks"], key=lambda one: float(table["attacks"][one][place]))
     share, tried = float(table["attacks"][name][place]), ", ".join(table["attacks"])

@@ -29,7 +29,7 @@ class Question:
 
 
 def answer_checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> list[Question]:
-    """Returns all rows in the order of the paper."""
+    """Returns all rows of a report's checklist, questions with this run's answers, in the order of the paper."""
     size = evidence.get("resolved", "dataset_size")
     of_records = f" of {size:,}" if isinstance(size, int) else ""
     return [
@@ -65,14 +65,16 @@ def answer_checklist(evidence: Evidence, guarantee: Guarantee, statement: Statem
 
 
 def _describe_accesses(guarantee: Guarantee) -> str:
-    """Returns which accesses to the data the guarantee covers."""
+    """Returns the checklist's answer to which accesses to the data the guarantee covers."""
     parts = guarantee.event.events if isinstance(guarantee.event, events.Together) else (guarantee.event,)
     more = "" if len(parts) == 1 else f" and all else in the ledger ({len(parts)} parts)"
     return f"the training steps{more}; not: anything done to the data outside this run"
 
 
 def _describe_tuning(evidence: Evidence) -> str | None:
-    """Returns how the recipe's fields were found; if the run changed some of them, it says that this is not stated."""
+    """Returns the checklist's answer to how the recipe's fields were found; if the run changed some of them, it says
+    that this is not stated.
+    """
     tuning = evidence.get("recipe", "tuned")
     if not isinstance(tuning, str) or not tuning:
         return None
@@ -92,7 +94,7 @@ def _find_changed_fields(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> l
 
 
 def _describe_assumptions(event: Event) -> str:
-    """Returns the assumptions of the accounting, and whether they hold."""
+    """Returns the checklist's answer about the assumptions of the accounting, and whether they hold."""
     drawn = dict.fromkeys(part.assumes for part in events.walk(event) if part.assumes)
     fixed = "each record's part of a sum is bounded, and noise comes from a cryptographic stream: held by construction"
     return "; ".join([*drawn, fixed, "arithmetic is that of real numbers: holds up to floating-point rounding"])

@@ -113,7 +113,7 @@ def read(folder: str | Path) -> Evidence:
 
 
 def _parse_file(path: Path, parse: Any) -> Mapping[str, Any]:
-    """Returns the table in a file; raises ValueError with its name if it cannot be read."""
+    """Returns the table in a file that is evidence of a run; raises ValueError with its name if it cannot be read."""
     try:
         table = parse(path.read_text("utf-8"))
     except OSError as error:
@@ -126,7 +126,9 @@ def _parse_file(path: Path, parse: Any) -> Mapping[str, Any]:
 
 
 def _rebuild_claim(path: Path, privacy_table: Mapping[str, Any]) -> Claim:
-    """Returns the claim of privacy.json; raises if its ε is below what its event certainly costs."""
+    """Returns the claim of privacy.json as evidence for a report; raises if its ε is below what its event certainly
+    costs.
+    """
     table = privacy_table.get("claim")
     if not isinstance(table, Mapping):
         raise ValueError(f"{path}: has no claim")
@@ -157,7 +159,7 @@ def _rebuild_claim(path: Path, privacy_table: Mapping[str, Any]) -> Claim:
 
 
 def _check_words(value: Any) -> tuple[str, ...]:
-    """Returns a list of texts as a tuple; raises if it is anything else."""
+    """Returns a list of texts in a run's evidence as a tuple; raises if it is anything else."""
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise TypeError(f"{value!r}: need a list of text")
     return tuple(value)

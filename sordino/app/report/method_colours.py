@@ -23,7 +23,7 @@ COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_OR
 
 
 def colour_of(method: str) -> str:
-    """Returns the colour of a method, or grey for a curve that belongs to none.
+    """Returns the colour of a method in all figures, or grey for a curve that belongs to none.
 
     >>> colour_of("dpsgd") == colour_of("decoupled"), colour_of("dpsgd") == colour_of("sorted")
     (True, False)

@@ -19,7 +19,7 @@ _CHUNK = 2000
 
 
 def load_network(path: Path) -> Network | None:
-    """Returns the tensors of a file by name, or None if there is no such file."""
+    """Returns the tensors of a network that a run kept, by name, or None if there is no such file."""
     if not path.is_file():
         return None
     try:
@@ -68,7 +68,7 @@ class TestedNetwork:
         self.inputs, self.labels = prepared.test.tensors
 
     def predict(self, network: Network) -> Tensor:
-        """Returns the predicted class of every test record."""
+        """Returns the class that a network kept by a run predicts for every test record."""
         self.model.load_state_dict(dict(network))
         self.model.eval()
         with torch.no_grad():

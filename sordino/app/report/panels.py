@@ -129,7 +129,7 @@ class Panel:
 
 
 def panel_from_table(table: Mapping[str, Any]) -> Panel:
-    """Returns a panel from its table."""
+    """Returns a panel, a figure as data, from its table in JSON."""
     given = dict(table)
     given["series"] = tuple(_build_known_fields(Series, one) for one in given.get("series", ()))
     given["boxes"] = tuple(_build_known_fields(Boxes, one) for one in given.get("boxes", ()))
@@ -151,7 +151,7 @@ def _to_floats(values: Any) -> tuple[float, ...]:
 
 
 def _to_json(value: Any) -> Any:
-    """Returns a value with numbers rounded for JSON and empty fields left out."""
+    """Returns a value of a panel with numbers rounded for JSON and empty fields left out."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

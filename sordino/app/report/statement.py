@@ -47,7 +47,7 @@ class Statement:
 
 
 def load_statement(folder: Path) -> Statement:
-    """Returns what was stated before, or an empty statement."""
+    """Returns the statement that the people behind a run made for an earlier report, or an empty statement."""
     path = folder / STATEMENT
     if not path.exists():
         return Statement()

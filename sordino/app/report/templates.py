@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 @cache
 def template_environment() -> Environment:
-    """Returns the environment, in which undefined names are errors."""
+    """Returns the Jinja environment of the report templates, in which undefined names are errors."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
@@ -25,7 +25,7 @@ def template_environment() -> Environment:
 
 
 def escape_markdown(text: object) -> str:
-    """Returns text that stays on its line and in its table cell.
+    """Returns text for a Markdown template of a report, so that it stays on its line and in its table cell.
 
     >>> print(escape_markdown("a < b  c"))
     a &lt; b c

@@ -68,7 +68,7 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
 
 
 def _draw_figures(report_facts: ReportFacts) -> list[tuple[Markup, str]]:
-    """Returns drawings and captions; they hold nothing of the user's but numbers."""
+    """Returns the drawings of report.html with their captions; they hold nothing of the user's but numbers."""
     rows, drawn = report_facts.evidence.rows, []
     name = svg_figures.accuracies_or_losses(rows)[2]
     # Without a guarantee no ε is drawn, even if the metrics hold one.

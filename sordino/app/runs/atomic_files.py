@@ -16,7 +16,7 @@ _PART = ".part-"
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """Replaces a file in one move, so that a reader sees either the old content or the new one."""
+    """Replaces a file atomically, in one move, so that a reader sees either the old content or the new one."""
     temporary_path = path.with_name(f"{_PART}{path.name}")
     try:
         _write_flushed(temporary_path, content.encode() if isinstance(content, str) else content)
@@ -28,7 +28,7 @@ def write_file(path: Path, content: bytes | str) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Creates a new folder with all of these files in one move; only its owner can read it."""
+    """Creates a new folder with all of these files atomically, in one move; only its owner can read it."""
     # Everything is prepared under a temporary name. A crash leaves only that, and the next call removes it.
     temporary_folder = path.with_name(f"{_PART}{path.name}")
     shutil.rmtree(temporary_folder, ignore_errors=True)  # left by a crash
@@ -48,8 +48,8 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Waits until names created, moved or removed in a folder are on the disk; does nothing on Windows, which has no
-    such call.
+    """Waits until names of files created, moved or removed in a folder are on the disk, so that they survive a crash;
+    does nothing on Windows, which has no such call.
     """
     if sys.platform == "win32":
         return
@@ -66,7 +66,7 @@ def is_temporary(path: Path) -> bool:
 
 
 def _write_flushed(path: Path, content: bytes) -> None:
-    """Writes a file and waits until its content is on the disk."""
+    """Writes a file and waits until its content is on the disk, before it is moved atomically to its place."""
     with open(path, "wb") as file:
         file.write(content)
         file.flush()

@@ -34,7 +34,7 @@ DISCLOSED: Mapping[str, str] = {"lengths": LENGTHS, "classes": CLASSES, "substep
 
 
 def parse_names(text: str | None) -> tuple[str, ...]:
-    """Returns the names in a comma-separated list, in the order of `NAMES`, and refuses unknown ones.
+    """Returns the names of diagnostics in a comma-separated list, in the order of `NAMES`, and refuses unknown ones.
 
     >>> parse_names("lengths,cosines"), parse_names(None)
     (('cosines', 'lengths'), ())
@@ -59,7 +59,7 @@ class Diagnosis:
         self._values: dict[str, list[Any]] = {name: [] for name in names}
 
     def record_lot(self, private: Private, lot: Lot) -> None:
-        """Records the diagnostics of a lot at the parameters it is computed with, before the step."""
+        """Records the diagnostics of a run's lot at the parameters it is computed with, before the step."""
         if "lengths" in self.names:
             self._values["lengths"].append([_finite_or_none(value) for value in length_quantiles(private, lot)])
         if "classes" in self.names:
@@ -67,7 +67,7 @@ class Diagnosis:
             self._values["classes"].append(None if dominant is None else [dominant.label, dominant.share])
 
     def record_release(self, private: Private) -> None:
-        """Records the diagnostics of what was released on the lot."""
+        """Records the diagnostics of what a run released on the lot."""
         if "cosines" in self.names:
             cosine = self._cosines()
             self._values["cosines"].append(None if cosine is None else _finite_or_none(cosine))

@@ -36,8 +36,8 @@ class RunRanks:
         return RunRanks(ranks_of(None))
 
     def resuming(self, environment: dict[str, Any]) -> RunRanks:
-        """Returns the ranks that resume a run; a single process that resumes a distributed run becomes a group of one,
-        with the same bits.
+        """Returns the ranks that resume the files of a distributed run; a single process that resumes one becomes a
+        group of one, with the same bits.
         """
         return RunRanks(Ranks()) if self.ranks is None and environment.get(SUMS) == _ON_A_GRID else self
 
@@ -52,14 +52,18 @@ class RunRanks:
         return self.ranks is None or self.ranks.rank == 0
 
     def refuse_private_looks(self, settings: Settings) -> None:
-        """Refuses options that show private facts of a lot, because each rank holds only its own records of it."""
+        """Refuses options that show private facts of a lot in a distributed run, because each rank holds only its own
+        records of it.
+        """
         if self.ranks is not None and self.ranks.size > 1:
             for name in ("show_private", "diagnose"):
                 if getattr(settings.options, name):
                     raise ValueError(f"{name}: each of several ranks has its own records of a lot; leave it out")
 
     def run_on_first(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the first rank and returns its result on all ranks; if it fails there, the others stop too."""
+        """Runs `work`, such as writing files, on the first rank of a distributed run and returns its result on all
+        ranks; if it fails there, the others stop too.
+        """
         if self.ranks is None or self.ranks.size == 1:
             return work()
         # The other ranks wait for the outcome, which says whether the first one succeeded.
@@ -79,7 +83,9 @@ class RunRanks:
         return result
 
     def run_first_before_others(self, work: Callable[[], T]) -> T:
-        """Runs `work` on every rank, on the first one before the others, so that they find what it fetched or built."""
+        """Runs `work` on every rank of a distributed run, on the first one before the others, so that they find the
+        files it fetched or built.
+        """
         own_result: list[T] = []
         self.run_on_first(lambda: own_result.append(work()))
         return own_result[0] if own_result else work()
@@ -89,7 +95,7 @@ class RunRanks:
         self.run_on_first(lambda: None)
 
     def any_rank(self, wish: bool) -> bool:
-        """Returns whether `wish` is true on any rank."""
+        """Returns whether `wish` is true on any rank of a distributed run."""
         if self.ranks is None:
             return wish
         return bool(self.ranks.sum_(torch.tensor([wish], dtype=torch.int64, device=self.ranks.device))[0] > 0)

@@ -36,7 +36,9 @@ def evaluate(
     loss_fn: Callable[[nn.Module, Tensor, Tensor], Tensor],
     classes: int | None,
 ) -> Evaluation:
-    """Returns the mean loss on the records and, given a number of classes, the accuracy as a whole and by class."""
+    """Evaluates a model: returns the mean loss on the records and, given a number of classes, the accuracy as a whole
+    and by class.
+    """
     # Evaluation mode is left again afterwards, so that training continues as before.
     training = model.training
     model.eval()
@@ -63,7 +65,7 @@ def evaluate(
 
 
 def mark_correct_records(model: nn.Module, job: Job) -> Tensor:
-    """Returns which training records a run's model classifies correctly, (N,) of 0 and 1.
+    """Evaluates a run's model on each training record: returns which are classified correctly, (N,) of 0 and 1.
 
     Privacy: the result is private and must be released with noise.
     """
@@ -96,7 +98,9 @@ def evaluate_run(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation
 
 
 def _measure(job: Job, result: Evaluation) -> Measures | None:
-    """Returns the measures of a run's model on its test records beside those of a baseline; None of landscapes."""
+    """Returns the measures in the evaluation of a run's model on its test records, beside those of a baseline; None of
+    landscapes.
+    """
     _, targets = job.data.prepared.test.tensors
     outputs = result.outputs
     if outputs is None or outputs.dim() != 2 or not bool(torch.isfinite(outputs).all()):

@@ -33,7 +33,7 @@ def with_absolute_path(word: str) -> str:
 
 
 def default_parameters(word: str) -> dict[str, float]:
-    """Returns the parameters of a user's rule beside the bound, with their defaults.
+    """Returns the parameters of a user's own clipping rule beside the bound, with their defaults.
 
     Raises:
         ValueError: a parameter has no number as default, so that nobody could say what it is.
@@ -49,7 +49,7 @@ def default_parameters(word: str) -> dict[str, float]:
 
 
 def build_own_rule(word: str, bound: float, parameters: Mapping[str, float]) -> Any:
-    """Returns the user's clipping rule with a bound and its further parameters.
+    """Returns the user's own clipping rule with a bound and its further parameters.
 
     Raises:
         ValueError: the call fails, or what it returns is no clipping rule.
@@ -71,7 +71,7 @@ def build_own_rule(word: str, bound: float, parameters: Mapping[str, float]) -> 
 
 
 def _load(word: str) -> Any:
-    """Runs the file and returns what it defines under the name."""
+    """Runs the user's file and returns the clipping rule that it defines under the name."""
     path, name = _split_word(word)
     try:
         found = runpy.run_path(str(path)).get(name)
@@ -83,7 +83,7 @@ def _load(word: str) -> Any:
 
 
 def _split_word(word: str) -> tuple[Path, str]:
-    """Returns path and name of a word; raises if the file does not exist."""
+    """Returns path and name of the word for a user's own clipping rule; raises if the file does not exist."""
     file, _, name = word.rpartition(":")
     path = Path(file)
     if not path.is_file():

@@ -56,7 +56,9 @@ def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: N
 
 
 def _encoder_of(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], TensorDataset]:
-    """Returns the function that turns images into features or, without a feature map, into scaled pixels."""
+    """Returns the function by which records are prepared: it turns images into features or, without a feature map, into
+    scaled pixels.
+    """
     if recipe.features == "none":
         mean, deviation = recipe.pixel_mean, recipe.pixel_deviation
         return lambda images, say: TensorDataset(scale_pixels(images.images, mean, deviation), images.labels)
@@ -65,7 +67,8 @@ def _encoder_of(recipe: Recipe) -> Callable[[Images, Callable[[str], None]], Ten
 
 
 def scale_pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Tensor:
-    """Returns bytes as numbers in [0, 1], centred and scaled by public numbers; mean ½ and deviation ½ give [−1, 1].
+    """Returns images prepared without a feature map: bytes as numbers in [0, 1], centred and scaled by public numbers;
+    mean ½ and deviation ½ give [−1, 1].
 
     Mean and deviation are one number for all channels, or one for each.
     """
@@ -76,7 +79,7 @@ def scale_pixels(images: Tensor, mean: float | tuple[float, ...], deviation: flo
 
 
 def _per_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
-    """Returns a number for each channel, in a shape that broadcasts over images."""
+    """Returns a number for each channel of the images to be prepared, in a shape that broadcasts over images."""
     numbers, channels = given if isinstance(given, tuple) else (given,), images.shape[1]
     if len(numbers) not in (1, channels):
         raise ValueError(f"{name}={numbers}: the images have {channels} channels; need one number, or one for each")
@@ -98,20 +101,23 @@ class RunData:
 
     @property
     def encoder(self) -> RecordEncoder:
-        """What a trained model needs to take records: the encoder of own data, or the shape of tensors."""
+        """What a model trained on these prepared records needs to take others: the encoder of own data, or the shape of
+        tensors.
+        """
         if self.own_encoder is not None:
             return self.own_encoder
         return RecordEncoder("tensors", tuple(self.prepared.shape), self.prepared.classes, self.prepared.unbounded)
 
     def digest(self, key: str) -> str:
-        """Returns a keyed digest that recognises the training records; the key is hexadecimal, and the digest is
-        computed once.
+        """Returns a keyed digest that recognises a run's prepared training records; the key is hexadecimal, and the
+        digest is computed once.
         """
         if key not in self._digests:
             self._digests[key] = self._compute_digest(bytes.fromhex(key))
         return self._digests[key]
 
     def _compute_digest(self, key: bytes) -> str:
+        """Returns the keyed digest of the shapes, types and bytes of a run's prepared training records."""
         hasher = hashlib.blake2b(key=key, digest_size=16)
         for tensor in self.private:
             hasher.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())

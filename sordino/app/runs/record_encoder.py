@@ -73,7 +73,9 @@ class RecordEncoder:
         return 1.0 if self.target_bounds is None else (self.target_bounds[1] - self.target_bounds[0]) / 2
 
     def encode_table(self, rows: TableRows, say: Say = lambda _: None) -> Tensor:
-        """Returns the rows of a table as numbers; faulty cells are entered in `rows.faults`."""
+        """Returns the rows of a user's table as the numbers that the record encoder makes of them; faulty cells are
+        entered in `rows.faults`.
+        """
         if self.text is not None:
             return compute_text_features(rows.column(self.text, "--text"), self.features, say)
         return torch.from_numpy(EncodingScheme(self.columns).encode(rows))
@@ -84,7 +86,9 @@ class RecordEncoder:
         return x.unsqueeze(1) if x.dim() == 3 and len(self.shape) == 3 else x
 
     def decode_numbers(self, outputs: Tensor) -> Tensor:
-        """Returns scaled outputs in the target's own units, cut to its declared bounds."""
+        """Returns a model's scaled outputs in the target's own units, which the record encoder knows, cut to its
+        declared bounds.
+        """
         if self.target_bounds is None:
             return outputs
         low, high = self.target_bounds
@@ -97,7 +101,7 @@ class RecordEncoder:
 
 
 def encoder_from_table(table: Mapping[str, Any]) -> RecordEncoder:
-    """Creates an encoder from the content of encoder.json."""
+    """Creates the record encoder of a run from the content of encoder.json."""
     own: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in table.items() if name != "format"
     }
@@ -105,7 +109,7 @@ def encoder_from_table(table: Mapping[str, Any]) -> RecordEncoder:
 
 
 def read_encoder(folder: Path) -> RecordEncoder:
-    """Returns the encoder that a run directory holds.
+    """Returns the record encoder that a run directory holds.
 
     Raises:
         ValueError: if there is none, as in runs made before version 0.3, or if it cannot be understood.

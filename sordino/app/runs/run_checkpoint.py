@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Writes a checkpoint, then removes all but the last two; if writing fails, earlier ones are untouched."""
+    """Writes a checkpoint of a run, then removes all but the last two; if writing fails, earlier ones are untouched."""
     tensors: dict[str, Tensor] = {}
     tree = pack(checkpoint.state, "", tensors)
     state = json.dumps({"format": FORMAT, "step": checkpoint.step, "state": tree}, allow_nan=False)
@@ -71,7 +71,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Returns a checkpoint whose every byte is what was written; raises Damaged otherwise."""
+    """Returns a checkpoint of a run whose every byte is what was written; raises DamagedCheckpoint otherwise."""
     try:
         content = {name: (path / name).read_bytes() for name in (_STATE, _TENSORS)}
         sums = (path / _CHECKSUMS).read_text("ascii")
@@ -86,7 +86,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
-    """Returns a checkpoint from the bytes of its files, which are not trusted."""
+    """Returns a run's checkpoint from the bytes of its files, which are not trusted."""
     try:
         outer = json.loads(state)
     except (ValueError, RecursionError) as error:
@@ -106,7 +106,7 @@ def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
 
 
 def read_latest(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """Returns the newest complete checkpoint, and why newer ones were passed over."""
+    """Returns the newest complete checkpoint of a run, and why newer ones were passed over."""
     passed_over: list[str] = []
     for path in list_checkpoints(folder):
         try:
@@ -128,7 +128,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns tensors that share no memory, as safetensors requires."""
+    """Returns the tensors of a run's checkpoint so that none share memory, as safetensors requires."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

@@ -38,7 +38,7 @@ _SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
 
 
 def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
-    """Returns the recipe's data, or the user's own, with at most `limit` training records."""
+    """Returns the data of a run, the recipe's or the user's own, with at most `limit` training records."""
     if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
         known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
         raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
@@ -77,7 +77,7 @@ def _load_images(name: str, say: Say) -> Data:
 
 
 def _load_or_explain(name: str, get: Callable[[], T]) -> T:
-    """Returns the data, or explains to a user who cannot download it what to do."""
+    """Returns the data of a run, or explains to a user who cannot download it what to do."""
     try:
         return get()
     except NotFetched as error:
@@ -89,7 +89,7 @@ def _load_or_explain(name: str, get: Callable[[], T]) -> T:
 
 
 def _limit_records(data: RunData, limit: int | None) -> RunData:
-    """Returns the data with its first `limit` training records alone; None keeps all."""
+    """Returns the data of a run with its first `limit` training records alone; None keeps all."""
     prepared, n = data.prepared, len(data.prepared.train)
     if limit is None:
         return data
@@ -102,7 +102,9 @@ def _limit_records(data: RunData, limit: int | None) -> RunData:
 
 
 def _load_friends_by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
-    """Returns the lines of Friends, with each line's speaker as its privacy unit if the recipe asks for units."""
+    """Returns the lines of Friends as the data of a run, with each line's speaker as its privacy unit if the recipe
+    asks for units.
+    """
     if recipe.features != "minilm":
         raise ValueError(f"features={recipe.features!r}: the lines of friends are texts; need 'minilm'")
     train, test, outputs, speakers = _load_or_explain("friends", lambda: encode_by_speaker(say))
@@ -128,7 +130,7 @@ _GENERATED = ("spiral", "line", "plane", "cloud")
 
 
 def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
-    """Returns points on the arms of a spiral, with some noise."""
+    """Returns points on the arms of a spiral, with some noise, as generated data of a run."""
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(classes, (n,), generator=generator)
     radius = torch.rand(n, generator=generator).sqrt()

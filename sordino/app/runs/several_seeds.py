@@ -43,7 +43,7 @@ class Spread:
 
     @staticmethod
     def of_values(values: Sequence[float | None]) -> Spread | None:
-        """Returns the spread of some values, or None if a run has no such number.
+        """Returns the spread of a number over runs with several seeds, or None if a run has no such number.
 
         >>> Spread.of_values([1.0, 3.0])
         Spread(mean=2.0, deviation=1.4142135623730951, values=(1.0, 3.0))
@@ -83,7 +83,7 @@ class SeveralSeeds:
         return all(run.status == FINISHED for run in self.runs)
 
     def table(self) -> dict[str, Any]:
-        """Returns the content of summary.json."""
+        """Returns the results of runs with several seeds as the content of summary.json."""
         return {
             "status": FINISHED if self.finished else self.runs[-1].status,
             "seeds": len(self.runs),
@@ -96,7 +96,7 @@ class SeveralSeeds:
 
 
 def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, view: View) -> SeveralSeeds:
-    """Carries out new runs with so many seeds, one after the other; a run that is asked to stop is the last."""
+    """Carries out new runs with several seeds, one after the other; a run that is asked to stop is the last."""
     folder = Path(out) if out is not None else folder_for(settings.recipe.name)
     runs: list[History] = []
     for number in range(validate.count("seeds", seeds)):
@@ -110,7 +110,9 @@ def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, vi
 
 
 def claim_together(each: Sequence[Claim], delta: float) -> Claim:
-    """Returns the claim about several runs on the same records; there is no guarantee if one of them has none."""
+    """Returns the claim about several seeds' runs on the same records; there is no guarantee if one of them
+    has none.
+    """
     guarantees = [claim for claim in each if isinstance(claim, Guarantee)]
     if len(guarantees) < len(each):
         return next(claim for claim in each if not isinstance(claim, Guarantee))
@@ -121,7 +123,7 @@ def claim_together(each: Sequence[Claim], delta: float) -> Claim:
 
 
 def _settings_of_run(settings: Settings, number: int) -> Settings:
-    """Returns the settings of run `number`, with seeds of its own."""
+    """Returns the settings of run `number` of several, with seeds of its own."""
     options = settings.options
     seed = None if options.seed is None else options.seed + number
     return replace(settings, options=replace(options, seed=seed, init_seed=options.init_seed + number))

@@ -31,7 +31,9 @@ class Arrays:
 
 
 def read_arrays(path: Path, target: str | None) -> Arrays:
-    """Returns the two arrays; `target` names the second and is `y` by default."""
+    """Returns the two arrays of a user's .npz file, records and targets; `target` names the second and is `y` by
+    default.
+    """
     # Find the two arrays by name.
     arrays, target_name = _load_npz(path), target or TARGET
     if target_name not in arrays:
@@ -63,7 +65,9 @@ def read_arrays(path: Path, target: str | None) -> Arrays:
 
 
 def read_records(path: Path, target: str | None) -> NDArray[Any]:
-    """Returns the records of a file alone, with or without their targets beside them, to be predicted."""
+    """Returns the array of records in a user's .npz file alone, with or without their targets beside them, to be
+    predicted.
+    """
     arrays, target_name = _load_npz(path), target or TARGET
     others = [name for name in arrays if name != target_name]
     if len(others) != 1:
@@ -72,7 +76,7 @@ def read_records(path: Path, target: str | None) -> NDArray[Any]:
 
 
 def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of a file; pickled objects are refused, because reading them runs code."""
+    """Returns the arrays of a user's .npz file; pickled objects are refused, because reading them runs code."""
     file = io.BytesIO(read_content(path))
     try:
         with np.load(file, allow_pickle=False) as packed:

@@ -44,7 +44,7 @@ class FaultyFile(BadFile):
 
 
 def raise_faults(path: Path, faults: Sequence[Fault]) -> None:
-    """Raises with all faults of a file; does nothing if there are none."""
+    """Raises the error for a bad file of the user's with all its faults; does nothing if there are none."""
     if len(faults) == 1:
         raise BadFile(path, faults[0].what, faults[0].cure, faults[0].line)
     if faults:
@@ -52,7 +52,7 @@ def raise_faults(path: Path, faults: Sequence[Fault]) -> None:
 
 
 def _name_lines(lines: Sequence[int]) -> str:
-    """Returns the first lines in words and how many others there are.
+    """Returns the first faulty lines of a bad file in words and how many others there are.
 
     >>> _name_lines([3]), _name_lines([1, 2, 3, 4, 5, 6, 7])
     (' in line 3', ' in lines 1, 2, 3, 4, 5 and 2 others')
@@ -65,7 +65,7 @@ def _name_lines(lines: Sequence[int]) -> str:
 
 
 def read_content(path: Path) -> bytes:
-    """Returns the bytes of a file; raises if it is missing or empty."""
+    """Returns the bytes of a user's file; raises BadFile if it is missing or empty."""
     try:
         found = path.read_bytes()
     except OSError as error:
@@ -76,7 +76,7 @@ def read_content(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Returns the UTF-8 text of a file, with or without a byte-order mark."""
+    """Returns the UTF-8 text of a user's file, with or without a byte-order mark; raises BadFile for any other."""
     found = read_content(path)
     cure = "save it as UTF-8"
     try:
@@ -89,7 +89,7 @@ def read_text(path: Path) -> str:
 
 
 def check_names(path: Path, given: list[str]) -> tuple[str, ...]:
-    """Returns the names of the columns; an empty or repeated name is refused."""
+    """Returns the names of the columns of a user's file; an empty or repeated name makes it a bad file."""
     for place, name in enumerate(given, start=1):
         if not name:
             raise BadFile(path, f"column {place} has no name", "give every column a name of its own", 1)

@@ -16,7 +16,7 @@ _BYTES = 8
 
 
 def choose_held_out(records: Iterable[bytes], share: float) -> NDArray[np.bool_]:
-    """Returns for each record whether it is held out; about this share of them are.
+    """Returns for each of the user's own records whether it is held out for testing; about this share of them are.
 
     >>> choose_held_out([b"one", b"two", b"three", b"one"], 0.5).tolist()
     [True, False, True, True]

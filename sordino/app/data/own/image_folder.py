@@ -30,7 +30,7 @@ class ImageFolder:
 
 
 def read_image_folder(path: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> ImageFolder:
-    """Returns all images with classes and files, in the order of their names."""
+    """Returns all images of a user's image folder with classes and files, in the order of their names."""
     folders = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
     labelled_files = [
         (one, folder.name)
@@ -62,7 +62,7 @@ def read_image_folder(path: Path, size: tuple[int, int] | None = None, channels:
 
 
 def _read_image(path: Path, file: Path, size: tuple[int, int] | None, channels: int | None) -> NDArray[np.uint8]:
-    """Returns one image as bytes, (C, H, W)."""
+    """Returns one image of a user's image folder as bytes, (C, H, W)."""
     from PIL import Image, UnidentifiedImageError
 
     inside = Path(_relative_name(path, file))

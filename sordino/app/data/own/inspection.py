@@ -52,7 +52,9 @@ class ProposedSchema:
 
 
 def propose_schema(rows: TableRows, target: str | None) -> ProposedSchema:
-    """Returns a schema for a table; the target is the column that is to be learnt."""
+    """Returns the schema that an inspection of a user's own table proposes; the target is the column that is to be
+    learnt.
+    """
     if target is not None:
         rows.column(target, "--target")
     proposed = ProposedSchema()
@@ -82,7 +84,9 @@ def propose_schema(rows: TableRows, target: str | None) -> ProposedSchema:
 
 
 def _propose_target(path: Path, name: str, cells: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Returns the classes or the bounds of the target, the label to ignore, and a note."""
+    """Returns what an inspection of a user's table proposes for the target: its classes or bounds, the label to ignore,
+    and a note.
+    """
     empty = sum(not cell for cell in cells)
     filled = [cell for cell in cells if cell]
     if not filled:
@@ -102,7 +106,9 @@ def _propose_target(path: Path, name: str, cells: Sequence[str]) -> tuple[dict[s
 
 
 def _propose_column(cells: Sequence[str]) -> tuple[str, Any, bool, str]:
-    """Returns the kind of a column, what is declared of it, whether cells are missing, and a note."""
+    """Returns what an inspection of a user's table proposes for a column: its kind, what is declared of it, whether
+    cells are missing, and a note.
+    """
     filled = [cell for cell in cells if cell.lower() not in MISSING_MARKS]
     missing, different = len(cells) - len(filled), len(set(filled))
     share = f"; {missing / len(cells):.1%} missing" if missing else ""
@@ -135,7 +141,8 @@ def _propose_column(cells: Sequence[str]) -> tuple[str, Any, bool, str]:
 
 
 def round_outwards(low: float, high: float) -> tuple[float, float]:
-    """Returns round numbers below and above two others, so that they tell less of the records at the ends.
+    """Returns the bounds that an inspection proposes: round numbers below and above two others, so that they tell less
+    of the records at the ends.
 
     >>> round_outwards(3, 97), round_outwards(-0.02, 13400)
     ((0.0, 100.0), (-2000.0, 14000.0))
