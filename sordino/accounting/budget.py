@@ -76,7 +76,7 @@ class Budget:
 
     @staticmethod
     def create(path: str | Path, epsilon: float, delta: float, accountant: Accountant | None = None) -> Budget:
-        """Creates the file of a new privacy budget with this limit; an existing one is never overwritten."""
+        """Creates the file of a new privacy budget with a limit of (ε, δ); an existing file is never overwritten."""
         limit = {
             "sordino_budget": _VERSION,
             "epsilon": validate.positive("epsilon", epsilon),

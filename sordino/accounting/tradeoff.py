@@ -144,8 +144,8 @@ class Tradeoff:
 
     @property
     def mu(self) -> float:
-        """The smallest μ whose Gaussian trade-off curve lies below this one at every ε computed: a Gaussian-DP
-        parameter.
+        """The smallest μ whose Gaussian trade-off curve lies below the event's trade-off curve at every ε computed: a
+        Gaussian-DP parameter.
         """
         largest_mu = 0.0
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):

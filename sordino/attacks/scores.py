@@ -78,7 +78,7 @@ def lira_score(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Value
 
 
 def rmia_score(phi: Values, shadows: Values, inside: NDArray[np.bool_], population: NDArray[np.int64]) -> Values:
-    """Returns the membership score of offline RMIA: a record's likelihood ratio beside those of `population`.
+    """Returns the membership score of offline RMIA: a record's likelihood ratio beside the ratios of `population`.
 
     `population` holds the places of records that are no members.
     """

@@ -50,8 +50,8 @@ def make_canary_loss(loss_fn: LossFn) -> LossFn:
     """Returns the loss of a record, or of a gradient canary, whose own canary number comes third in a batch."""
 
     def loss(model: nn.Module, x: Tensor, y: Tensor, number: Tensor) -> Tensor:
-        """Returns the losses of a batch in which canaries are told by their numbers: a gradient canary's loss is linear
-        in a parameter of its own.
+        """Returns the losses of a batch in which canaries are told by number: the loss of a gradient canary is linear
+        in a parameter that only the canary has.
         """
         assert isinstance(model, ModelWithCanaryNumbers)
         everybody: Tensor = loss_fn(model.model, x, y)

@@ -162,7 +162,7 @@ class Trial:
         keep: bool = True,
         handed: Sequence[Sequence[SeenRelease]] | None = None,
     ) -> Trial:
-        """Runs a trial of a selftest's subject: asks the query of these lots, each from its first state.
+        """Runs a trial of a selftest's subject: asks the query of the given lots, each from its first state.
 
         Unless `noisy`, the release hands out the value without noise.
 

@@ -120,8 +120,8 @@ class Event:
         collector.add(Sampled(self.dominating_pair(collector.moves)), count)
 
     def add_group_phases(self, collector: PhaseCollector, group: Event, size: int, count: int) -> None:
-        """Adds to the phases what `count` such events amount to for `size` records that come and go together; no base
-        theorem exists.
+        """Adds to the phases what `count` events amount to for `size` records that come and go together; the base class
+        of events has no theorem and refuses.
 
         Args:
             collector: to add to.

@@ -28,8 +28,8 @@ class Relation(StrEnum):
         return self.between("record")
 
     def between(self, unit: str) -> str:
-        """Returns how two neighbours of this neighbouring relation differ, in words, where a unit is something else
-        than a record.
+        """Returns how two neighbours of a neighbouring relation differ, in words, where a unit is something else than a
+        record.
 
         >>> Relation.ADD_OR_REMOVE.between("speaker")
         'one speaker added or removed'

@@ -19,8 +19,8 @@ _HARMLESS = ("sklearn.pipeline", "sklearn.base", "sklearn.utils")
 
 
 def inspect_callers_of_fit() -> str | None:
-    """Returns why the callers of `fit` in scikit-learn leave this fit no guarantee, or None; refuses a fit that should
-    not be made at all.
+    """Returns why the callers of `fit` in scikit-learn leave a fit without a guarantee, or None; refuses a fit that
+    should not be made at all.
     """
     frame, void = sys._getframe(1), None
     # Every caller up the stack counts, because a pipeline may stand between a search and this fit.

@@ -92,7 +92,7 @@ class RowDigests:
         return cls(tuple(forms))
 
     def has_rows_of(self, table: Any, *, one_is_enough: bool = False) -> bool:
-        """Returns whether more rows equal those of another table than chance explains.
+        """Returns whether more rows of a table equal rows of the digested one than chance explains.
 
         For a view of the same memory, which may hold other rows too, `one_is_enough` makes a single row enough.
 

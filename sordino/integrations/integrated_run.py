@@ -28,7 +28,9 @@ from sordino.sampling.sampler import Sampler
 
 
 def require_privacy(given: object) -> Privacy:
-    """Returns the privacy settings that an integration was given, or raises TypeError with an example of them."""
+    """Returns the privacy settings that an integration was given for its integrated run, or raises TypeError with an
+    example of such settings.
+    """
     if not isinstance(given, Privacy):
         raise TypeError(f"privacy={given!r}: must be a Privacy, as in Privacy.target(epsilon=3.0, delta=…, bound=…)")
     return given

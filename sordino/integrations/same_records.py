@@ -73,7 +73,7 @@ class TrainedOn:
         self._held_out: deque[Any] = deque(maxlen=_OTHERS)
 
     def shares_records_with(self, dataset: Any) -> bool:
-        """Returns whether some records of the training set are the same as records of this dataset."""
+        """Returns whether some records of the training set are the same as records of another dataset."""
         if any(other is dataset for other in self._held_out):
             return False
         shared = self._shares_memory(dataset) or self._shares_content(dataset)
@@ -82,8 +82,8 @@ class TrainedOn:
         return shared
 
     def _shares_memory(self, dataset: Any) -> bool:
-        """Returns whether records are the same because the datasets share memory or objects, at the same rows as far as
-        these are known.
+        """Returns whether records are the same because two datasets share memory or objects, at the same rows as far as
+        rows are known.
         """
         for root, rows in _rows_by_source(dataset).items():
             mine = self._rows_by_source.get(root)

@@ -105,8 +105,8 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         self._trained_tables = (TrainedTable.remember(given), TrainedTable.remember(x))
 
     def _scale_columns(self, x: Array) -> Tensor:
-        """Returns the columns of a tabular model's table, cut to their public bounds and scaled to [−1, 1]; as they are
-        where none were given.
+        """Returns the columns of a tabular model's table, cut to public bounds and scaled to [−1, 1]; unchanged where
+        no bounds were given.
         """
         if (self.low is None) != (self.high is None):
             raise ValueError(

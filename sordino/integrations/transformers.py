@@ -176,8 +176,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return EpochLoader(draws, per_epoch, dataset)
 
     def num_examples(self, dataloader: Any) -> int:
-        """Returns how many records Hugging Face's Trainer is told of: for lots, those expected to be drawn in an epoch,
-        a public number.
+        """Returns how many records Hugging Face's Trainer is told of: for lots, the number expected to be drawn in an
+        epoch, which is public.
         """
         if isinstance(dataloader, EpochLoader):
             return round(len(dataloader) * self._lot_size)

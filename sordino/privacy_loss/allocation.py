@@ -86,8 +86,8 @@ class AllocationPair(Pair):
 
 @lru_cache(maxsize=64)
 def make_allocation_pair(pair: Pair, bins: int, cut: float) -> AllocationPair:
-    """Returns the pair of one balls-in-bins pass (random allocation), whose `bins` releases each have this pair; up to
-    `cut` of probability may be given away.
+    """Returns the pair of one balls-in-bins pass (random allocation), each of whose `bins` releases has the given pair;
+    up to `cut` of probability may be given away.
     """
     limit, last = _find_limits(pair, bins, cut)
     attained = pair.lower_pair()
@@ -540,8 +540,8 @@ def _combine_bins(weights: Array, law: _Sum, points: NDArray[np.int64]) -> _Sum:
 
 
 def _keep_certain_bins(numerator: Array, denominator: Array, *, adding: bool = False) -> DiscretePair:
-    """Returns the pair that an allocation pass dominates, of the bins whose numerator is known to be there, in the
-    order of their ratio; other bins are left out.
+    """Returns the pair that an allocation pass dominates, of the bins whose numerator is known to be there, ordered by
+    ratio; other bins are left out.
     """
     use = (numerator > 1e-290) & (denominator > 1e-290)
     if not use.any():

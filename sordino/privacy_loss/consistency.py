@@ -30,7 +30,7 @@ _CUT = 1e-5  # share of δ that truncated tails may cost
 
 
 def find_heaviest_phases(phases: Phases, add: bool, theta: float, cut: float) -> Phases:
-    """Returns the phases that a consistency check looks at: all, or of many those that add most to K(θ)."""
+    """Returns the phases that a consistency check looks at: all phases, or of many the ones that add most to K(θ)."""
     if len(phases) <= MOST_PARTS:
         return phases
     weigh = Estimate(phases, add, cut).cumulant_shares(theta)

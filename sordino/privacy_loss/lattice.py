@@ -71,7 +71,7 @@ class NativeLosses:
     std: float
 
     def quantile(self, above: float) -> float:
-        """Returns the privacy loss beyond which about this much P-mass lies, from which a lattice is chosen."""
+        """Returns the privacy loss beyond which P-mass of about `above` lies, from which a lattice is chosen."""
         order = np.argsort(self.loss)
         tail = np.cumsum(np.exp(self.log_mass[order])[::-1])[::-1]
         over = np.flatnonzero(tail > above)

@@ -210,8 +210,8 @@ def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[A
 
 
 def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
-    """Returns independent releases on one sampled draw as one product pair, as their λ add up: spread above, binned
-    below.
+    """Returns independent releases on one sampled draw as one product pair, as the λ of the releases add up: spread
+    above, binned below.
     """
     # A lattice that resolves the narrowest factor and on which the product is not too long.
     natives = [(Sampled(pair).native_losses(False, 1e-40), pair, count) for pair, count in parts]
@@ -235,8 +235,8 @@ def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
 
 
 def _make_pair_of_bins(p: Array, q: Array) -> DiscretePair:
-    """Returns the product pair of releases on one sampled draw from the masses of bins, in the order of their ratio; Q
-    from above where floats end.
+    """Returns the product pair of releases on one sampled draw from the masses of bins, ordered by ratio; Q from above
+    where floats end.
     """
     q = np.maximum(q, 1e-290)
     keep = p > 1e-290

@@ -35,7 +35,7 @@ def require_finite(what: str, value: float) -> float:
 
 
 def require_all_finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Returns the values of bounds if their final check finds them sound; raises `NotFinite` unless all are finite
+    """Returns the values of bounds if a final check finds all of them sound; raises `NotFinite` unless all are finite
     numbers.
     """
     if not np.isfinite(values).all():

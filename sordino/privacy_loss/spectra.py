@@ -130,8 +130,8 @@ def compose_masses(parts: Sequence[Weighted], theta: float, step: float, frame: 
 def compose_jumps(
     parts: Sequence[Weighted], jumps: Sequence[Weighted], theta: float, step: float, frame: tuple[int, int]
 ) -> Composed:
-    """Returns the masses of outcomes with at least one jump, relative to their own total, by multiplying spectra of
-    bulk and jumps.
+    """Returns the masses of outcomes with at least one jump, relative to the total of such outcomes, by multiplying
+    spectra of bulk and jumps.
     """
     cumulant = Cumulant(parts, step)
     all_logs = Cumulant(_join_bulk_and_jumps(parts, jumps), step).log_mass(theta)

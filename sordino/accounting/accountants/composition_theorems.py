@@ -236,7 +236,9 @@ def _require_delta(delta: float) -> float:
 
 
 def _find_delta(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
-    """Returns the smallest δ at which a composition theorem gives at most this ε, from above, by bisection over log δ."""
+    """Returns the smallest δ at which a composition theorem gives at most the asked ε, from above, by bisection over
+    log δ.
+    """
     epsilon = validate.non_negative("epsilon", epsilon)
     low, high = math.log(1e-300), 0.0
     if epsilon_at(event, 1 - 1e-12) > epsilon:

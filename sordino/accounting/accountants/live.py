@@ -40,7 +40,7 @@ class Live:
         return True
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
-        """Returns an upper bound on ε at this δ during live training, of every event that PLD takes; answers are
+        """Returns an upper bound on ε at a δ during live training, of every event that PLD takes; answers are
         remembered from step to step.
         """
         event, delta = canonical(event), validate.number("delta", delta)

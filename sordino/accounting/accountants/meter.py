@@ -179,7 +179,7 @@ class Meter:
         return self._known[count]
 
     def _compute_epsilon(self, count: int) -> float:
-        """Returns ε from the transform that the meter keeps for this range of counts, or from PLD where there is none."""
+        """Returns ε from the transform that the meter keeps for a range of counts, or from PLD where there is none."""
         if self._sampled is None or count < _FIRST:
             return PLD().epsilon(Repeat(self.event, count), self.delta)
         low, high = self._range

@@ -88,7 +88,7 @@ class PLD:
     def delta_bounds(
         self, event: Event, epsilon: float, *, relation: Relation | None = None, want_lower: bool = True
     ) -> tuple[float, float]:
-        """Returns certified (lower, upper) bounds on δ at this ε, by privacy-loss distributions (PLD)."""
+        """Returns certified (lower, upper) bounds on δ of an event at an ε, by privacy-loss distributions (PLD)."""
         epsilon = validate.non_negative("epsilon", epsilon)
         event = require_event(event)
         if not is_private(event):

@@ -72,7 +72,7 @@ class RDP:
         return event.renyi_curve(np.array(self.orders), relation_of(event, relation or self.relation))
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
-        """Returns the Rényi accountant's (RDP) upper bound on ε of an event at this δ."""
+        """Returns the Rényi accountant's (RDP) upper bound on ε of an event at a δ."""
         delta = validate.fraction("delta", delta)
         event = require_event(event)
         if not is_private(event):
@@ -80,7 +80,7 @@ class RDP:
         return curve_epsilon(np.array(self.orders), self.curve(event, relation=relation), delta)
 
     def delta(self, event: Event, epsilon: float, *, relation: Relation | None = None) -> float:
-        """Returns the Rényi accountant's (RDP) upper bound on δ of an event at this ε."""
+        """Returns the Rényi accountant's (RDP) upper bound on δ of an event at an ε."""
         epsilon = validate.non_negative("epsilon", epsilon)
         event = require_event(event)
         if not is_private(event):

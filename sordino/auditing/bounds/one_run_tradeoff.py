@@ -30,8 +30,8 @@ _MOST = 512
 
 
 def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error: float) -> bool:
-    """Returns whether so many right guesses about canaries are rarer than `error` for every run with this trade-off
-    curve, so that one run contradicts the curve.
+    """Returns whether one run contradicts a trade-off curve: so many right guesses about canaries are rarer than
+    `error` for every run with the curve.
     """
     check_counts(canaries, guesses, right)
     hits, misses = error * right / canaries, error * (guesses - right) / canaries
@@ -45,7 +45,7 @@ def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error
 
 
 def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
-    """Returns the p-value of one run's guesses against a trade-off curve: no run with this curve has so many right with
+    """Returns the p-value of one run's guesses against a trade-off curve: no run with the curve has so many right with
     a larger probability.
 
     It has two digits and is rounded up.

@@ -59,7 +59,7 @@ def epsilon_lower_bound(errors: Errors, delta: float, error: float = 0.05) -> fl
 
 def mu_lower_bound(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
     """Returns an audit's lower bound on μ from the errors of a test between two worlds, if each world was one Gaussian
-    release on a Poisson draw of this rate.
+    release on a Poisson draw at `rate`.
 
     >>> round(mu_lower_bound(Errors(159, 1000, 159, 1000)), 2)
     1.81

@@ -40,7 +40,7 @@ class CopiedDataset:
 
 
 def check_ledger(pieces: Pieces, dataset: MapStyle, company: SelftestRecords) -> list[SelftestFinding]:
-    """Runs all ledger checks of a selftest and returns their findings."""
+    """Runs all ledger checks of a selftest and returns the findings."""
     findings = [_check_resumed_noise(pieces, company)]
     if pieces.sampler is None:
         return [*findings, SelftestFinding("ledger", "no sampler was given")]

@@ -33,7 +33,7 @@ _EXACT = 2e-6
 
 
 def check_noise(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding]:
-    """Runs all noise checks of a selftest and returns their findings."""
+    """Runs all noise checks of a selftest and returns the findings."""
     first = Trial(pieces, company.records, seed=SEED).run([[], []], noisy=True)
     # Only the release of complete gradients is looked at, not that of tallies.
     named = set(first.written[0])

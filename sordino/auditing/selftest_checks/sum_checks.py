@@ -34,7 +34,7 @@ _WRITTEN = 2e-6
 
 
 def check_sums(pieces: Pieces, company: SelftestRecords) -> list[SelftestFinding]:
-    """Runs all sum checks of a selftest and returns their findings."""
+    """Runs all sum checks of a selftest and returns the findings."""
     deterministic = without_randomness(pieces, company)
     first = Trial(deterministic, company.records).run([range(min(7, company.from_dataset))])
     if not first.releases[0]:
