@@ -24,7 +24,7 @@ _LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
 
 
 def require_loss_per_sample(losses: Tensor, b: int) -> Tensor:
-    """Returns the losses with shape (B,), and refuses a loss that is anything else."""
+    """Returns the losses at the root of the autograd graph with shape (B,), and refuses a loss that is anything else."""
     if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
         return require_one_loss(losses).unsqueeze(0)
     if losses.shape != (b,):
@@ -36,7 +36,8 @@ def require_loss_per_sample(losses: Tensor, b: int) -> Tensor:
 
 
 def compute_gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
-    """Returns the gradients of the losses at the edges, like `torch.autograd.grad(losses, edges, upstream)`.
+    """Returns the gradients of the losses at edges of the autograd graph, like `torch.autograd.grad(losses, edges,
+    upstream)`.
 
     It calls autograd's engine directly where torch offers that, because `torch.autograd.grad` repeats checks at a
     price.
@@ -48,7 +49,7 @@ def compute_gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstre
 
 
 def find_reachable_nodes(losses: Tensor) -> set[Any]:
-    """Returns every node of the graph that the losses depend on."""
+    """Returns every node of the autograd graph that the losses depend on."""
     seen: set[Any] = set()
     stack = [losses.grad_fn]
     while stack:
@@ -65,7 +66,9 @@ def find_unrecorded_parameters(nodes: set[Any], columns: Mapping[int, int]) -> s
 
 
 def require_recorded_uses(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
-    """Returns every node the losses depend on, and raises if a trainable parameter is used outside the recorded layers."""
+    """Returns every node of the autograd graph the losses depend on, and raises if a trainable parameter is used
+    outside the recorded layers.
+    """
     nodes = find_reachable_nodes(losses)
     # Ask each kind of node once: there are a few kinds, and there may be many nodes.
     for kind in {type(node) for node in nodes}:  # a few, where there may be many nodes
@@ -78,7 +81,7 @@ def require_recorded_uses(losses: Tensor, columns: Mapping[int, int], names: tup
 
 
 def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
-    """Raises `Unseen` for the first trainable parameter that is still a leaf of the graph."""
+    """Raises `Unseen` for the first trainable parameter that is still a leaf of the autograd graph."""
     for node in nodes:
         if type(node).__name__ == _LEAF and id(node.variable) in columns:
             raise UnseenCall(
@@ -90,7 +93,7 @@ def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple
 
 
 def refuse_reentrant(nodes: set[Any]) -> None:
-    """Raises if layers are hidden in a reentrant checkpoint."""
+    """Raises if the autograd graph hides layers in a reentrant checkpoint."""
     for node in nodes:
         if type(node).__name__ == _REENTRANT:
             raise Refusal(

@@ -19,7 +19,9 @@ def count_lifted_bytes(t: Tensor, dtype: torch.dtype | None = None) -> int:
 
 
 def _find_held_dtype(parts: Mapping[Tensor, Part]) -> torch.dtype | None:
-    """Returns the dtype in which a linear map's input and gradient are held, if kernels read them as they are."""
+    """Returns the dtype in which a linear map's input and gradient take memory until the end of the backward pass, if
+    kernels read them as they are.
+    """
     inner = [getattr(part, "part", part) for part in parts.values()]
     kinds = [part.g.dtype for part in inner if isinstance(part, Matmul)]
     return next((kind for kind in kinds if kind != accumulation_dtype(kind)), None)
@@ -39,7 +41,9 @@ class HeldByBackward:
         self._seen: set[int] = set()
 
     def count_use(self, use: Use, g: Tensor, parts: Mapping[Tensor, Part]) -> None:
-        """Counts one more use with its output gradient and parts; an input that several layers read is counted once."""
+        """Counts the memory that one more use holds at the end of the backward pass, with output gradient and parts; an
+        input that several layers read is counted once.
+        """
         dtype = _find_held_dtype(parts)
         inputs = {t.untyped_storage().data_ptr(): count_lifted_bytes(t, dtype) for t in use.saved}
         own_bytes = use.bytes * count_lifted_bytes(g, dtype) // max(1, g.nbytes)

@@ -34,7 +34,9 @@ class Inner:
     def add_products(
         self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], products: Mapping[Tensor, Tensor]
     ) -> None:
-        """Adds the products of one more use, and marks a column as unknown if the use gave no product for it."""
+        """Adds the products ⟨g_i, θ⟩ of one more use to those of a batch, and marks a column as unknown if the use gave
+        no product for it.
+        """
         for p in parts:
             column = columns[id(p)]
             before = self.columns[column]
@@ -74,7 +76,7 @@ class Result:
         self._inner = inner
 
     def norms(self) -> Norms:
-        """Returns the squared norms, (B, P), computing each layer's by its fastest formula."""
+        """Returns the squared norms of a batch's gradients, (B, P), computing each layer's by its fastest formula."""
         if self._norms is None:
             with PlainArithmetic(self.losses.device):
                 joint = self._joint_parts
@@ -86,7 +88,9 @@ class Result:
 
     @cached_property
     def _joint_parts(self) -> JointParts | None:
-        """Those of the parts, not measured during the backward pass, that one call measures and sums; or None."""
+        """Returns those parts of a batch's result, not measured during the backward pass, that one call measures and
+        sums; or None.
+        """
         parts = self._parts
         if self._squares is not None:
             parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
@@ -97,7 +101,9 @@ class Result:
         return None
 
     def _measure_columns(self, joint: JointParts | None) -> Tensor:
-        """Returns the squared norms (B, P), each column from what is known, from the joint parts or from its part."""
+        """Returns the squared norms (B, P) of a batch, each column from what is known, from the joint parts or from its
+        part.
+        """
         columns, b = [], self.losses.shape[0]
         squares = list(self._squares or [None] * len(self._parts))
         for column, squared in () if joint is None else joint.squared_norms_by_column():
@@ -113,7 +119,7 @@ class Result:
 
     @property
     def inner(self) -> Tensor | None:
-        """⟨g_i, θ⟩, (B, P) in float64, if it was asked for: from outputs, else from parts.
+        """Returns ⟨g_i, θ⟩ of a batch, (B, P) in float64, if it was asked for: from outputs, else from parts.
 
         The norms come first: parts that keep rows for them have cheaper products.
         """
@@ -130,7 +136,7 @@ class Result:
         return torch.stack(columns, dim=1)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Returns ⟨g_i, u⟩, (B, P)."""
+        """Returns ⟨g_i, u⟩, (B, P), from the parts of a batch's result."""
         columns = []
         for name, part, p in zip(self._names, self._parts, self._parameters, strict=True):
             if part is None or name not in u:
@@ -146,7 +152,7 @@ class Result:
             return self._add_weighted(weights, into)
 
     def _add_weighted(self, weights: Tensor, into: Grads | None) -> Grads:
-        """Adds the weighted gradients of all parts to `into`, or to fresh memory."""
+        """Adds the weighted gradients of all parts of a batch to `into`, or to fresh memory."""
         # Memory that is not cleared is written with beta = 0, so nothing of an earlier sum is left in it.
         total = allocate_sum(self._names, self._parameters, self._pool) if into is None else into
         norms, beta = self.norms(), 0 if into is None else 1
@@ -175,7 +181,9 @@ class Result:
         return total
 
     def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yields Σ_i w_i g_i one parameter at a time, so that a sum can be released before the next is made."""
+        """Yields Σ_i w_i g_i of a batch's result one parameter at a time, so that a sum can be released before the next
+        is made.
+        """
         norms = self.norms()
         # Samples whose norm is not finite are masked below, which the call for joint parts cannot do.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
@@ -196,7 +204,9 @@ class Result:
     def _iterate_sums(
         self, weights: Tensor, finite: Tensor | None, small: frozenset[int], added: Iterator[tuple[int, Tensor]]
     ) -> Iterator[tuple[int, Tensor]]:
-        """Yields the column and sum of each parameter, in the order of the parameters, whatever was added together."""
+        """Yields the column and sum of each parameter of a batch's result, in the order of the parameters, whatever was
+        added together.
+        """
         for k, part in enumerate(self._parts):
             if k in small:
                 yield next(added)
@@ -212,7 +222,8 @@ class Result:
 
 
 def allocate_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
-    """Returns memory for a sum, not cleared: one flat buffer where all parameters share a dtype and a device.
+    """Returns memory for the sum of a batch's gradients, not cleared: one flat buffer where all parameters share a
+    dtype and a device.
 
     Small models get one tensor for each parameter: the allocator hands the same memory out again, at half the price of
     a view.
@@ -232,7 +243,7 @@ def allocate_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Poo
 
 
 def _allocate_like(p: Tensor) -> Tensor:
-    """Returns memory for the sum of one parameter's gradients, not cleared."""
+    """Returns memory for the sum of one parameter's gradients in a batch's result, not cleared."""
     if type(p) is nn.Parameter and p.dtype is torch.float32 and p.is_contiguous():
         return torch.empty_like(p)  # a third of the price
     return torch.empty(p.shape, dtype=accumulation_dtype(p.dtype), device=p.device)

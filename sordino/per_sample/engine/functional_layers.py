@@ -36,7 +36,7 @@ class Call(Protocol):
 
 
 def _find_sample_layout(tape: Any, call: Call, x: Any) -> Layout | None:
-    """Returns where x has its samples if it is a batch, and None otherwise."""
+    """Returns where the input x of a function call has its samples if it is a batch, and None otherwise."""
     layout: Layout | None = call.layouts.get(id(x)) if isinstance(x, Tensor) else None
     if layout is not None:
         tape.check_length(x, layout)
@@ -49,7 +49,9 @@ def _are_shared(call: Call, *weights: Any) -> bool:
 
 
 def _run_linear(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `F.linear`; returns None where the weight or the samples are not where it needs them."""
+    """Applies the layer rule of the functional `F.linear`; returns None where the weight or the samples are not where
+    it needs them.
+    """
     x, weight, bias = _bind_arguments(call, ("input", None), ("weight", None), ("bias", None))
     where = _find_sample_layout(tape, call, x)
     if where is None or not _are_shared(call, weight, bias) or weight.dim() != 2 or where.dim == x.dim() - 1:
@@ -58,14 +60,14 @@ def _run_linear(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim: int) -> Tensor:
-    """Computes x w + b for w (d, p) and records the use."""
+    """Computes x w + b for w (d, p), as functional layers `F.linear` and `x @ w` do, and records the use."""
     lead, size = x.shape[:-1], tape.size
     added = None if bias is None else bias.detach()
     # The forward pass runs on the transposed weight, as a linear map.
     y = run_linear_map(x.reshape(-1, x.shape[-1]), tape.leaf(weight, x).t(), added, size, tape.workspace)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of weight and bias from the gradient at the output."""
+        """Returns the parts of weight and bias of a functional linear layer from the gradient at the output."""
         rows, parts_by_parameter = move_samples_first(g.view(*lead, -1), dim, size), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):  # (d, p): the roles are exchanged
             inputs, rows = prepare_factors(move_samples_first(saved[0], dim, size), rows)
@@ -80,7 +82,7 @@ def _run_product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim:
 
 
 def _run_matmul(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `x @ w`; returns None where w is not a matrix shared by all samples."""
+    """Applies the layer rule of the function call `x @ w`; returns None where w is not a matrix shared by all samples."""
     x, weight = _bind_arguments(call, ("input", None), ("other", None))
     where = _find_sample_layout(tape, call, x)
     if where is None or not _are_shared(call, weight) or weight.dim() != 2 or x.dim() < 2 or where.dim == x.dim() - 1:
@@ -89,7 +91,9 @@ def _run_matmul(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_addmm(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `torch.addmm(b, x, w)`; returns None with other factors than 1 or a bias that is no vector."""
+    """Applies the layer rule of the function call `torch.addmm(b, x, w)`; returns None with other factors than 1 or a
+    bias that is no vector.
+    """
     bias, x, weight, beta, alpha = _bind_arguments(
         call, ("input", None), ("mat1", None), ("mat2", None), ("beta", 1), ("alpha", 1)
     )
@@ -100,10 +104,14 @@ def _run_addmm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _make_convolution_rule(rank: int) -> Callable[[Any, Call], Tensor | None]:
-    """Returns the rule of `F.conv1d`, `F.conv2d` or `F.conv3d`, by the number of spatial dimensions."""
+    """Returns the layer rule of the functional `F.conv1d`, `F.conv2d` or `F.conv3d`, by the number of spatial
+    dimensions.
+    """
 
     def run_convolution(tape: Any, call: Call) -> Tensor | None:
-        """Applies the convolution's rule; returns None for calls it does not cover, such as `padding="same"`."""
+        """Applies the layer rule of a functional convolution; returns None for calls it does not cover, such as
+        `padding="same"`.
+        """
         x, weight, bias, *options = _bind_arguments(
             call,
             ("input", None),
@@ -128,7 +136,9 @@ def _make_convolution_rule(rank: int) -> Callable[[Any, Call], Tensor | None]:
 
 
 def _per_dimension(number: Any, rank: int) -> tuple[int, ...] | None:
-    """Returns one number for each spatial dimension; None for a padding that is not known before the call."""
+    """Returns an argument of a functional convolution as one number for each spatial dimension; None for a padding that
+    is not known before the call.
+    """
     if isinstance(number, str):
         return (0,) * rank if number == "valid" else None
     if isinstance(number, int):
@@ -137,7 +147,9 @@ def _per_dimension(number: Any, rank: int) -> tuple[int, ...] | None:
 
 
 def _run_layer_norm(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `F.layer_norm`; returns None where the samples' dimension is normalised too."""
+    """Applies the layer rule of the functional `F.layer_norm`; returns None where the samples' dimension is normalised
+    too.
+    """
     x, shape, weight, bias, eps = _bind_arguments(
         call, ("input", None), ("normalized_shape", None), ("weight", None), ("bias", None), ("eps", 1e-5)
     )
@@ -148,7 +160,9 @@ def _run_layer_norm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_rms_norm(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `F.rms_norm`; returns None where the samples' dimension is normalised too."""
+    """Applies the layer rule of the functional `F.rms_norm`; returns None where the samples' dimension is normalised
+    too.
+    """
     x, shape, weight, eps = _bind_arguments(
         call, ("input", None), ("normalized_shape", None), ("weight", None), ("eps", None)
     )
@@ -159,7 +173,9 @@ def _run_rms_norm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_group_norm(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `F.group_norm`; returns None where samples are not in the first dimension."""
+    """Applies the layer rule of the functional `F.group_norm`; returns None where samples are not in the first
+    dimension.
+    """
     x, groups, weight, bias, eps = _bind_arguments(
         call, ("input", None), ("num_groups", None), ("weight", None), ("bias", None), ("eps", 1e-5)
     )
@@ -170,7 +186,9 @@ def _run_group_norm(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_embedding(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `F.embedding`; returns None for options that change the table or couple the samples."""
+    """Applies the layer rule of the functional `F.embedding`; returns None for options that change the table or couple
+    the samples.
+    """
     ids, weight, padding, longest, _, by_frequency = _bind_arguments(
         call,
         ("input", None),
@@ -187,7 +205,9 @@ def _run_embedding(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_table_lookup(tape: Any, call: Call) -> Tensor | None:
-    """Applies the rule of `table[ids]`; returns None where the table is no parameter or the ids are no batch."""
+    """Applies the layer rule of the function call `table[ids]`; returns None where the table is no parameter or the ids
+    are no batch.
+    """
     weight, ids = call.args
     where = _find_sample_layout(tape, call, ids)
     if where is None or ids.dtype != torch.long or call.find(weight) is None or weight.dim() != 2:
@@ -196,7 +216,7 @@ def _run_table_lookup(tape: Any, call: Call) -> Tensor | None:
 
 
 def _bind_arguments(call: Call, *names: tuple[str, Any]) -> list[Any]:
-    """Returns the arguments in order, each by place, by name or by default."""
+    """Returns the arguments of a functional layer's call in order, each by place, by name or by default."""
     return [
         call.args[j] if j < len(call.args) else call.kwargs.get(name, default)
         for j, (name, default) in enumerate(names)

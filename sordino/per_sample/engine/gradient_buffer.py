@@ -29,14 +29,16 @@ class Pool:
     _length: int = 0
 
     def allocate_views(self, shapes: Sequence[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        """Returns tensors of these shapes, all views of one buffer (see `flat`), holding whatever was there before."""
+        """Returns gradient tensors of the given shapes, all views of one flat buffer (see `flat`), holding whatever was
+        there before.
+        """
         if tuple(shapes) != self._shapes:
             self._plan_places(tuple(shapes))
         buffer = self._take_free_buffer(self._length, dtype, device)
         return [torch.as_strided(buffer, shape, strides, start) for shape, strides, start in self._places]
 
     def _plan_places(self, shapes: tuple[torch.Size, ...]) -> None:
-        """Computes where each tensor lies in the buffer, with aligned beginnings."""
+        """Computes where each gradient lies in the flat buffer, with aligned beginnings."""
         self._shapes, self._places, self._length = shapes, [], 0
         for shape in shapes:
             strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
@@ -44,7 +46,7 @@ class Pool:
             self._length += -(-shape.numel() // ALIGNMENT) * ALIGNMENT
 
     def _take_free_buffer(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Returns a buffer that nobody else holds, or a new one; the pool remembers the last few."""
+        """Returns a gradient buffer that nobody else holds, or a new one; the pool remembers the last few."""
         for buffer in self.buffers:
             if buffer.numel() == length and buffer.dtype == dtype and buffer.device == device and is_free(buffer):
                 return buffer

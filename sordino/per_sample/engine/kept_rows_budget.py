@@ -28,13 +28,15 @@ class KeepBudget:
 
     @classmethod
     def for_uses(cls, options: PerformanceOptions, recorded_uses: Sequence[Use]) -> KeepBudget:
-        """Returns the allowance given, or one in proportion to what the batch takes anyway, up to a limit."""
+        """Returns the budget for kept rows that the options give, or one in proportion to what the batch takes anyway,
+        up to a limit.
+        """
         if options.keep_bytes is None:
             return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in recorded_uses]))
         return cls(options)
 
     def measure(self, part: Part) -> Tensor:
-        """Returns ‖g_i‖², (B,), and takes the rows that the part keeps off the allowance."""
+        """Returns ‖g_i‖², (B,), and takes the rows that the part keeps off the budget for kept rows."""
         if self._held is not None:
             self.options, self._held = replace(self.options, keep_bytes=min(_MOST, int(_ROWS * self._held))), None
         squared = measure_part(part, self.options)

@@ -78,7 +78,7 @@ class LooseParameters(TorchFunctionMode):
 
     @contextmanager
     def follow_layer(self, leaf: int) -> Iterator[None]:
-        """Treats the code that runs inside as that of one layer without a rule."""
+        """Follows the loose parameters in the code that runs inside the context, as that of one layer without a rule."""
         # Remember the layer around this one, and count operations anew inside.
         outer = self._leaf, self._entry, self._operations_seen
         self._entries += 1
@@ -96,7 +96,7 @@ class LooseParameters(TorchFunctionMode):
 
     @contextmanager
     def follow_everything(self) -> Iterator[None]:
-        """Follows all code that runs inside."""
+        """Follows the loose parameters in all code that runs inside the context."""
         self._active = True
         try:
             with self:
@@ -105,7 +105,9 @@ class LooseParameters(TorchFunctionMode):
             self._active = False
 
     def find_shared(self, leaf: Any) -> Shared | None:
-        """Returns the shared tensor that this object is, or None; a trainable parameter becomes one on its first use."""
+        """Returns the shared tensor that an object is, or None; a loose trainable parameter becomes one on its first
+        use.
+        """
         known = self._shared.get(id(leaf))
         if known is None and id(leaf) in self.tape.trainable and isinstance(leaf, nn.Parameter):
             known = self._shared[id(leaf)] = Shared(leaf, (leaf,))
@@ -152,7 +154,7 @@ class LooseParameters(TorchFunctionMode):
         return record_meeting(tape, FunctionCall(func, args, kwargs, self.find_shared, layouts), meeting.made)
 
     def _run_unwatched(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs a function during which the mode is not active."""
+        """Runs a function without following the loose parameters in it: the mode is not active."""
         active, self._active = self._active, False
         try:
             return func(*args, **kwargs)
@@ -160,7 +162,7 @@ class LooseParameters(TorchFunctionMode):
             self._active = active
 
     def _mark_results_shared(self, out: Any, shared_inputs: list[Shared], args: Any) -> Any:
-        """Notes the results of an operation as shared, with the parameters they were computed from."""
+        """Notes the results of an operation on loose parameters as shared, with the parameters they were computed from."""
         parameters = tuple(dict.fromkeys(p for s in shared_inputs for p in s.parameters))
         for leaf in _flatten_tensors(args[0] if out is None else out):  # an assignment changes what it assigns to
             if leaf.requires_grad and id(leaf) not in self.tape.trainable:
@@ -168,7 +170,9 @@ class LooseParameters(TorchFunctionMode):
         return out
 
     def _log_event(self, func: Any, args: Any, tensors: list[Tensor], shared_inputs: list[Shared], out: Any) -> None:
-        """Appends an operation to the events of a pass for shapes, with the numbers and shapes of its tensors."""
+        """Appends an operation on loose parameters to the events of a pass for shapes, with the numbers and shapes of
+        its tensors.
+        """
         takes = tuple((None if self.find_shared(t) is None else self._number_tensor(t), t.shape) for t in tensors)
         self._mark_results_shared(out, shared_inputs, args)
         # An assignment returns nothing; what it makes is the part of the tensor that it wrote to.
@@ -182,7 +186,7 @@ class LooseParameters(TorchFunctionMode):
         )
 
     def _number_tensor(self, tensor: Tensor) -> int:
-        """Returns the number of a shared tensor in this run; all parameters have the same one."""
+        """Returns the number of a shared tensor in this run over loose parameters; all parameters have the same one."""
         if id(tensor) in self.tape.trainable:
             return PARAMETER
         self._numbers_given += 1
@@ -194,14 +198,16 @@ class LooseParameters(TorchFunctionMode):
 
 
 def _count_expected_operations(tape: Tape) -> float:
-    """Returns how many operations on shared tensors the first batch had outside layers; infinity in a shapes pass."""
+    """Returns how many operations on loose parameters and other shared tensors the first batch had outside layers;
+    infinity in a shapes pass.
+    """
     if tape.shapes_only:
         return float("inf")
     return tape.layouts.count_operations_outside_layers()
 
 
 def _flatten_tensors(tree: Any) -> list[Tensor]:
-    """Returns every tensor of nested arguments, in order."""
+    """Returns every tensor of the nested arguments of an operation that loose parameters may be in, in order."""
     tensors: list[Tensor] = []
     stack = [tree]
     while stack:
@@ -220,7 +226,7 @@ def _function_name(func: Any) -> str:
 
 
 def _may_reorder_rows(func: Any, args: Any) -> bool:
-    """Returns whether an operation may put rows in another order."""
+    """Returns whether an operation on loose parameters may put rows in another order."""
     name = _function_name(func)
     if name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)

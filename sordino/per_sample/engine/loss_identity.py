@@ -39,7 +39,7 @@ class _ObjectIdentity:
 
 
 def find_loss_identity(thing: object, depth: int = 3) -> Hashable:
-    """Returns a key that is equal for losses that are the same.
+    """Returns the identity of a loss: a key that is equal for losses that are the same.
 
     Functions that are held by functions are followed to a depth, because they may hold each other; below it they are
     compared by identity, which may verify a loss once more than needed and never trusts one too many.
@@ -72,7 +72,9 @@ def find_loss_identity(thing: object, depth: int = 3) -> Hashable:
 
 
 def _cell_content(cell: CellType) -> object:
-    """Returns what a closure's cell holds, or the cell itself while nothing is assigned to it."""
+    """Returns what a cell of a loss's closure holds, for the loss's identity, or the cell itself while nothing is
+    assigned to it.
+    """
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

@@ -117,7 +117,8 @@ class ModulePlan:
         return bool(self._layouts_by_lengths)
 
     def select_lengths(self, lengths: Lengths, *, also_usage: bool) -> None:
-        """Uses what is known of batches of these lengths, from here on; of other lengths the layouts stay as they are.
+        """Uses what the module plan knows of batches of the given lengths, from here on; of other lengths the layouts
+        stay as they are.
 
         `also_usage` makes what is known of the model's usage a function of a batch's shapes, whatever batches came
         before it. A layer that is measured during the backward pass rounds otherwise than one that is measured after
@@ -155,7 +156,9 @@ class ModulePlan:
             self._usage_by_lengths[self._lengths] = usage
 
     def upstream_ones(self, losses: Tensor) -> Tensor:
-        """Returns the gradient of the sum at each of the losses: the last batch's, if it fits and nobody wrote to it."""
+        """Returns the gradient of the sum at each of the losses: the one the module plan keeps of the last batch, if it
+        fits and nobody wrote to it.
+        """
         ones = self._ones
         fits = ones is not None and ones.shape == losses.shape and ones.dtype is losses.dtype
         if ones is None or not fits or ones.device != losses.device or ones._version:
@@ -176,7 +179,9 @@ class Plans:
         self._plans: WeakKeyDictionary[nn.Module, dict[Hashable, ModulePlan]] = WeakKeyDictionary()
 
     def find_or_make_plan(self, inventory: Inventory, loss_fn: LossFn, inputs: list[Tensor]) -> ModulePlan:
-        """Returns the plan for this way of using the model, made anew if the model is not what it was."""
+        """Returns the module plan for a model with a loss and inputs of these kinds, made anew if the model is not what
+        it was.
+        """
         model = inventory.model
         way = find_loss_identity(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
         plans = self._plans.get(model)
@@ -204,7 +209,7 @@ class Plans:
 
 
 def make_plan(inventory: Inventory) -> ModulePlan:
-    """Returns a plan that gives each module its rule, and in which nothing is known yet of the layers' inputs."""
+    """Returns a module plan that gives each module its rule, and in which nothing is known yet of the layers' inputs."""
     model = inventory.model
     parameters = trainable_parameters(model)
     rules: list[tuple[int, str, Rule]] = []
@@ -296,7 +301,9 @@ class Installed:
             raise
 
     def _install(self, loose: LooseParameters | None) -> None:
-        """Replaces `forward` of every module that has a rule or a stand-in, or is followed, and notes what was there."""
+        """Replaces `forward` of every module that the plan gives a rule or a stand-in, or follows, and notes what was
+        there.
+        """
         structure, learned, tape = self._plan.structure, self._plan.learned, self._tape
         places: dict[int, tuple[int, Rule]] = {}
         tape.rules = places
@@ -325,7 +332,7 @@ class Installed:
             self._restore_forwards()
 
     def _restore_forwards(self) -> None:
-        """Puts back the `forward` that each module had before."""
+        """Puts back the `forward` that each module had before the module plan was installed."""
         for module, forward in self._before:
             if forward is None:
                 module.__dict__.pop("forward", None)
@@ -336,14 +343,14 @@ class Installed:
 def _run_by_rule(
     tape: Tape, position: int, name: str, module: nn.Module, rule: Rule, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
-    """Stands in for a module's `forward` and lets the tape run its rule."""
+    """Stands in for the `forward` of a module in the plan, and lets the tape run the module's rule."""
     return tape.run_layer(position, name, module, rule, original, args, kwargs)
 
 
 def _run_followed(
     tape: Tape, loose: LooseParameters, position: int, name: str, original: Rule, *args: Any, **kwargs: Any
 ) -> Any:
-    """Stands in for the `forward` of a layer without a rule, whose operations are followed."""
+    """Stands in for the `forward` of a module that the plan has no rule for, and whose operations are followed."""
     if tape.idle or tape.index != OUTSIDE or not torch.is_grad_enabled():
         return original(*args, **kwargs)
     outer, tape.name = tape.name, name

@@ -50,7 +50,9 @@ class PartsByColumn:
     _again: dict[int, list[Part]] = field(default_factory=dict)
 
     def add_use(self, use: Use, g: Tensor, *, early: bool) -> None:
-        """Takes one use and its output gradient, and measures it now if `early` and its parameters are used once."""
+        """Takes one use and its output gradient from the pruned backward pass, and measures it now if `early` and its
+        parameters are used once.
+        """
         plan, columns = self.plan, self.plan.structure.columns
         # Turn the gradient into parts, count what they hold, and let go of the layer's input.
         use_parts = use.resolve_parts(g)
@@ -75,7 +77,7 @@ class PartsByColumn:
                 raise UsedDifferently
 
     def join_uses(self) -> None:
-        """Joins the uses of each parameter, and notes which parameters were used once."""
+        """Joins the uses of each parameter after the pruned backward pass, and notes which parameters were used once."""
         for column, others in self._again.items():
             first = self.parts[column]
             assert first is not None, "the first use comes first"
@@ -93,7 +95,7 @@ def run_backward_pass(
     options: PerformanceOptions,
     inner: Inner | None,
 ) -> PartsByColumn:
-    """Runs the backward pass and returns its parts; `upstream` is the gradient at the losses."""
+    """Runs the pruned backward pass and returns its parts; `upstream` is the gradient at the losses."""
     columns = len(plan.structure.parameters)
     held = None if plan.learned.held_bytes else HeldByBackward(losses.numel())
     parts_by_column = PartsByColumn(
@@ -112,9 +114,10 @@ def run_backward_pass(
     waiting = set(map(id, early))
 
     def make_hook(use: Use) -> Callable[[Any], None]:
-        """Returns the hook that measures a use when its gradient arrives."""
+        """Returns the hook that measures a use when its gradient arrives in the pruned backward pass."""
 
         def hook(grads: Any) -> None:
+            """Measures a use from its output gradient, which arrives in the pruned backward pass."""
             g = grads[use.edge.output_nr]
             if g is not None:
                 waiting.discard(id(use))

@@ -75,14 +75,14 @@ class Session:
         *,
         outputs: bool = False,
     ) -> AnyTape:
-        """Returns a tape of a kind for one pass over b samples, by the plan's layouts if none are given."""
+        """Returns a tape of a kind for one pass of the session over b samples, by the plan's layouts if none are given."""
         plan = self.plan
         learned = plan.learned
         known = learned.layouts or NOTHING_KNOWN if layouts is None else layouts
         return kind(b, plan.structure.trainable, self.workspace, known, learned.channels_last, outputs)
 
     def make_empty_result(self, losses: Tensor, inner: Inner | None = None) -> Result:
-        """Returns the result of a batch on which no parameter was used."""
+        """Returns the session's result of a batch on which no parameter was used."""
         structure = self.plan.structure
         parts, budget = [None] * len(structure.parameters), KeepBudget(self.options)
         return Result(losses, parts, structure.names, structure.parameters, budget, self.plan.pool, inner)
@@ -96,7 +96,7 @@ class Session:
         b: int | None = None,
         initial_rng: TorchState | None = None,
     ) -> Result:
-        """Runs the forward and pruned backward pass and returns their result.
+        """Runs the forward and pruned backward pass of a session over a batch and returns their result.
 
         `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too, and `initial_rng` is the state of the
         generators at the beginning, if it is known.

@@ -53,7 +53,7 @@ class Shared:
         return self.parameters[0] is self.tensor
 
     def pull_back(self, gradients: Part | Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parameters' per-sample gradients from those of the shared tensor."""
+        """Returns the parameters' per-sample gradients from those of the shared tensor that was computed from them."""
         if self.is_parameter:
             return {self.parameters[0]: gradients}
         if isinstance(gradients, Tensor):
@@ -84,7 +84,8 @@ class FunctionCall:
 
 
 def record_meeting(tape: Tape, call: FunctionCall, made: Sequence[FoundLayout]) -> Any:
-    """Returns the function's value with the use recorded, or unrecorded where recording is impossible.
+    """Returns the value of a function in which a shared tensor meets a batch, with the use recorded, or unrecorded
+    where recording is impossible.
 
     `made` says where the results have their samples.
     """
@@ -110,7 +111,7 @@ def record_meeting(tape: Tape, call: FunctionCall, made: Sequence[FoundLayout]) 
 
 
 def _record_tiling(tape: Tape, given: FunctionCall, where: Layout) -> Tensor:
-    """Records `p.expand(B, …)` and `p.repeat(B, 1)`, whose result is one copy per sample."""
+    """Records the use of a shared tensor in `p.expand(B, …)` and `p.repeat(B, 1)`, whose result is one copy per sample."""
     out: Tensor = given.run()
     source = given.find(given.args[0])
     if source is None:  # `x.expand_as(p)`
@@ -131,7 +132,7 @@ def _record_tiling(tape: Tape, given: FunctionCall, where: Layout) -> Tensor:
         stretched.append(dim + 1)
 
     def sum_stretched(g: Tensor) -> Tensor:
-        """Returns the gradient of each sample's copy, added up along dimensions that were stretched."""
+        """Returns the gradient of each sample's copy of a shared tensor, added up along dimensions that were stretched."""
         each = g.unflatten(dim, (size, rows)).movedim(dim, 0)
         each = each.sum(stretched, keepdim=True) if stretched else each
         rows_of_each: Tensor = each.reshape(size, *source.tensor.shape)
@@ -141,7 +142,9 @@ def _record_tiling(tape: Tape, given: FunctionCall, where: Layout) -> Tensor:
 
 
 def _record_pointwise(tape: Tape, given: FunctionCall, where: Layout) -> Any:
-    """Replaces each shared tensor that is the same along the samples' dimension by one copy per sample."""
+    """Records a pointwise use: replaces each shared tensor that is the same along the samples' dimension by one copy
+    per sample.
+    """
     func = given.func
     if func in _WRITING and given.find(given.args[0]) is not None:
         return given.run()
@@ -152,7 +155,7 @@ def _record_pointwise(tape: Tape, given: FunctionCall, where: Layout) -> Any:
 
 
 def _record_assignment(tape: Tape, given: FunctionCall, where: Layout) -> None:
-    """Records `x[:, 0] = p`, where each sample gets a copy of its own."""
+    """Records the use of a shared tensor in `x[:, 0] = p`, where each sample gets a copy of its own."""
     x, index, value = given.args
     if given.find(x) is not None:
         given.run()
@@ -161,7 +164,7 @@ def _record_assignment(tape: Tape, given: FunctionCall, where: Layout) -> None:
 
 
 def _make_copier(tape: Tape, given: FunctionCall, where: Layout, ranks: int) -> Callable[[Any], Any]:
-    """Returns a function from shared tensors to one copy per sample, to take part in tensors of `ranks` dimensions."""
+    """Returns a function from shared tensors to one copy per sample, to be used with tensors of `ranks` dimensions."""
     dim, rows, size = where.dim, where.rows, tape.size
 
     def copy_per_sample(leaf: Any) -> Any:
@@ -192,7 +195,7 @@ def _make_copier(tape: Tape, given: FunctionCall, where: Layout, ranks: int) -> 
 
 
 def _run_under_vmap(tape: Tape, given: FunctionCall, made: Sequence[Layout | None]) -> Any:
-    """Runs any function of shared tensors and a batch under vmap, with one copy of the shared ones per sample."""
+    """Runs any function in which shared tensors meet a batch under vmap, with one copy of the shared ones per sample."""
     size = tape.size
     if all(layout is None for layout in given.layouts.values()):
         return given.run()  # stays in the graph, and is refused
@@ -212,7 +215,7 @@ def _run_under_vmap(tape: Tape, given: FunctionCall, made: Sequence[Layout | Non
     structure: list[Any] = []
 
     def run_sample(*tensors: Tensor) -> tuple[Tensor, ...]:
-        """Calls the function for one sample, with that sample's tensors in their places."""
+        """Calls the function that uses a shared tensor for one sample, with that sample's tensors in their places."""
         sample_leaves = list(leaves)
         for j, tensor in zip(places, tensors, strict=True):
             sample_leaves[j] = tensor
@@ -236,7 +239,7 @@ def _run_under_vmap(tape: Tape, given: FunctionCall, made: Sequence[Layout | Non
 
 
 def _record_copies(tape: Tape, copies: Tensor, source: Shared, rows: Callable[[Tensor], Tensor]) -> Tensor:
-    """Records copies of a shared tensor; `rows` turns the gradient at them into one per sample."""
+    """Records the use of copies of a shared tensor; `rows` turns the gradient at them into one per sample."""
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
         return source.pull_back(lift_precision(rows(g)))  # (B, *shape of the shared tensor)
@@ -259,10 +262,12 @@ class _Recorder:
         return weight is not None and self._given.find(weight) is not None
 
     def record(self, y: Tensor, saved: tuple[Tensor, ...], parts: Any, *, rows: int = 1, product: Any = None) -> Tensor:
-        """Records a use on the tape, with the weights' gradients pulled back to their parameters."""
+        """Records the use of a shared tensor on the tape, with the weights' gradients pulled back to their parameters."""
 
         def entries(held: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-            """Returns the parts of the parameters, joining those of weights that depend on the same one."""
+            """Returns the parts of the parameters behind a shared tensor, joining those of weights that depend on the
+            same one.
+            """
             found: dict[Tensor, Part | Tensor] = {}
             for weight, part in parts(held, g).items():
                 source = self._given.find(weight)
@@ -280,7 +285,7 @@ class _Recorder:
 
 
 def _must_not_vmap(func: Any, kwargs: Any) -> bool:
-    """Returns whether vmap must not see a function, because it writes or asks for no value."""
+    """Returns whether vmap must not see a function that uses a shared tensor, because it writes or asks for no value."""
     name = getattr(func, "__name__", "")
     writes = "out" in kwargs or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
     return writes or name in ("__get__", "__set__")

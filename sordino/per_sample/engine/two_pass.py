@@ -53,7 +53,7 @@ class TwoPassResult:
         self._norms = Norms(squared, session.plan.structure.names)
 
     def _measure(self, b: int) -> tuple[Tensor, Tensor]:
-        """Returns the losses, and the squared norms (B, P)."""
+        """Returns the losses, and the squared norms (B, P), from the first of two passes."""
         plan = self._session.plan
         parameters = plan.structure.parameters
         options = replace(self._session.options, keep_bytes=NEVER)  # the second pass sums what it computes, no rows
@@ -62,7 +62,9 @@ class TwoPassResult:
         uses: dict[int, int] = {}
 
         def measure(column: int, part: Part) -> None:
-            """Measures a part at once if its parameter is used once, and lets it wait for the others otherwise."""
+            """Measures a part in the first of two passes: at once if its parameter is used once, else when the others
+            are there.
+            """
             uses[column] = uses.get(column, 0) + 1
             if self.inner is not None:
                 self.inner[:, column] += part.dot(parameters[column].detach())
@@ -97,7 +99,7 @@ class TwoPassResult:
         return self._norms
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Returns ⟨g_i, u⟩, (B, P), from another pass."""
+        """Returns ⟨g_i, u⟩, (B, P), from another pass of the two-pass engine."""
         products, names = torch.zeros_like(self._norms.squared), self._norms.names
 
         def take(column: int, part: Part) -> None:
@@ -109,7 +111,7 @@ class TwoPassResult:
         return products
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ_i w_i g_i from a second pass; `into` adds to an earlier result."""
+        """Returns Σ_i w_i g_i from the second of two passes; `into` adds to an earlier result."""
         plan, total = self._session.plan, into
         names = plan.structure.names
         if total is None:
@@ -121,7 +123,9 @@ class TwoPassResult:
         all_finite = finite.is_cpu and bool(finite.all())  # a device is not waited for
 
         def take(column: int, part: Part) -> None:
-            """Adds one part to the sum, without samples whose norm is not finite and whose weight is 0."""
+            """Adds one part to the sum in the second of two passes, without samples whose norm is not finite and whose
+            weight is 0.
+            """
             w = weights[:, column if weights.shape[1] > 1 else 0]
             kept = part if all_finite else part.mask_samples((w == 0) & ~finite)
             kept.add_to(target[names[column]], w)
@@ -130,18 +134,22 @@ class TwoPassResult:
         return total
 
     def _repeat_pass(self, take: Take) -> None:
-        """Runs a pass that draws what the first drew, and leaves the generators as it found them."""
+        """Runs the second of two passes, which draws what the first drew, and leaves the generators as it found them."""
         with preserve_generators():
             self._initial_rng.restore()
             self._run_pass(take)
 
     def _run_pass(self, take: Take) -> Tensor:
-        """Runs the model on a tape that hands each part to `take` during the backward pass; returns the losses."""
+        """Runs one of two passes: the model on a tape that hands each part to `take` during the backward pass; returns
+        the losses.
+        """
         session, structure = self._session, self._session.plan.structure
         tape = session.make_tape(HandOverTape, batch_size(self._batch))
 
         def sink(use: Use, g: Tensor) -> None:
-            """Resolves one use and hands over its parts, during which layers run by their own code."""
+            """Resolves one use in a pass of the two-pass engine and hands over its parts, during which layers run by
+            their own code.
+            """
             tape.idle = True
             try:
                 with torch.no_grad(), full_precision(g.device):
@@ -168,5 +176,5 @@ class TwoPassResult:
 def run_two_passes(
     session: Session, batch: Any, scale: Tensor | None = None, *, products: bool = False
 ) -> TwoPassResult:
-    """Returns the gradients of a batch after a first pass that has measured them."""
+    """Returns the two-pass result of a batch, after a first pass that has measured the gradients."""
     return TwoPassResult(session, batch, scale, products)

@@ -32,7 +32,8 @@ _ONE_PRODUCT = 4
 
 
 def choose_norms_formula(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool, kernels: Container[str]) -> str:
-    """Returns how to measure the weight's gradients, with input a (B, C, *S) and output gradient g (B, p, *S').
+    """Chooses by shape alone how to measure the gradients of a convolution's weight, with input a (B, C, *S) and output
+    gradient g (B, p, *S').
 
     `kernels` are those that were compiled and take the layer.
     """
@@ -57,7 +58,7 @@ def choose_norms_formula(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool
 
 
 def choose_sum_code(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
-    """Returns how to sum the weight's gradients where no rows were kept, from the shapes of a and g."""
+    """Chooses by the shapes of a and g how to sum the gradients of a convolution's weight where no rows were kept."""
     t = prod(g[2:])
     if "winograd" in ways and _mostly_fills_panels(a[1], g[1]) and t > 1:
         return "winograd"
@@ -75,7 +76,8 @@ def choose_pass_code(
     *,
     wide: bool = False,
 ) -> str:
-    """Returns the code for the "forward" pass of x, or for the gradient at the "input", x being that at the output.
+    """Chooses by shape the code for the "forward" pass of a convolution of x, or for the gradient at the "input", x
+    being that at the output.
 
     The framework's kernels are slow with strides; the compiled one computes its channels by the vector. `wide`: torch
     computes sixteen floats in one piece.
@@ -93,7 +95,7 @@ def _mostly_fills_panels(channels: int, outputs: int) -> bool:
 
 
 def choose_linear_formula(t: int, p: int, d: int, *, keep: bool, low: bool, compiled: bool) -> str:
-    """Returns how to measure a linear map's gradients from T positions of p outputs and d inputs.
+    """Chooses by shape how to measure a linear map's gradients from T positions of p outputs and d inputs.
 
     It counts operations in float32. In bfloat16 (`low`), timed on Zen 4 with T from 32 to 512 and widths from 192 to
     1536: rows that may be kept were not slower by more than a tenth; if none may, Gram sums take half their formula's

@@ -27,7 +27,7 @@ def register_joiner(function: Joiner) -> Joiner:
 
 
 def join_parts(parts: Sequence[Part]) -> Part:
-    """Returns one part for all uses of a parameter."""
+    """Returns one compound part for all uses of a parameter."""
     if len(parts) == 1:
         return parts[0]
     for function in _JOINERS:
@@ -44,7 +44,7 @@ class SeveralParts:
     parts: tuple[Part, ...]
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns ‖Σ rows‖², in passes that fit the scratch memory."""
+        """Returns ‖Σ rows‖² of a part made of several parts, in passes that fit the scratch memory."""
         first = self.parts[0].rows(slice(0, 1))
         step = samples_per_pass(first.numel() * len(self.parts), options, first.element_size())
         pieces, start = [], 0
@@ -65,13 +65,13 @@ class SeveralParts:
         return torch.stack([part.dot(u) for part in self.parts]).sum(0)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients of every use."""
+        """Adds the weighted gradients of every part that a compound part is made of."""
         for part in self.parts:
             part.add_to(out, weights, beta)
             beta = 1
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the rows of all uses, added."""
+        """Returns the rows of all parts that a compound part is made of, added."""
         total = self.parts[0].rows(where)
         for part in self.parts[1:]:
             total = total + part.rows(where)
@@ -104,13 +104,15 @@ class Block:
         return self.part.dot(u[self.start : self.stop])
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients to the block and leaves the other rows, or clears them where β = 0."""
+        """Adds the weighted gradients to a block of a larger parameter and leaves the other rows, or clears them where
+        β = 0.
+        """
         if not beta:
             out.zero_()
         self.part.add_to(out[self.start : self.stop], weights)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the block's rows within zeros."""
+        """Returns the rows of a part that is a block of a larger parameter, within zeros."""
         inner = self.part.rows(where)
         full_rows = inner.new_zeros((inner.shape[0], *self.shape))
         full_rows[:, self.start : self.stop] = inner
@@ -147,7 +149,9 @@ class Window:
         return self.part.dot(u[self.taps].contiguous())
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients to these taps and leaves the others, or clears them where β = 0."""
+        """Adds the weighted gradients to a window of a convolution's taps and leaves the others, or clears them where β
+        = 0.
+        """
         window = out[self.taps]
         total = torch.empty(window.shape, dtype=out.dtype, device=out.device)
         self.part.add_to(total, weights, 0)
@@ -158,7 +162,7 @@ class Window:
             window.copy_(total)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the taps' rows within zeros."""
+        """Returns the rows of a part that is a window of a convolution's taps, within zeros."""
         inner = self.part.rows(where)
         full_rows = inner.new_zeros((inner.shape[0], *self.shape))
         full_rows[(slice(None), *self.taps)] = inner
@@ -188,7 +192,7 @@ class Disjoint:
         return torch.stack([block.dot(u) for block in self.blocks]).sum(0)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients block by block."""
+        """Adds the weighted gradients of a compound part of disjoint blocks, block by block."""
         if not beta:
             out.zero_()
         for block in self.blocks:
@@ -227,7 +231,7 @@ class SeveralRows:
         self.part.add_to(out, weights.repeat_interleave(self.k), beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the gradients of some samples, each the sum of its rows."""
+        """Returns the gradients of some samples of a part with several rows a sample, each the sum of its rows."""
         if isinstance(where, slice):
             inner = slice((where.start or 0) * self.k, None if where.stop is None else where.stop * self.k)
             rows = self.part.rows(inner)
@@ -242,7 +246,7 @@ class SeveralRows:
 
 @register_joiner
 def _join_rows(parts: Sequence[Part]) -> Part | None:
-    """Joins parts that are all held as rows by adding the rows; returns None for others."""
+    """Joins parts that are all held as rows into a compound part by adding the rows; returns None for others."""
     if all(isinstance(part, GradientRows) for part in parts):
         return GradientRows(torch.stack([part.rows(slice(None)) for part in parts]).sum(0))
     return None
@@ -250,7 +254,9 @@ def _join_rows(parts: Sequence[Part]) -> Part | None:
 
 @register_joiner
 def _join_disjoint(parts: Sequence[Part]) -> Part | None:
-    """Joins blocks that coincide or do not overlap; returns None where they overlap in part or are no blocks."""
+    """Joins blocks that coincide or do not overlap into a compound part; returns None where they overlap in part or are
+    no blocks.
+    """
     blocks = [part for part in parts if isinstance(part, Block)]
     if len(blocks) < len(parts):
         return None

@@ -42,7 +42,7 @@ class Geometry:
         return all(s == 1 for s in self.stride) and self.groups == 1 and len(self.kernel) <= 2 and self.taps > 1
 
     def fit_input(self, a: Tensor, out: torch.Size) -> Tensor:
-        """Returns the input padded with zeros and cut to what produces outputs of spatial size `out`."""
+        """Returns a convolution's input padded with zeros and cut to what produces outputs of spatial size `out`."""
         if any(self.padding):
             a = torch.nn.functional.pad(a, [n for p in reversed(self.padding) for n in (p, p)])
         for dim, (k, s, d, n) in enumerate(zip(self.kernel, self.stride, self.dilation, out, strict=True)):
@@ -50,7 +50,9 @@ class Geometry:
         return a
 
     def unfold_patches(self, a: Tensor) -> Tensor:
-        """Returns the patches (B, groups, C/groups·K, T) of a fitted input (B, C, *S)."""
+        """Returns the patches (B, groups, C/groups·K, T) that a convolution's geometry cuts from a fitted input (B, C,
+        *S).
+        """
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
         n, channels = len(self.kernel), a.shape[1]
@@ -58,7 +60,9 @@ class Geometry:
         return a.reshape(a.shape[0], self.groups, channels // self.groups * self.taps, prod(a.shape[2 + n :]))
 
     def unfold_channels_last(self, a: Tensor, buffer: Tensor) -> Tensor:
-        """Returns the patches (B, T, K·C) of a fitted input (B, C, *S) in a buffer, with channels innermost."""
+        """Returns the patches (B, T, K·C) of a convolution's fitted input (B, C, *S) in a buffer, with channels
+        innermost.
+        """
         n = len(self.kernel)
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
@@ -68,7 +72,7 @@ class Geometry:
         return patches.view(a.shape[0], prod(a.shape[1 : 1 + n]), -1)
 
     def iterate_tap_slices(self, a: Tensor, out: torch.Size) -> Iterator[Tensor]:
-        """Yields, for each tap, the fitted input pixels it meets, (B, C, *out)."""
+        """Yields, for each tap of a convolution's kernel, the fitted input pixels it meets, (B, C, *out)."""
         for tap in product(*map(range, self.kernel)):
             part = a
             for dim, (i, s, d, n) in enumerate(zip(tap, self.stride, self.dilation, out, strict=True)):
@@ -78,7 +82,8 @@ class Geometry:
             yield part
 
     def to_flat_grid(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-        """Returns the shifted view: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each tap's offset.
+        """Returns the shifted view of a convolution: a (B, N, C) and g (B, L, p) on the flattened padded grid, and each
+        tap's offset.
 
         Channels come last, so that a slice of pixels is one block of memory.
         """
@@ -106,7 +111,8 @@ class Geometry:
 
 @lru_cache(maxsize=1024)
 def find_live_taps(geometry: Geometry, size: tuple[int, ...]) -> tuple[tuple[slice, ...], Geometry] | None:
-    """Returns the taps that read more than padding on inputs of this size, and the convolution with those alone.
+    """Returns the taps of a convolution's geometry that read more than padding on inputs of a size, and the convolution
+    with those alone.
 
     Returns None where all do. Late layers see a pixel or four, of which a 3×3 kernel reads little else than padding.
     """

@@ -30,7 +30,9 @@ Ways: TypeAlias = dict[str, Callable[[], Tensor]]
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, workspace: Workspace) -> Tensor:
-    """Returns torch.conv2d of x and weight with channels last, by whichever code is faster for their shapes."""
+    """Runs the forward pass of a convolution, torch.conv2d of x and weight with channels last, by whichever code is
+    faster for their shapes.
+    """
     kernel = load_correlations() if can_run(x, weight, geometry) else None
     if kernel is None or torch.is_autocast_enabled("cpu") or x.is_inference():
         return _convolve_by_torch(x, weight, bias, geometry)
@@ -51,7 +53,7 @@ class _Convolve(torch.autograd.Function):
         kernel: Correlations,
         workspace: Workspace,
     ) -> Tensor:
-        """Computes the output by the fastest code."""
+        """Computes the output of a convolution's forward pass by the fastest code."""
         ctx.save_for_backward(weight)
         ctx.size, ctx.geometry, ctx.kernel, ctx.workspace = x.shape, geometry, kernel, workspace
         given = x, weight, bias, geometry
@@ -63,7 +65,9 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
-        """Computes the gradient at the input by the fastest code; the weight's gradient is none of autograd's business."""
+        """Computes the pass of a convolution back to its input by the fastest code; the weight's gradient is none of
+        autograd's business.
+        """
         found, (weight,) = None, ctx.saved_tensors
         if ctx.needs_input_grad[0]:
             given = ctx.size, g, weight, ctx.geometry
@@ -84,7 +88,9 @@ def _find_winograd(geometry: Geometry) -> winograd.Passes | None:
 
 
 def _run_fastest(which: str, x: Tensor, weight: Tensor, geometry: Geometry, ways: Ways, workspace: Workspace) -> Tensor:
-    """Runs one of several codes of equal result: the one chosen before for this shape, or the one that is faster now."""
+    """Runs a convolution's pass by one of several codes of equal result: the one chosen before for this shape, or the
+    one that is faster now.
+    """
     key = (which, geometry, x.shape[1:], x.stride()[1:], weight.shape, torch.get_num_threads())
     choice = workspace.stopwatch.known_choice(key)
     if choice is None:
@@ -100,7 +106,7 @@ def _convolve_by_torch(x: Tensor, weight: Tensor, bias: Tensor | None, geometry:
 
 
 def _input_gradient_by_torch(size: torch.Size, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Returns torch's own gradient at the input of a convolution."""
+    """Returns torch's own gradient at the input of a convolution, one of the codes for the pass back."""
     like = g.new_empty(1).expand(size)  # only its shape is read
     options = (geometry.stride, geometry.padding, geometry.dilation, False, (0, 0), geometry.groups)
     gradient: Tensor = torch.ops.aten.convolution_backward(g, like, weight, None, *options, (True, False, False))[0]

@@ -29,7 +29,7 @@ _WARM = 1 << 19
 
 
 def compute_gram_sums(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor, Tensor]:
-    """Returns squared norms, and the diagonal terms they are sums of, by "gram" or "shifted"."""
+    """Returns squared norms of a convolution's rows, and the diagonal terms they are sums of, by "gram" or "shifted"."""
     a = geometry.fit_input(a, g.shape[2:])
     if choice == "gram":
         patches = geometry.unfold_patches(a)  # (b, groups, d, T)
@@ -48,7 +48,9 @@ def compute_gram_sums(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> 
 def compute_rows(
     a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, choice: str, workspace: Workspace
 ) -> Tensor:
-    """Returns per-sample gradients, in the order that `ORDER` has for the choice."""
+    """Returns the rows of a convolution, its weight's per-sample gradients, in the order that `ORDER` has for the
+    choice.
+    """
     if choice == "native":
         each = [sum_by_torch(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
         return torch.stack(each) if each else a.new_zeros((0, *shape))
@@ -72,7 +74,9 @@ def compute_rows(
 def _rows_by_unfolding(
     a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry, workspace: Workspace
 ) -> Tensor:
-    """Returns rows (b, p, C/groups, *kernel) from patches of a few samples at a time, positions innermost."""
+    """Returns rows (b, p, C/groups, *kernel) of a convolution from patches of a few samples at a time, positions
+    innermost.
+    """
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     groups, wide = geometry.groups, prod(shape[1:])
     found = workspace.allocate_rows((b, groups, p // groups, wide), a)
@@ -92,7 +96,7 @@ def _rows_by_unfolding(
 
 
 def _rows_channels_last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:
-    """Returns rows (b, p, K, C) from patches of a few samples at a time in one warm buffer."""
+    """Returns rows (b, p, K, C) of a convolution from patches of a few samples at a time in one warm buffer."""
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     wide = a.shape[1] * geometry.taps
     found = workspace.allocate_rows((b, p, wide), a)
@@ -106,7 +110,7 @@ def _rows_channels_last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Wor
 
 
 def sum_by_torch(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """Returns Σ_i G_i by the framework's own kernel."""
+    """Returns Σ_i G_i of a convolution's rows G_i by the framework's own kernel."""
     rank = len(geometry.kernel)
     # Cut an input of which not every pixel is read, which the framework would refuse.
     if _output_size(a, geometry) != g.shape[2:]:  # a transposed convolution's output padding leaves unread pixels

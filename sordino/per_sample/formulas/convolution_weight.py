@@ -61,7 +61,9 @@ class Convolution:
         self.order = ""  # "" for rows as (p, C/groups, *kernel), else their layout: "kpc" or "pkc" with k the taps
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns the squared norms, by whichever formula was fastest for this shape."""
+        """Returns the squared norms of a convolution's weight gradients, by whichever formula was fastest for this
+        shape.
+        """
         if self.kept is not None:
             return square_sum(self.kept)
         b, out = self.a.shape[0], self.g.shape[2:]
@@ -107,7 +109,9 @@ class Convolution:
         return square_sum(self.kept)
 
     def _measure_compiled(self, keep: bool, choice: str) -> Tensor:
-        """Returns the norms by a compiled kernel, which writes the rows only if they are kept."""
+        """Returns the norms of a convolution's weight gradients by a compiled kernel, which writes the rows only if
+        they are kept.
+        """
         kernel = self._usable_kernels()[choice]
         taps, channels = self.geometry.taps, self.shape[1]
         kept = self.workspace.allocate_rows((len(self.a), self.shape[0], taps, channels), self.a) if keep else None
@@ -118,7 +122,7 @@ class Convolution:
         return squared
 
     def _usable_kernels(self) -> dict[str, SampleGradients]:
-        """Returns the compiled kernels that take this layer, by name."""
+        """Returns the compiled kernels that take the weight gradients of this convolution, by name."""
         if depthwise.can_run(self.a, self.g, self.geometry) and (own := depthwise.load_gradients()) is not None:
             return {"depthwise": own}
         found = {
@@ -135,7 +139,9 @@ class Convolution:
         return prod(n + d * (k - 1) for n, d, k in zip(out, geometry.dilation, geometry.kernel, strict=True))
 
     def _choose_formula(self, options: PerformanceOptions, keep: bool) -> str:
-        """Returns the formula for the norms: as chosen before, by shape, or by timing all candidates on some samples."""
+        """Returns the formula for the norms of a convolution's weight: as chosen before, by shape, or by timing all
+        candidates on some samples.
+        """
         geometry, t = self.geometry, prod(self.g.shape[2:])
         p, d = self.shape[0], prod(self.shape[1:])
         kernels = self._usable_kernels()
@@ -166,10 +172,10 @@ class Convolution:
             names += ["shifted"] if geometry.shiftable and t * t <= 4 * p * d else []
 
             def make_candidate(name: str) -> Callable[[], None]:
-                """Returns a function that measures and sums the samples by one formula."""
+                """Returns a function that measures and sums the weight gradients of a convolution by one formula."""
 
                 def run() -> None:
-                    """Computes norms and sum once."""
+                    """Computes norms and sum of a convolution's weight gradients once."""
                     if name in _GRAMS:
                         compute_gram_sums(sub.a, sub.g, geometry, name)
                         sub.add_to(total, w, 0)
@@ -204,35 +210,42 @@ class Convolution:
         return sum_by_torch(self.a, scaled, self.shape, self.geometry)
 
     def _to_weight_order(self, tap_first: Tensor) -> Tensor:
-        """Returns rows in the weight's own order of dimensions."""
+        """Returns rows of a convolution in its weight's own order of dimensions."""
         if not self.order:
             return tap_first
         turned = tap_first.movedim(-3 if self.order == "kpc" else -2, -1)
         return turned.reshape(*tap_first.shape[:-3], *self.shape)
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
-        """Returns (Σ_pos ‖patch‖‖g‖)² after a Gram sum, whose rounding it bounds; else K‖a‖²‖g‖².
+        """Returns (Σ_pos ‖patch‖‖g‖)² of a convolution's weight after a Gram sum, whose rounding it bounds; else
+        K‖a‖²‖g‖².
 
         The latter is no less, as a pixel is in K patches.
         """
         return None if self.kept is not None else self._terms()
 
     def _sum_terms_by_position(self) -> Tensor:
-        """Returns (Σ_pos ‖patch‖‖g‖)² by group; a patch holds what its pixels hold, added up over the taps."""
+        """Returns (Σ_pos ‖patch‖‖g‖)² of a convolution's weight by group; a patch holds what its pixels hold, added up
+        over the taps.
+        """
         geometry, out = self.geometry, self.g.shape[2:]
         pixels = geometry.fit_input(self._squares_by_group(self.a), out)  # (B, groups, …)
         patches = torch.stack(list(geometry.iterate_tap_slices(pixels, out))).sum(0)
         return patches.mul_(self._squares_by_group(self.g)).sum(1).sqrt_().flatten(1).sum(1).square_()
 
     def _squares_by_group(self, x: Tensor) -> Tensor:
-        """Returns ‖x‖² by group and position of (B, C, *S), (B, groups, *S), no less than a little for each element."""
+        """Returns ‖x‖² by group and position of a convolution's x (B, C, *S), as (B, groups, *S), no less than a little
+        for each element.
+        """
         groups = self.geometry.groups
         grouped = x.unsqueeze(1) if groups == 1 else x.unflatten(1, (groups, -1))
         found: Tensor = torch.linalg.vector_norm(grouped, dim=2)
         return found.square_().add_(grouped.shape[2] * vanishing_floor(x.dtype))
 
     def _terms(self) -> Tensor:
-        """Returns the terms that were found with a Gram sum, or else the simpler bound."""
+        """Returns the terms of a convolution's weight gradients that were found with a Gram sum, or else the simpler
+        bound.
+        """
         if self.terms is None:
             floor = vanishing_floor(self.a.dtype)
             self.terms = estimate_square_sum(self.a, floor).mul_(self.geometry.taps) * estimate_square_sum(
@@ -253,7 +266,9 @@ class Convolution:
         return (y * self.g).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients: the framework's weight gradient of c·g, a compiled kernel's, or the kept rows."""
+        """Adds the weighted gradients of a convolution's weight: the framework's weight gradient of c·g, a compiled
+        kernel's, or the kept rows.
+        """
         w = weights.to(out.dtype)
         if self.kept is not None:
             rows = self.kept.flatten(1)
@@ -272,7 +287,9 @@ class Convolution:
             out.copy_(total)
 
     def _compute_sum(self, w: Tensor, choice: str) -> Tensor:
-        """Returns the weighted sum by a compiled kernel, or by the framework where there is none of that name."""
+        """Returns the weighted sum of a convolution's weight gradients by a compiled kernel, or by the framework where
+        there is none of that name.
+        """
         kernel = self._usable_kernels().get(choice)
         if kernel is None:
             return self._sum_by_torch(w)
@@ -285,7 +302,7 @@ class Convolution:
         return patches.transpose(1, 2).flatten(0, 1)
 
     def _choose_sum_code(self, w: Tensor) -> str:
-        """Returns the code for the weighted sum, by timing.
+        """Returns the code for the weighted sum of a convolution's weight gradients, by timing.
 
         With few positions one product with the patches may beat both kernels, up to tenfold at one position.
         """
@@ -312,13 +329,13 @@ class Convolution:
         return choice
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the gradients of some samples."""
+        """Returns the weight gradients of a convolution for some samples."""
         if self.kept is not None:
             return self._to_weight_order(self.kept[where])
         return self._rows(where, "unfold")
 
     def mask_samples(self, mask: Tensor) -> Convolution:
-        """Returns the part with both factors masked."""
+        """Returns the part of a convolution's weight with both factors masked."""
         masked = Convolution(
             zero_masked_rows(self.a, mask), zero_masked_rows(self.g, mask), self.geometry, self.workspace
         )

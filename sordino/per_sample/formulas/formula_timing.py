@@ -25,7 +25,7 @@ _COLD = 1 << 22
 
 
 def samples_to_time(written: int) -> int:
-    """Returns how many samples to measure on, when a candidate writes so many elements for each.
+    """Returns how many samples to time formulas on, when a candidate writes so many elements for each.
 
     They are few, but enough to leave the cache: rows look cheap on eight samples and cost their page faults on a real
     batch.
@@ -34,7 +34,9 @@ def samples_to_time(written: int) -> int:
 
 
 def _read_clock(device: torch.device) -> float:
-    """Returns the CPU time of this thread, which other processes do not disturb; a wall clock on other devices."""
+    """Returns the clock that formulas are timed by: the CPU time of this thread, which other processes do not disturb;
+    a wall clock on other devices.
+    """
     if device.type == "cpu":
         return time.thread_time()
     torch.accelerator.synchronize(device)
@@ -56,7 +58,7 @@ class Stopwatch:
         self._restored: dict[str, str] = {}  # by repr of the key, as a checkpoint has them
 
     def known_choice(self, key: Hashable) -> str | None:
-        """Returns the choice made for this shape before, here or in the run a checkpoint came from."""
+        """Returns the formula that timing chose for this shape before, here or in the run a checkpoint came from."""
         if not self.measures:
             return None
         choice = self._choices.get(key)
@@ -67,7 +69,7 @@ class Stopwatch:
         return choice
 
     def remember_choice(self, key: Hashable, choice: str) -> str:
-        """Keeps a choice that was made elsewhere, and returns it."""
+        """Keeps a choice between timed formulas, also one that was made elsewhere, and returns it."""
         if self.measures:
             self._choices[key] = choice
         return choice
@@ -79,7 +81,7 @@ class Stopwatch:
         candidates: Mapping[str, Callable[[], object]],
         margin: float = 0.0,
     ) -> str:
-        """Returns the name of the fastest candidate, and remembers it.
+        """Times the candidate formulas, returns the name of the fastest, and remembers it.
 
         The first candidate is preferred unless another saves more than the share `margin`.
         """
@@ -106,7 +108,7 @@ class Stopwatch:
         return {**self._restored, **{repr(key): choice for key, choice in self._choices.items()}}
 
     def restore_choices(self, saved: Mapping[str, str]) -> None:
-        """Goes on with the choices of a checkpoint; what was measured before is dropped."""
+        """Goes on with the timed choices of formulas in a checkpoint; what was measured before is dropped."""
         if self.measures:
             self._choices.clear()
             self._restored = dict(saved)

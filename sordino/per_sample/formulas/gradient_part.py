@@ -45,7 +45,7 @@ class Part(Protocol):
         ...
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
-        """Returns at least (Σ ‖term‖)², shape (B,), over the terms that `add_to` adds for a sample.
+        """Returns at least (Σ ‖term‖)², shape (B,), over the terms that a gradient part's `add_to` adds for a sample.
 
         Returns None after `measure_squared_norms` where the sum is made of the very rows that were measured.
         """
@@ -78,14 +78,18 @@ def is_autocasting(device: torch.device) -> bool:
 
 
 def is_autocast_on() -> bool:
-    """Returns whether autocast is on for the CPU or for the accelerator, whichever kind it is."""
+    """Returns whether autocast, which gradient parts are kept out of, is on for the CPU or for the accelerator,
+    whichever kind it is.
+    """
     accelerator = torch.accelerator.current_accelerator()
     kinds = ("cpu",) if accelerator is None else ("cpu", accelerator.type)
     return any(map(torch.is_autocast_enabled, kinds))
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Switches autocast and TF32 off: under them the products of the norms would be rounded too far, and read wrong."""
+    """Switches autocast and TF32 off for gradient parts: under them the products of the norms would be rounded too far,
+    and read wrong.
+    """
     if device.type != "cpu":
         return _full_precision_on_device(device)
     if is_autocasting(device):
@@ -127,7 +131,8 @@ class PlainArithmetic:
 
 
 def lift_precision(tensor: Tensor, like: Tensor | None = None) -> Tensor:
-    """Returns a tensor in the precision of accumulation; `like` first rounds to the precision the layer computed in.
+    """Returns a tensor of a gradient part in the precision of accumulation; `like` first rounds to the precision the
+    layer computed in.
 
     The two differ under autocast.
     """
@@ -154,7 +159,7 @@ def two_dimensional(rows: Tensor) -> Tensor:
 
 
 def square_sum(rows: Tensor) -> Tensor:
-    """Returns Σ x² per row of (B, …), with one read and no copy.
+    """Returns Σ x² per row of (B, …) of a gradient part, with one read and no copy.
 
     The fused norm reads low over long rows (1e-5 at 2.4M elements), so they go in short runs whose squares are added.
     """
@@ -169,7 +174,9 @@ def square_sum(rows: Tensor) -> Tensor:
 
 
 def estimate_square_sum(x: Tensor, floor: float) -> Tensor:
-    """Returns Σ x² of each sample of (B, …) to a few digits, for any strides, at least `floor` for each element."""
+    """Returns Σ x² of each sample of (B, …), a factor of a gradient part, to a few digits, for any strides, at least
+    `floor` for each element.
+    """
     each = tuple(range(1, x.dim()))
     found: Tensor = torch.linalg.vector_norm(x, dim=each)
     return found.square_().add_(math.prod(x.shape[1:]) * floor)
@@ -185,7 +192,7 @@ _COMPARED = threading.local()
 
 @contextmanager
 def leave_norms_as_computed() -> Iterator[None]:
-    """Leaves norms as their formulas give them inside the context.
+    """Leaves the norms of gradient parts as their formulas give them inside the context.
 
     It is for a comparison with autograd, which knows nothing of terms.
     """
@@ -197,14 +204,14 @@ def leave_norms_as_computed() -> Iterator[None]:
 
 
 def raise_cancelled_norms(squared: Tensor, uncancelled: Tensor) -> Tensor:
-    """Returns the squared norms, none below what terms that cancel leave of accuracy."""
+    """Returns the squared norms of a gradient part, none below what terms that cancel leave of accuracy."""
     if getattr(_COMPARED, "now", False):
         return squared
     return torch.maximum(squared, uncancelled.mul(CANCELLED**-2))
 
 
 def measure_part(part: Part, options: PerformanceOptions) -> Tensor:
-    """Returns ‖g_i‖², (B,), never too low: the one way to measure a part that is summed."""
+    """Returns ‖g_i‖², (B,), of a gradient part, never too low: the one way to measure a part that is summed."""
     squared = part.measure_squared_norms(options)
     terms = part.bound_squared_terms(options)
     return squared if terms is None else raise_cancelled_norms(squared, terms)
@@ -220,7 +227,7 @@ _TOGETHER = 320
 
 
 def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
-    """Sets out (n,) = β out + Σ_i w_i rows_i for rows (B, n), 320 at a time.
+    """Adds the weighted rows of a gradient part, 320 at a time: sets out (n,) = β out + Σ_i w_i rows_i for rows (B, n).
 
     torch's own product runs through all of them in float32, whose roundings would add up.
     """
@@ -233,7 +240,8 @@ def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
 
 
 def add_outer(out: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
-    """Sets out (p, d) = β out + Σ_k left_k right_kᵀ for (K, p) and (K, d), 320 at a time.
+    """Adds the outer products of a gradient part, 320 at a time: sets out (p, d) = β out + Σ_k left_k right_kᵀ for (K,
+    p) and (K, d).
 
     How long a run a library adds up in float32 differs by processor and by shape; here none is longer.
     """
@@ -282,7 +290,8 @@ NEVER = -1
 
 
 def may_keep_rows(rows: int, own_elements: int, b: int, options: PerformanceOptions, itemsize: int) -> bool:
-    """Returns whether the rows of b samples may stay until the sum; `rows` and `own_elements` are elements of one sample.
+    """Returns whether a gradient part may keep the rows of b samples until the sum; `rows` and `own_elements` are
+    elements of one sample.
 
     Rows no larger than the layer's input and output gradient are always kept: they take their place.
     """

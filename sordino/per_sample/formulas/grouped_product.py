@@ -47,7 +47,7 @@ class Routes:
         return [slice(begin, end) for begin, end in pairwise(ends)]
 
     def iterate_stretches(self) -> Iterator[tuple[int, int, slice]]:
-        """Yields matrix, sample and rows of every pair that has some."""
+        """Yields expert matrix, sample and rows of every pair that has some, as a grouped product takes them."""
         begin = 0
         for matrix, row in enumerate(self.counts):
             for sample, count in enumerate(row):
@@ -72,7 +72,9 @@ class Grouped:
     _terms: Tensor | None = field(default=None, init=False)
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns the squared norms, stretch by stretch; those with few rows in one call if there is a kernel."""
+        """Returns the squared norms of a grouped product's experts, stretch by stretch; those with few rows in one call
+        if there is a kernel.
+        """
         found, parts, whose = self.a.new_zeros(2, self.routes.size), list[Tensor](), list[int]()
         kernel = _find_gram_kernel(self.a, self.g)
         short_stretches: list[tuple[int, int, int]] = []  # whose, first, count
@@ -106,7 +108,7 @@ class Grouped:
         return guard_gram_sums(found[0], found[1], terms, lambda index: square_sum(self.rows(index)), 1, additions)
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
-        """Returns (Σ_r ‖a_r‖‖g_r‖)²."""
+        """Returns (Σ_r ‖a_r‖‖g_r‖)² over the rows of a grouped product."""
         if self._terms is None:
             floor = vanishing_floor(self.a.dtype)
             lengths = estimate_lengths(self.a[None], floor)[0] * estimate_lengths(self.g[None], floor)[0]
@@ -123,7 +125,7 @@ class Grouped:
         return self._sum_by_sample(torch.cat(each))
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients, with one product for each matrix."""
+        """Adds the weighted gradients of the experts of a grouped product, with one product for each matrix."""
         # Every row has its sample's weight.
         w = weights.to(out.dtype)[self.routes.owners]
         for total, rows in self._pair_with_rows(out):
@@ -137,7 +139,7 @@ class Grouped:
         return zip(stacked, self.routes.by_matrix, strict=True)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns gᵀa per sample and matrix."""
+        """Returns gᵀa of a grouped product per sample and expert matrix."""
         wanted = torch.arange(self.routes.size)[where.cpu() if isinstance(where, Tensor) else where].tolist()
         places = {sample: place for place, sample in enumerate(wanted)}
         found = self.a.new_zeros((len(wanted), len(self.routes.counts), self.g.shape[1], self.a.shape[1]))

@@ -25,7 +25,7 @@ _SMALL = 1 << 26
 
 
 def run_linear_map(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
-    """Returns `F.linear` for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
+    """Runs a linear map, `F.linear` for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
     kernel = load_affines() if x.numel() * len(weight) >= _SMALL else None
     if kernel is None or not kernel.can_multiply(x, weight.t()) or is_autocasting(x.device) or x.is_inference():
         return torch.nn.functional.linear(x, weight, bias)
@@ -40,14 +40,14 @@ class _LinearMap(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
     ) -> Tensor:
-        """Computes the output by the faster code."""
+        """Computes the output of a linear map by the faster code."""
         ctx.save_for_backward(weight)
         ctx.each, ctx.kernel, ctx.workspace = each, kernel, workspace
         return _run_fastest("mapped", x, weight.t(), bias, each, kernel, workspace)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
-        """Computes the gradient at the input by the faster code, if it is needed."""
+        """Computes the gradient at the input of a linear map by the faster code, if it is needed."""
         if not ctx.needs_input_grad[0]:
             return None, None, None, None, None, None
         (weight,) = ctx.saved_tensors
@@ -58,7 +58,9 @@ class _LinearMap(torch.autograd.Function):
 def _run_fastest(
     which: str, x: Tensor, m: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
 ) -> Tensor:
-    """Returns x m + b by the code chosen before for this shape, or by the one that is faster now."""
+    """Returns x m + b, the product of a linear map, by the code chosen before for this shape, or by the one that is
+    faster now.
+    """
     if not kernel.can_multiply(x, m):
         return _multiply_by_torch(x, m, bias)
     threads = torch.get_num_threads()

@@ -36,7 +36,7 @@ def find_distinct(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_distinct_padded(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the different values and the place of each, in tensors as long as the values.
+    """Returns the different values among the ids of a lookup and the place of each, in tensors as long as the values.
 
     The last places are 0 and nobody's. How many different ones there are is a number on the device, for which the host
     would have to wait.
@@ -57,7 +57,7 @@ class Lookup:
     count: int  # V
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns the squared norms from segment sums over equal (sample, id) pairs."""
+        """Returns the squared norms of a lookup's table from segment sums over equal (sample, id) pairs."""
         b = self.ids.shape[0]
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
         found, segment = (find_distinct if pairs.is_cpu else find_distinct_padded)(pairs.flatten())
@@ -75,14 +75,14 @@ class Lookup:
         return (self.g * u.to(self.g.dtype)[self.ids]).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients to the rows that were looked up."""
+        """Adds the weighted gradients of a lookup to the table's rows that were looked up."""
         if not beta:
             out.zero_()
         scaled = self.g * weights.to(self.g.dtype)[:, None, None]
         out.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1).to(out.dtype))
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the table's gradient per sample, mostly zeros."""
+        """Returns the gradient of a lookup's table per sample, mostly zeros."""
         ids, g = self.ids[where], self.g[where]
         b, _, d = g.shape
         offset = torch.arange(b, device=ids.device)[:, None] * self.count
@@ -103,7 +103,9 @@ class Tied:
     _terms: Tensor | None = field(default=None, init=False)
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns both norms and the cross term, a sample at a time in memory; from rows where they cancel."""
+        """Returns the norms of a lookup table tied to the output head: both norms and the cross term, a sample at a
+        time in memory; from rows where they cancel.
+        """
         # The cross term needs the head's gradient only at the ids that were looked up.
         a = self.head.a if self.head.a.dim() == 3 else self.head.a.unsqueeze(1)  # (B, S, d)
         q = self.head.g if self.head.g.dim() == 3 else self.head.g.unsqueeze(1)  # (B, S, V)
@@ -120,7 +122,7 @@ class Tied:
         return guard_gram_sums(squared, separate, terms, lambda index: square_sum(self.rows(index)), 1, additions)
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
-        """Returns the square of the lengths of both, added."""
+        """Returns the square of the lengths of both, lookup and tied head, added."""
         if self._terms is None:
             head = self.head.bound_squared_terms(options)
             head = Matmul(self.head.a, self.head.g).measure_squared_norms(options) if head is None else head
@@ -152,7 +154,7 @@ def _join_lookups(parts: Sequence[Lookup]) -> Lookup:
 
 @register_joiner
 def _join_tables(parts: Sequence[Part]) -> Part | None:
-    """Joins lookups of a table with each other and with one head; returns None where neither applies."""
+    """Joins lookups of a table with each other and with one tied head; returns None where neither applies."""
     tables = [part for part in parts if isinstance(part, Lookup)]
     heads = [part for part in parts if isinstance(part, Matmul)]
     if not tables or len(tables) + len(heads) < len(parts):

@@ -24,7 +24,7 @@ class LSTMLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, h0: Tensor, c0: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Steps through time; activations overwrite a copy of the gate inputs."""
+        """Steps an LSTM layer through time in torch; activations overwrite a copy of the gate inputs."""
         steps, b, wide = gates.shape
         n = wide // 4
         acts = gates.clone()
@@ -46,7 +46,7 @@ class LSTMLayer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dhidden: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
-        """Steps back through time and returns the gradient at the gate inputs and the first states."""
+        """Steps an LSTM layer back through time and returns the gradient at the gate inputs and the first states."""
         acts, cells, weight = ctx.saved_tensors
         steps, _, wide = acts.shape
         n = wide // 4
@@ -117,7 +117,7 @@ class CompiledLSTMLayer(torch.autograd.Function):
         held: HeldByLSTM,
         workspace: Workspace,
     ) -> tuple[Tensor, Tensor]:
-        """Runs all steps."""
+        """Runs all steps of an LSTM layer by the compiled kernel."""
         out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads(), workspace.allocate_rows)
         ctx.kernel, ctx.weights, ctx.held, ctx.room, ctx.spent = kernel, weights, held, workspace.allocate_rows, False
         ctx.save_for_backward(trace.read, trace.gates, trace.cells)
@@ -126,7 +126,7 @@ class CompiledLSTMLayer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dhidden: Tensor, dlast: Tensor) -> tuple[Any, ...]:
-        """Runs all steps back.
+        """Runs all steps of an LSTM layer back by the compiled kernel.
 
         The gates are overwritten; a second pass over a graph that was kept computes them again.
         """

@@ -68,7 +68,7 @@ def gram_rounding_factor(dtype: torch.dtype) -> float:
 
 
 def vanishing_floor(dtype: torch.dtype) -> float:
-    """Returns what each element adds to the square of a length.
+    """Returns what each element of a matrix product's factors adds to the square of a length.
 
     It is so much that what a Gram sum loses of products too small is within its rounding too.
     """
@@ -83,7 +83,8 @@ def guard_gram_sums(
     samples_at_once: int,
     additions: int,
 ) -> Tensor:
-    """Returns Gram sums that do not read low: measured again where they cancelled, and raised by what rounding may hide.
+    """Returns Gram sums of matrix products that do not read low: measured again where they cancelled, and raised by
+    what rounding may hide.
 
     On the CPU the samples that cancelled are looked up and all of them are measured again. On a device the host would have
     to wait for their number. So the same number of samples is measured again at every step, those that cancelled most;
@@ -118,7 +119,8 @@ def guard_gram_sums(
 
 
 def device_rounding_factor(dtype: torch.dtype, additions: int) -> float:
-    """Returns the factor of (Σ_t ‖a_t‖‖g_t‖)² by which a Gram sum may read low that a device's libraries computed.
+    """Returns the factor of (Σ_t ‖a_t‖‖g_t‖)² by which the Gram sum of a matrix product may read low that a device's
+    libraries computed.
 
     They add up `additions` products in an order of their own. By the probabilistic analysis of rounding (Higham and Mary
     2019, doi:10.1137/18M1226312) a sum of n products is off by more than λ √n u of its terms with a probability below
@@ -158,7 +160,7 @@ class Matmul:
         self.kept: Tensor | None = None  # (B, p, d), in place of a and g once it exists
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns the squared norms, by whichever formula was fastest for this shape."""
+        """Returns the squared norms of a matrix product's weight, by whichever formula was fastest for this shape."""
         if self.kept is not None:
             return square_sum(self.kept)
         # One position: the norm of an outer product is the product of the norms.
@@ -193,7 +195,9 @@ class Matmul:
         return torch.cat([compute_rows(a, g, self.output.workspace)[1] for a, g in both])
 
     def _measure_by_gram(self, output: OutputGradient, step: int, options: PerformanceOptions) -> Tensor:
-        """Returns the squared norms by torch's Gram products, sharing ggᵀ between weights of one output if it fits."""
+        """Returns the squared norms of a matrix product by torch's Gram products, sharing ggᵀ between weights of one
+        output if it fits.
+        """
         b, t, _ = self.a.shape
         if len(output.inputs) > 1 and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
             shared = split_rows(output.gram_matrix(), step)
@@ -207,7 +211,7 @@ class Matmul:
         )
 
     def _guard_cancellation(self, squared: Tensor, diagonal: Tensor, options: PerformanceOptions) -> Tensor:
-        """Returns Gram sums that do not read low."""
+        """Returns Gram sums of a matrix product that do not read low."""
         d, p = self.a.shape[2], self.g.shape[2]
         step = samples_per_pass(d * p, options, squared.element_size())
         return guard_gram_sums(
@@ -215,14 +219,14 @@ class Matmul:
         )
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor | None:
-        """Returns (Σ_t ‖a_t‖‖g_t‖)², or ‖a‖²‖g‖² where positions are not next to each other.
+        """Returns (Σ_t ‖a_t‖‖g_t‖)² of a matrix product, or ‖a‖²‖g‖² where positions are not next to each other.
 
         The latter is no less, by Cauchy and Schwarz.
         """
         return None if self.kept is not None or self.a.dim() == 2 else self._squared_terms()
 
     def _squared_terms(self) -> Tensor:
-        """Returns the terms, computed once."""
+        """Returns the squared terms of a matrix product, computed once."""
         if self.terms is None:
             a, g = lift_precision(self.a), lift_precision(self.g)
             floor = vanishing_floor(a.dtype)
@@ -233,14 +237,14 @@ class Matmul:
         return self.terms
 
     def dot(self, u: Tensor) -> Tensor:
-        """Returns Σ_t g_t · (U a_t): the layer's own forward product, with U in place of the weight."""
+        """Returns Σ_t g_t · (U a_t): the layer's own forward matrix product, with U in place of the weight."""
         if self.kept is not None:
             return (self.kept.flatten(1) * u.flatten().to(self.kept.dtype)).sum(1)
         a = lift_precision(self.a)
         return (torch.nn.functional.linear(a, u.to(a.dtype)) * self.g).flatten(1).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients by one product over all samples and positions."""
+        """Adds the weighted gradients of a linear map's weight by one matrix product over all samples and positions."""
         w = weights.to(out.dtype)
         if self.kept is not None:
             add_rows(out.view(-1), self.kept.flatten(1), w, beta)
@@ -253,14 +257,14 @@ class Matmul:
             out.copy_(mine) if not beta else out.add_(mine)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns gᵀa per sample."""
+        """Returns the matrix product gᵀa per sample."""
         if self.kept is not None:
             return self.kept[where]
         a, g = lift_precision(self.a[where]), lift_precision(self.g[where])
         return g.unsqueeze(2) * a.unsqueeze(1) if a.dim() == 2 else torch.bmm(g.transpose(1, 2), a)
 
     def mask_samples(self, mask: Tensor) -> Matmul:
-        """Returns the part with both factors masked."""
+        """Returns the part of a matrix product with both factors masked."""
         masked = Matmul(zero_masked_rows(self.a, mask), zero_masked_rows(self.g, mask), workspace=self.workspace)
         masked.kept = None if self.kept is None else zero_masked_rows(self.kept, mask)
         return masked
@@ -273,7 +277,7 @@ def _with_positions(tensor: Tensor) -> Tensor:
 
 @register_joiner
 def _join_along_positions(parts: Sequence[Part]) -> Part | None:
-    """Joins uses of one layer, which together are a layer with more positions."""
+    """Joins the matrix products of several uses of one layer, which together are a layer with more positions."""
     same = [part for part in parts if isinstance(part, Matmul)]
     if len(same) < len(parts):
         return None

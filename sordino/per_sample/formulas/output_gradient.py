@@ -29,7 +29,8 @@ from sordino.release.vectors import accumulation_dtype
 
 
 def prepare_factors(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns input (B, T, d), rounded to what the layer multiplied, and output gradient (B, T, p), as both are read.
+    """Returns a linear map's input (B, T, d), rounded to what the layer multiplied, and output gradient (B, T, p), as
+    both are read.
 
     They are in bfloat16 where kernels take both, else in the precision of accumulation: norm and sum read the same
     values.
@@ -42,7 +43,9 @@ def prepare_factors(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sum_over_positions(g: Tensor) -> Tensor:
-    """Returns Σ_t g_it, (B, p) in the precision of accumulation, for g (B, T, p): the gradients of a bias."""
+    """Returns the output gradient summed over positions, Σ_t g_it, (B, p) in the precision of accumulation, for g (B,
+    T, p): the gradients of a bias.
+    """
     if g.shape[1] == 1:
         return lift_precision(g[:, 0])
     kernel = load_low_products() if can_read(g) else None
@@ -61,7 +64,9 @@ def gram_sums_from(a: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def add_weighted_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int) -> None:
-    """Sets out = β out + Σ_it w_i g_it a_itᵀ, for a (B, T, d) and g (B, T, p), or both without T."""
+    """Adds the weighted product of output gradient and input, out = β out + Σ_it w_i g_it a_itᵀ, for a (B, T, d) and g
+    (B, T, p), or both without T.
+    """
     # bfloat16 goes to its own kernel, or is lifted: torch would round the result.
     if a.dtype is torch.bfloat16:
         low = load_low_products()
@@ -87,7 +92,9 @@ def add_weighted_product(a: Tensor, g: Tensor, w: Tensor, out: Tensor, beta: int
 
 
 def compute_rows(a: Tensor, g: Tensor, workspace: Workspace) -> tuple[Tensor, Tensor]:
-    """Returns gᵀa of every sample, (B, p, d), in memory that is used again, and their squared norms, (B,)."""
+    """Returns gᵀa of output gradient and input for every sample, (B, p, d), in memory that is used again, and their
+    squared norms, (B,).
+    """
     held = workspace.allocate_rows((len(a), g.shape[2], a.shape[2]), a, accumulation_dtype(a.dtype))
     if a.dtype is torch.bfloat16:
         low = load_low_products()
@@ -124,13 +131,14 @@ class OutputGradient:
         return len(self.inputs) - 1
 
     def gram_matrix(self) -> Tensor:
-        """Returns ggᵀ of every sample, (B, T, T)."""
+        """Returns the Gram matrix ggᵀ of the output gradient for every sample, (B, T, T)."""
         if self.gram is None:
             self.gram = torch.bmm(self.g, self.g.transpose(1, 2))
         return self.gram
 
     def compiled_gram_sums(self, number: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the compiled Gram sums of one input, their diagonal parts and (Σ_t ‖a_t‖‖g_t‖)², each (B,).
+        """Returns the compiled Gram sums of the output gradient with one input, their diagonal parts and (Σ_t
+        ‖a_t‖‖g_t‖)², each (B,).
 
         `floor`: what each element adds to the square of a length.
         """
@@ -144,7 +152,9 @@ class OutputGradient:
         return squared.clone(), diagonal, terms
 
     def compute_shared_sum(self, w: Tensor) -> Tensor | None:
-        """Returns Σ_it w_i g_it readᵀ_it, (p, d), kept for the next weight with the same w; None without `read`."""
+        """Returns Σ_it w_i g_it readᵀ_it of the output gradient, (p, d), kept for the next weight with the same w; None
+        without `read`.
+        """
         if self.read is None or len(self.inputs) == 1:
             return None
         if self.total is None or self.weights is not w:
@@ -154,7 +164,9 @@ class OutputGradient:
         return self.total
 
     def choose_formula(self, options: PerformanceOptions, keep: bool) -> str:
-        """Returns how the norms of all its weights are found: `keep` says whether rows may be kept for the sum."""
+        """Returns how the norms of all weights that share the output gradient are found: `keep` says whether rows may
+        be kept for the sum.
+        """
         if self.choice is None:
             kernel = self._find_kernel()
             self.choice = (
@@ -163,19 +175,21 @@ class OutputGradient:
         return self.choice
 
     def _find_kernel(self) -> Grams | LowGrams | None:
-        """Returns the compiled kernel that reads these tensors, or None."""
+        """Returns the compiled Gram kernel that reads the output gradient and its inputs, or None."""
         if self.g.dtype is torch.bfloat16:
             return load_low_grams()
         return load_grams() if are_cpu_floats(self.g, *self.inputs) else None
 
     def _choose_by_shape(self, keep: bool, kernel: Grams | LowGrams | None) -> str:
-        """Returns the formula that the shapes speak for."""
+        """Returns the formula that the shapes of output gradient and inputs speak for."""
         t, p, d = *self.g.shape[1:], sum(a.shape[2] for a in self.inputs)
         low, compiled = self.g.dtype is torch.bfloat16, kernel is not None and bool(kernel.level)
         return choice_by_shape.choose_linear_formula(t, p, d, keep=keep, low=low, compiled=compiled)
 
     def _choose_by_timing(self, keep: bool, kernel: Grams | LowGrams | None) -> str:
-        """Returns the formula that was fastest for this shape, timing all candidates on some samples if it is new."""
+        """Returns the formula that was fastest for an output gradient of this shape, timing all candidates on some
+        samples if it is new.
+        """
         (_, t, p), widths, threads = self.g.shape, tuple(a.shape[2] for a in self.inputs), torch.get_num_threads()
         key = ("matmul", t, widths, p, self.g.dtype, self.g.device, threads, keep, kernel is None)
         # A choice that was made before is kept; after measuring has stopped, shapes decide.
@@ -196,20 +210,20 @@ class OutputGradient:
                 add_weighted_product(a, g, w, w.new_empty(p, a.shape[2]), 0)
 
         def run_gram() -> None:
-            """Computes norms by torch's Gram products, and the sums."""
+            """Computes norms from the output gradient by torch's Gram products, and the sums."""
             product = torch.bmm(g, g.transpose(1, 2))
             for a in inputs:
                 gram_sums_from(a, product)
             run_sums()
 
         def run_compiled() -> None:
-            """Computes norms by the compiled kernel, and the sums."""
+            """Computes norms from the output gradient by the compiled kernel, and the sums."""
             assert kernel is not None, "else it is no candidate"
             kernel(g, inputs, threads)
             run_sums()
 
         def run_rows() -> None:
-            """Computes rows with their norms, and the sums from them if they are kept."""
+            """Computes rows from the output gradient with their norms, and the sums from them if they are kept."""
             for a in inputs:
                 held, _ = compute_rows(a, g, self.workspace)
                 if keep:

@@ -27,7 +27,8 @@ class ParameterProduct:
     sum_products: Callable[[Tensor, Tensor], Tensor]  # (δ, y) to Σ δ·y of each row of the layer's input
 
     def is_cheaper(self, outputs: int) -> bool:
-        """Returns whether holding so many outputs per sample is cheaper than one product with rows.
+        """Returns whether holding so many outputs per sample, for the product with the parameters, is cheaper than one
+        product with rows.
 
         The rows are those that the layer would keep instead.
         """
@@ -40,7 +41,9 @@ _WARM = 1 << 16
 
 
 def sum_products_by_row(workspace: Workspace, g: Tensor, y: Tensor) -> Tensor:
-    """Returns Σ δ·y over all but the first dimension, whatever the memory format, a few rows at a time."""
+    """Returns Σ δ·y over all but the first dimension, a layer's product with its parameters, whatever the memory
+    format, a few rows at a time.
+    """
     other_dims, n = tuple(range(1, g.dim())), g[:1].numel()
     dense = g.is_contiguous() or (g.dim() == 4 and g.is_contiguous(memory_format=torch.channels_last))
     if g.stride() != y.stride() or not dense or not n:

@@ -26,7 +26,9 @@ from sordino.per_sample.performance_options import PerformanceOptions
 
 
 def pull_back_rows(value: Tensor, parameters: Sequence[Tensor], rows: Tensor) -> dict[Tensor, Tensor]:
-    """Returns Jfᵀ of each row (b, *shape of the value) for each parameter that it depends on, (b, *shape)."""
+    """Returns rows pulled back to parameters: Jfᵀ of each row (b, *shape of the value) for each parameter that the
+    value depends on, (b, *shape).
+    """
     if not len(rows):
         return {p: lift_precision(p.new_zeros((0, *p.shape))) for p in parameters}
     # Differentiate for all rows at once, or one by one where an operation cannot be batched.
@@ -60,7 +62,9 @@ class PulledBack:
         self.kept: Tensor | None = None
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns the squared norms from rows, a few samples at a time; they are kept for the sum if they fit."""
+        """Returns the squared norms of pulled-back gradients from rows, a few samples at a time; they are kept for the
+        sum if they fit.
+        """
         if self.kept is not None:
             return square_sum(self.kept)
         n, size = self.value.numel() + self.of.numel(), self.value.element_size()
@@ -90,7 +94,7 @@ class PulledBack:
         return (flat * u.flatten().to(flat.dtype)).sum(1)
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weights times the rows, in passes of a few samples where they were not kept."""
+        """Adds the weights times the pulled-back rows, in passes of a few samples where they were not kept."""
         step = len(weights) if self.kept is not None else samples_per_pass(2 * self.value.numel(), PerformanceOptions())
         for start in range(0, max(1, len(weights)), max(1, step)):
             rows = two_dimensional(self.rows(slice(start, start + step)))
@@ -98,7 +102,7 @@ class PulledBack:
             beta = 1
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns Jfᵀ of the value's rows."""
+        """Returns the pulled-back rows: Jfᵀ of the value's rows."""
         if self.kept is not None:
             return self.kept[where]
         inner = self.part.rows(where)
@@ -111,7 +115,7 @@ class PulledBack:
         return self.rows(slice(None))
 
     def mask_samples(self, mask: Tensor) -> PulledBack:
-        """Returns the part with the samples of the mask set to zero."""
+        """Returns the pulled-back part with the samples of the mask set to zero."""
         masked = PulledBack(self.part.mask_samples(mask), self.value, self.of)
         masked.kept = None if self.kept is None else zero_masked_rows(self.kept, mask)
         return masked

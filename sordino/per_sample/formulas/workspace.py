@@ -34,7 +34,8 @@ class Workspace:
         self._temporaries = threading.local()  # autograd may run a backward pass in a thread of its own
 
     def allocate_rows(self, shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns an uninitialised tensor for rows that live until the sum, in a buffer nobody holds if there is one.
+        """Returns an uninitialised tensor of the workspace for rows that live until the sum, in a buffer nobody holds
+        if there is one.
 
         It is on the device of `like`, and of its type unless another is given. What is remembered is bounded, because
         it is there during the forward pass too.
@@ -56,7 +57,9 @@ class Workspace:
         self._rows.clear()
 
     def allocate_temporary(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Returns an uninitialised tensor for a temporary; the next temporary of its type overwrites it."""
+        """Returns an uninitialised tensor of the workspace for a temporary; the next temporary of its type overwrites
+        it.
+        """
         key, elements = f"{like.dtype}{like.device}", math.prod(shape)
         held: Tensor | None = self._temporaries.__dict__.get(key)
         if held is None or held.numel() < elements:
