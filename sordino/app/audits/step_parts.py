@@ -41,8 +41,8 @@ class RecordedRelease:
 
 
 def redraw_lot(training: Training, number: int) -> NDArray[np.int64] | None:
-    """Recomputes the draw of an audited step: returns the records of lot `number`, drawn from the run's key; None if
-    the sampler looked at the records.
+    """Recomputes the draw, a part of an audited step: returns the records of lot `number`, drawn from the run's key;
+    None if the sampler looked at the records.
     """
     sampler = training.job.sampler
     if isinstance(sampler, Informed):
@@ -54,8 +54,8 @@ def redraw_lot(training: Training, number: int) -> NDArray[np.int64] | None:
 
 
 def flat_bound(training: Training) -> float | None:
-    """Returns the bound with which the sum of an audited step is recomputed: the configuration's if each gradient is
-    clipped to it and nothing else is done, else None.
+    """Returns the bound with which the sum, a part of an audited step, is recomputed: the configuration's if each
+    gradient is clipped to it and nothing else is done, else None.
     """
     query = training.job.create_query()
     plain = isinstance(query, NoisySum) and isinstance(query.weigher, Flat)
@@ -63,8 +63,8 @@ def flat_bound(training: Training) -> float | None:
 
 
 def measure_sum_error(training: Training, indices: NDArray[np.int64], release: RecordedRelease) -> float | None:
-    """Returns the distance of an audited step's sum from the recomputed one of the oracle, in bounds; None if the
-    clipping rule is not `Flat`.
+    """Returns the distance of the sum, a part of an audited step, from the oracle's recomputed one, in bounds; None if
+    the clipping rule is not `Flat`.
     """
     bound, model = flat_bound(training), training.model
     if bound is None or training.job.create_penalty() is not None:
@@ -97,8 +97,8 @@ def measure_noise_error(
     bound: float | None,
     expected_batch: float,
 ) -> float:
-    """Returns the distance of an audited step's noise from what the run's settings and key give, relative to its
-    length.
+    """Returns the distance of the noise, a part of an audited step, from what the run's settings and key give, relative
+    to its length.
 
     The multiplier and, if the clipping rule is `Flat`, the bound are those of the configuration, not what the release
     was given.

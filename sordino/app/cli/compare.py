@@ -61,8 +61,8 @@ class Command:
 
 
 def _with_deviation(value: object, deviation: object, form: str) -> str:
-    """Returns a number in the table of `sordino compare` in a form, with its standard deviation over seeds if it has
-    one.
+    """Returns a number for the table of `sordino compare`, formatted by `form`, with its standard deviation over seeds
+    if it has one.
     """
     if not isinstance(value, float):
         return "–"

@@ -288,7 +288,8 @@ Table = Mapping[str, Mapping[str, Any]]
 
 
 def find_changes(saved: Table, current: Table) -> tuple[str, str]:
-    """Returns, in words, the changes of settings that would make it another run and those that only forbid a replay.
+    """Returns, in words, which changes of a run's settings would make another run of it, and which only forbid a
+    replay.
 
     >>> find_changes({"recipe": {"learning_rate": 1.0, "bound": 1.0}}, {"recipe": {"learning_rate": 0.5, "bound": 1.0}})
     ('', 'learning_rate was 1.0, is 0.5')

@@ -110,8 +110,8 @@ def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, vi
 
 
 def claim_together(each: Sequence[Claim], delta: float) -> Claim:
-    """Returns the claim about several seeds' runs on the same records; there is no guarantee if one of them
-    has none.
+    """Returns the claim about all runs with several seeds on the same records together; there is no guarantee if one of
+    them has none.
     """
     guarantees = [claim for claim in each if isinstance(claim, Guarantee)]
     if len(guarantees) < len(each):
@@ -123,7 +123,7 @@ def claim_together(each: Sequence[Claim], delta: float) -> Claim:
 
 
 def _settings_of_run(settings: Settings, number: int) -> Settings:
-    """Returns the settings of run `number` of several, with seeds of its own."""
+    """Returns the settings of run `number` among the runs with several seeds, with seeds of its own."""
     options = settings.options
     seed = None if options.seed is None else options.seed + number
     return replace(settings, options=replace(options, seed=seed, init_seed=options.init_seed + number))
