@@ -127,7 +127,7 @@ class DistributedRun:
         )
 
     def agree_on_request(
-        self, make_request: Callable[[], DrawRequest], run: RunFacts, settings: Mapping[str, Any]
+        self, make_request: Callable[[], DrawRequest], describe_run: Callable[[], RunFacts], settings: Mapping[str, Any]
     ) -> DrawRequest:
         """Returns what a call of `draws` in a distributed run asks for, once all ranks are found to ask the same of the
         same records.
@@ -135,7 +135,8 @@ class DistributedRun:
         Args:
             make_request: checks the arguments of the call and makes the request; what it raises here stops the
                 other ranks too.
-            run: the run, whose query, random streams and ledger are compared.
+            describe_run: returns the run as it is once the request is made; its query, random streams and ledger are
+                compared.
             settings: everything else that the claim depends on, by name.
 
         Raises:
@@ -152,7 +153,7 @@ class DistributedRun:
             """Makes the request on this rank of a distributed run and collects every fact that the claim depends on."""
             nonlocal seconds
             request, facts = make_request(), ClaimFacts(b"", ranks.rank)
-            self._add_run_facts(facts, run, settings)
+            self._add_run_facts(facts, describe_run(), settings)
             _add_request_facts(facts, request)
             seconds = self._add_data_facts(facts, request, sites)
             return request, facts

@@ -282,31 +282,32 @@ class Private:
             Every lot that is drawn is charged, used or not.
 
         """
-        # Say sampler and steps, and find the noise if the run has a target ε in place of a query.
-        arguments = DrawArguments.resolve(
-            dataset,
-            sampler,
-            steps,
-            batch_size=batch_size,
-            epochs=epochs,
-            expected_batch=expected_batch,
-            workers=workers,
-            collate=collate,
-            has_unit=unit is not None,
-        )
-        expected_batch = arguments.expected_batch
-        steps = self._calibrate_to_target(arguments, counts_from_start=epochs is not None)
-        # Check the arguments, on all ranks, before anything is read or drawn.
+        # Check the arguments, on all ranks, before anything is read or drawn. A run with a target ε in place of a query
+        # finds its noise here, because sampler and steps are known now.
         model_checks.refuse_bad_structure(self._model)
+        public_divisor = expected_batch
 
         def make_request() -> DrawRequest:
-            """Checks on this rank the arguments of a call of `Private.draws`."""
+            """Checks the arguments of the call on this rank."""
+            nonlocal public_divisor
             refuse_unusable_devices(self._model)
             self._distributed.refuse_device_of_another_kind()
+            arguments = DrawArguments.resolve(
+                dataset,
+                sampler,
+                steps,
+                batch_size=batch_size,
+                epochs=epochs,
+                expected_batch=expected_batch,
+                workers=workers,
+                collate=collate,
+                has_unit=unit is not None,
+            )
+            public_divisor = arguments.expected_batch
             return DrawRequest.create_checked(
                 arguments.dataset,
                 arguments.sampler,
-                steps,
+                self._calibrate_to_target(arguments, counts_from_start=epochs is not None),
                 arguments.expected_batch,
                 arguments.workers,
                 arguments.collate,
@@ -321,7 +322,7 @@ class Private:
             "physical_batch": physical_batch,
             "isolate": self._isolate,
         }
-        request = self._distributed.agree_on_request(make_request, self._facts_for_ranks(), settings)
+        request = self._distributed.agree_on_request(make_request, self._facts_for_ranks, settings)
         given_chunk = check_physical_batch(physical_batch) or self._physical_batch
         if self._isolate:
             # Records are read one by one, and so many of their gradients are held at once.
@@ -336,7 +337,7 @@ class Private:
                 self._lot_gradients, probe_batch, request.expected, by_shapes=self._by_shapes
             )
         # Name the dataset's size as not covered where the run's public numbers tell it.
-        for name in (*size_not_covered(request.sampler, request.n, expected_batch), *request.not_covered):
+        for name in (*size_not_covered(request.sampler, request.n, public_divisor), *request.not_covered):
             self._ledger.disclose(name)
         return Draws(request.steps, self._generate_lots(request, chunk))
 

@@ -99,7 +99,7 @@ def test_a_wrong_kernel_is_not_trusted(compiled):
 
 
 def status(folder: Path, **environment: str) -> str:
-    code = "from sordino.rng.compiled_noise import status; print(status())"
+    code = "from sordino.rng.compiled_noise import describe_status; print(describe_status())"
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)} | environment,
         capture_output=True, text=True, check=True,
