@@ -261,7 +261,7 @@ def require_event(event: object, *, may_be_step: bool = False) -> Event:
 
 
 def _holds_step(event: Event) -> bool:
-    """Returns whether any event holds a step that is not inside the event of its whole phase, which the base class
+    """Returns whether any event holds a step that is not inside the event of its whole phase, which `require_event`
     refuses.
     """
     if event.is_step_of_phase or event.is_whole_phase:
@@ -274,8 +274,8 @@ LEAST_NOISE = 1e-9
 
 
 def require_noise(name: str, value: object) -> float:
-    """Returns the size of an event's noise; refuses what is not positive, and what is too little for any event to be
-    accounted for.
+    """Returns the size of the noise of any event; refuses what is not positive, and what is too little to be accounted
+    for.
     """
     result = validate.positive(name, value)
     if result < LEAST_NOISE:

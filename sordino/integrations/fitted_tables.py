@@ -96,7 +96,7 @@ def _is_standardised(columns: Table) -> bool:
 
 
 def _is_stretched(columns: Table) -> bool:
-    """Returns whether a table shows a fitted min-max scaler: every column attains the same two extremes, or the same
+    """Returns whether a table shows a fitted scaler of ranges: every column attains the same two extremes, or the same
     largest size, in one row each.
     """
     low, high = columns.min(axis=1), columns.max(axis=1)

@@ -169,8 +169,8 @@ class Between(Pair):
 
 
 def spread_over_lattice(pair: Pair, step: float, low: int, high: int) -> tuple[Array, Array, float, float]:
-    """Spreads a pair, to be sampled or multiplied, over the lattice step·{low, …, high} and keeps both masses of every
-    cell; tails are sent to 0 and ∞.
+    """Spreads one pair of a product on one sampled draw over the lattice step·{low, …, high} and keeps both masses of
+    every cell; tails are sent to 0 and ∞.
 
     P- and Q-masses, and what P and Q have elsewhere. Splits are written with the smaller of both masses on top of the
     larger one, so that no exponential leaves the floating range.
