@@ -38,8 +38,8 @@ from sordino.statistics.statistic import Statistic, Sum
 
 
 def preparation_events(recipe: Recipe) -> list[Event]:
-    """Returns the events of a run's preparation (private bounds, normalisation and PCA), each over all records, as far
-    as the recipe asks for them.
+    """Returns the events of a run's preparation (private bounds, normalisation, class histogram and PCA), each over all
+    records, as far as the recipe asks for them.
     """
     plan = recipe.preparation
     multipliers = (plan.ranges, plan.normalise, plan.histogram, plan.pca)
