@@ -79,7 +79,7 @@ COUNTER = (
 
 
 def _cannot_run(error: Exception) -> str:
-    """Returns what is said of an error that a batch of one record causes.
+    """Returns what the loss probe says of an error that a batch of one record causes.
 
     Its words may quote a record, so they are left out.
     """
@@ -92,7 +92,8 @@ def _cannot_run(error: Exception) -> str:
 
 
 def probe_loss(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
-    """Refuses a loss that is not one per sample or couples samples, and a forward pass that writes to buffers.
+    """Probes a loss and refuses one that is not one per sample or couples samples, and a forward pass that writes to
+    buffers.
 
     The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
     """
@@ -135,7 +136,7 @@ class _LossProbe:
     state: UserState
 
     def refuse_coupled(self, changed: int) -> None:
-        """Refuses a loss that changes for others when one record does, or that is not the same the second time."""
+        """Refuses a probed loss that changes for others when one record does, or that is not the same the second time."""
         # The same records must give the same losses again; if not, something is kept or counted between passes.
         first = self.run(self.batch)
         if not _is_same(first.losses, self.run_as_it_is(self.batch).losses):
@@ -157,7 +158,8 @@ class _LossProbe:
                     raise Refusal(_COUPLED)
 
     def _altered_batches(self, changed: int) -> list[Any]:
-        """Returns batches in which one record is another: scaled, mirrored between the values of the batch, or exchanged.
+        """Returns the probe's batches in which one record is another: scaled, mirrored between the values of the batch,
+        or exchanged.
 
         On a GPU an impossible value, such as a probability above 1, ends the process, so nothing is scaled there.
         """
@@ -168,7 +170,9 @@ class _LossProbe:
         return [*scaled, mirrored, exchanged] if on_cpu else [mirrored, exchanged]
 
     def _is_counted(self, changed: int) -> bool:
-        """Returns whether what changed from pass to pass is the same whatever the records are, as a counter is."""
+        """Returns whether what changed of the probed loss from pass to pass is the same whatever the records are, as a
+        counter is.
+        """
         self.state.put_generators_back()
         first = self.run(self.batch).losses
         self.state.put_generators_back()
@@ -181,7 +185,7 @@ class _LossProbe:
         return _is_same(first, self.run(self.batch).losses) and _is_same(after_itself, after_other)
 
     def refuse_counted(self) -> None:
-        """Refuses a loss that differs for a record alone and the same record among others."""
+        """Refuses a probed loss that differs for a record alone and the same record among others."""
         first = self.run(self.batch)
         singles = [take_rows(self.batch, slice(i, i + 1)) for i in range(len(first.losses))]
         try:
@@ -208,14 +212,15 @@ class _LossProbe:
                 raise Refusal(_COUNTED)
 
     def _refuse_other_distribution(self, single: Any) -> None:
-        """Refuses a loss whose distribution for a record alone is not that among others."""
+        """Refuses a probed loss whose distribution for a record alone is not that among others."""
         together = torch.stack([self.run(self.batch, seed).losses[0] for seed in range(_DRAWS)])
         alone = torch.stack([self.run(single, _DRAWS + seed).losses[0] for seed in range(_DRAWS)])
         if _distribution_distance(together, alone) > _FAR:
             raise Refusal(_COUNTED)
 
     def _is_same_but_rounding(self, one: Tensor, other: Tensor, watched: Tensor | None = None) -> bool:
-        """Returns whether losses are the same, or differ no more than when their inputs move by a rounding error.
+        """Returns whether probed losses are the same, or differ no more than when their inputs move by a rounding
+        error.
 
         Large terms that cancel leave losses of which little is known; what is left of them differs with the shape of
         the batch, and with the last bit of the input.
@@ -234,7 +239,7 @@ class _LossProbe:
         return bool(((a - b).abs() <= _NOISE * noise + _tolerance(a) * (1 + a.abs())).all())
 
     def _run_with_steady_draws(self, batch: Any, seed: int) -> Tensor | None:
-        """Returns the losses with steady draws; None where not everything drawn could be made so."""
+        """Returns the probed losses with steady draws; None where not everything drawn could be made so."""
         with SteadyDraws(seed) as steady:
             ran = self.run(batch)
         return None if steady.has_unknown_draws or not ran.torch_only else ran.losses
@@ -245,7 +250,9 @@ class _LossProbe:
         return self.run_as_it_is(batch, seed)
 
     def run_as_it_is(self, batch: Any, seed: int = 0) -> _PassResult:
-        """Makes one pass by a seed; the generators and the vectors of spectral norms are left as they were."""
+        """Makes one pass of the loss probe by a seed; the generators and the vectors of spectral norms are left as they
+        were.
+        """
         with preserve_generators(), keep_vectors(find_spectral_vectors(list_modules(self.model))), torch.enable_grad():
             seed_all(seed)
             began = GlobalState.capture()
@@ -256,7 +263,9 @@ class _LossProbe:
 
 
 def _distribution_distance(one: Tensor, other: Tensor) -> float:
-    """Returns the largest difference between the distribution functions of two samples, beyond what rounding moves."""
+    """Returns the largest difference between the distribution functions of two samples of a probed loss, beyond what
+    rounding moves.
+    """
     a, b = one.double().sort().values, other.double().sort().values
     places = torch.cat([a, b])
     slack = _tolerance(one) * (1 + places.abs())
@@ -271,7 +280,7 @@ def _distribution_distance(one: Tensor, other: Tensor) -> float:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Puts all modules in evaluation mode for a while, and each back into its own after it."""
+    """Puts all modules in evaluation mode while a loss is probed, and each back into its own mode after it."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:
@@ -283,7 +292,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Returns whether losses agree up to rounding."""
+    """Returns whether the losses of two passes of the loss probe agree up to rounding."""
     if one.shape != other.shape:
         return False
     return torch.allclose(one, other, rtol=_tolerance(one), atol=_tolerance(one), equal_nan=True)
@@ -294,10 +303,11 @@ def _tolerance(losses: Tensor) -> float:
 
 
 def _nudge_batch(batch: Any, seed: int) -> Any:
-    """Returns the batch with its numbers moved by about a rounding error."""
+    """Returns the loss probe's batch with its numbers moved by about a rounding error."""
     generator = torch.Generator().manual_seed(seed)
 
     def nudge(leaf: Tensor) -> Tensor:
+        """Moves the numbers of one tensor of the loss probe's batch by about a rounding error."""
         if not leaf.is_floating_point():
             return leaf
         signs = torch.randint(0, 2, leaf.shape, generator=generator).to(leaf) * 2 - 1
@@ -307,9 +317,12 @@ def _nudge_batch(batch: Any, seed: int) -> Any:
 
 
 def _change_record(batch: Any, i: int, number: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """Returns the batch with record i made very different; `number` changes a row of numbers, given its tensor too."""
+    """Returns the loss probe's batch with record i made very different; `number` changes a row of numbers, given its
+    tensor too.
+    """
 
     def change(leaf: Tensor) -> Tensor:
+        """Changes the row of one record in one tensor of the loss probe's batch."""
         if leaf.dtype == torch.bool:
             return _replace_row(leaf, i, ~leaf[i])
         if leaf.is_floating_point():
@@ -325,7 +338,7 @@ def _scale_row(factor: float, row: Tensor, leaf: Tensor) -> Tensor:
 
 
 def _replace_row(leaf: Tensor, i: int, row: Tensor) -> Tensor:
-    """Returns a copy of a tensor with one row replaced."""
+    """Returns a copy of a tensor of the loss probe's batch with one row replaced."""
     result = leaf.clone()
     result[i] = row
     return result

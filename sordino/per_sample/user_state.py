@@ -105,7 +105,7 @@ class UserState:
         return any(pickle.dumps(read()) != state for read, state in self._generators)
 
     def _remember(self, found: Any) -> Iterable[Any]:
-        """Notes how to put one object back, and returns what it refers to."""
+        """Notes how to put one object of the user's state back, and returns what the object refers to."""
         # Numbers in memory, and code with what it holds.
         if isinstance(found, Tensor):
             return self._remember_tensor(found)
@@ -144,7 +144,7 @@ class UserState:
         return self._remember_object(found)
 
     def _remember_tensor(self, found: Tensor) -> Iterable[Any]:
-        """Notes the content of a tensor, unless it is too large to be copied."""
+        """Notes the content of a tensor in the user's state, unless it is too large to be copied."""
         size = found.numel() * found.element_size()
         if isinstance(found, nn.Parameter) and size > _LARGE:
             return ()  # the model's own are watched by the tripwire
@@ -154,7 +154,7 @@ class UserState:
         kept, version = found.detach().clone(), found._version
 
         def undo() -> None:
-            """Writes the content back if it has changed."""
+            """Writes the content of a tensor in the user's state back if it has changed."""
             # A write moves the version that autograd looks at, so only what changed is written.
             if found._version == version and size > _LARGE:
                 return
@@ -169,7 +169,7 @@ class UserState:
         return ()
 
     def _remember_array(self, found: np.ndarray[Any, Any]) -> Iterable[Any]:
-        """Notes the content of a numpy array, unless it is too large to be copied."""
+        """Notes the content of a numpy array in the user's state, unless it is too large to be copied."""
         if self._bytes + found.nbytes > _MOST_BYTES or found.dtype.hasobject or not found.flags.writeable:
             return ()
         self._bytes += found.nbytes
@@ -184,12 +184,12 @@ class UserState:
         return ()
 
     def _remember_module(self, found: nn.Module) -> Iterable[Any]:
-        """Notes the attributes of a module, and returns what it holds."""
+        """Notes the attributes of a module in the user's state, and returns what the module holds."""
         own = vars(found)
         kept = {name: value for name, value in own.items() if name not in _SKIPPED_ATTRIBUTES}
 
         def undo() -> None:
-            """Removes attributes that were added, and puts the others back."""
+            """Removes attributes that were added to a module in the user's state, and puts the others back."""
             for name in [name for name in own if name not in kept and name not in _SKIPPED_ATTRIBUTES]:
                 del own[name]
             for name, value in kept.items():
@@ -200,7 +200,9 @@ class UserState:
         return [*kept.values(), *found._modules.values(), *found._parameters.values(), type(found), type(found).forward]
 
     def _remember_function(self, found: types.FunctionType) -> Iterable[Any]:
-        """Notes the globals that a user's function names, and returns what it holds: closure, defaults, attributes."""
+        """Notes the globals that a user's function names, and returns what the function holds: closure, defaults,
+        attributes.
+        """
         if _is_foreign_name(found.__module__):
             return ()
         inside: list[Any] = [*(found.__closure__ or ()), *(found.__defaults__ or ()), vars(found)]
@@ -220,7 +222,7 @@ class UserState:
         return inside if wrapped is None else [*inside, wrapped]
 
     def _remember_global(self, space: dict[str, Any], name: str) -> None:
-        """Notes which object a global name stands for."""
+        """Notes which object a global name that the user's code reads stands for."""
         kept = space[name]
         if isinstance(kept, (types.ModuleType, type, types.FunctionType)):
             return
@@ -233,7 +235,7 @@ class UserState:
         self._undo.append(undo)
 
     def _remember_mapping(self, found: dict[Any, Any]) -> Iterable[Any]:
-        """Notes the items of a dict, and returns its values.
+        """Notes the items of a dict in the user's state, and returns its values.
 
         A class of its own may give other things than it holds (`ACT2FN` of transformers holds classes and gives objects),
         so items are read and written by the methods of dict itself.
@@ -242,7 +244,7 @@ class UserState:
         base: Any = collections.OrderedDict if isinstance(found, collections.OrderedDict) else dict
 
         def undo() -> None:
-            """Puts the items back if any has changed."""
+            """Puts the items of a dict in the user's state back if any has changed."""
             if len(found) != len(kept) or any(dict.get(found, key, kept) is not value for key, value in kept.items()):
                 base.clear(found)
                 for key, value in kept.items():
@@ -254,11 +256,11 @@ class UserState:
         return kept.values()
 
     def _remember_sequence(self, found: Any) -> Iterable[Any]:
-        """Notes the items of a list or deque, and returns them."""
+        """Notes the items of a list or deque in the user's state, and returns them."""
         kept = list(found)
 
         def undo() -> None:
-            """Puts the items back if any has changed."""
+            """Puts the items of a list or deque in the user's state back if any has changed."""
             if len(found) != len(kept) or any(now is not value for now, value in zip(found, kept, strict=True)):
                 found.clear()
                 found.extend(kept)
@@ -269,11 +271,11 @@ class UserState:
         return kept
 
     def _remember_set(self, found: set[Any]) -> Iterable[Any]:
-        """Notes the members of a set."""
+        """Notes the members of a set in the user's state."""
         kept = set(found)
 
         def undo() -> None:
-            """Puts the members back if they have changed."""
+            """Puts the members of a set in the user's state back if they have changed."""
             if found != kept:
                 found.clear()
                 found.update(kept)
@@ -282,7 +284,7 @@ class UserState:
         return ()
 
     def _remember_cell(self, found: types.CellType) -> Iterable[Any]:
-        """Notes the content of a closure's cell, and returns it."""
+        """Notes the content of a cell of a user's closure, and returns it."""
         try:
             kept = found.cell_contents
         except ValueError:  # empty
@@ -297,7 +299,7 @@ class UserState:
         return [kept]
 
     def _remember_generator(self, found: Any) -> Iterable[Any]:
-        """Notes the state of a random generator of torch, numpy or Python."""
+        """Notes the state of a random generator of torch, numpy or Python that the user's state holds."""
         read: Callable[[], Any]
         write: Callable[[Any], Any]
         if isinstance(found, torch.Generator):
@@ -327,7 +329,7 @@ class UserState:
         }
 
         def undo() -> None:
-            """Puts changed class attributes back, and removes those that were added."""
+            """Puts changed attributes of a user's class back, and removes those that were added."""
             for name, value in plain.items():
                 if vars(found).get(name, plain) is not value:
                     setattr(found, name, value)
@@ -350,7 +352,7 @@ class UserState:
         held = {name: getattr(found, name) for name in slots if hasattr(found, name)}
 
         def undo_slots() -> None:
-            """Puts changed slots back, and empties those that were empty."""
+            """Puts changed slots of a user's object back, and empties those that were empty."""
             for name in slots:
                 if name in held:
                     if getattr(found, name, held) is not held[name]:
@@ -366,7 +368,7 @@ class UserState:
 
 
 def _run_all_undos(undone: list[Callable[[], Any]]) -> None:
-    """Runs every undo, and goes on where an object forbids it."""
+    """Puts the user's state back: runs every undo, and goes on where an object forbids it."""
     for undo in undone:
         try:
             undo()
@@ -375,14 +377,14 @@ def _run_all_undos(undone: list[Callable[[], Any]]) -> None:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Returns whether two tensors hold the same, where nan is the same as nan."""
+    """Returns whether two tensors of a user's state hold the same, where nan is the same as nan."""
     if torch.equal(one, other):
         return True
     return one.is_floating_point() and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _global_names(code: types.CodeType) -> list[str]:
-    """Returns the global names that a function and the functions inside it use."""
+    """Returns the global names that a user's function and the functions inside it use."""
     names = list(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -391,7 +393,7 @@ def _global_names(code: types.CodeType) -> list[str]:
 
 
 def _own_slots(kind: type) -> tuple[str, ...]:
-    """Returns the names of the slots that one class adds."""
+    """Returns the names of the slots that one class of a user adds."""
     slots = vars(kind).get("__slots__", ())
     named = (slots,) if isinstance(slots, str) else tuple(slots)
     return tuple(name for name in named if name not in ("__dict__", "__weakref__"))

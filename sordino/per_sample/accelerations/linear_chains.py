@@ -70,7 +70,7 @@ class _Link:
 
 
 def _find_links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | None:
-    """Returns the layers, and whether a Flatten is before them; None where something is unusual."""
+    """Returns the layers of a linear chain, and whether a Flatten is before them; None where something is unusual."""
     links: list[_Link] = []
     flat, seen = False, set[int]()
     for child in module._modules.values():
@@ -105,7 +105,7 @@ def _find_links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | Non
 
 
 def _is_usual_pass(tape: Tape, x: Any) -> bool:
-    """Returns whether the input and the tape are such that the layers may run as one."""
+    """Returns whether the input and the tape are such that the layers of a linear chain may run as one."""
     return (
         type(x) is Tensor
         and tape.holds_inputs
@@ -119,14 +119,16 @@ def _is_usual_pass(tape: Tape, x: Any) -> bool:
 
 
 def _have_same_type(x: Tensor, links: list[_Link]) -> bool:
-    """Returns whether all have one type and device; in half precision the layers' own rules know where to round."""
+    """Returns whether input and layers of a linear chain have one type and device; in half precision the layers' own
+    rules know where to round.
+    """
     if x.dtype is not torch.float32 and x.dtype is not torch.float64:
         return False
     return all([link.weight.dtype is x.dtype and link.weight.is_cpu is x.is_cpu for link in links])  # noqa: C419
 
 
 def _run_layers_one_by_one(tape: Tape, x: Any) -> Tensor:
-    """Runs the layers one by one, each by its own rule."""
+    """Runs the layers of a linear chain one by one, each by its own rule."""
     outer, tape.index = tape.index, OUTSIDE  # what comes between the layers is in no rule
     try:
         y: Tensor = tape.original(x)
@@ -136,7 +138,7 @@ def _run_layers_one_by_one(tape: Tape, x: Any) -> Tensor:
 
 
 def run_chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
-    """Runs all layers as one entry of the tape, or one by one."""
+    """Runs all layers of a linear chain as one entry of the tape, or one by one."""
     found = _find_links(tape, module) if _is_usual_pass(tape, x) else None
     if found is None:
         return _run_layers_one_by_one(tape, x)
@@ -163,7 +165,9 @@ def run_chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
 def _make_chain_parts(
     tape: Tape, name: str, links: list[_Link], inputs: tuple[Tensor, ...], g: Tensor
 ) -> dict[Tensor, Part | Tensor]:
-    """Returns the parts of all layers, going back from the last, and refuses weights that were changed since."""
+    """Returns the parts of all layers of a linear chain, going back from the last, and refuses weights that were
+    changed since.
+    """
     found: dict[Tensor, Part | Tensor] = {}
     wanted = tape.trainable
     for k in range(len(links) - 1, -1, -1):

@@ -23,7 +23,7 @@ def is_plain_max_pool(module: nn.Module) -> bool:
 
 
 def run_max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
-    """Runs the layer compiled, or by its own code where anything is unusual."""
+    """Runs a max pooling layer compiled, to accelerate it, or by its own code where anything is unusual."""
     kernel = load_pools()
     plain = not (module.return_indices or module.ceil_mode) and module.dilation in (1, (1, 1))
     if kernel is None or not plain or tape.idle or tape.shapes_only or type(x) is not Tensor:
@@ -48,7 +48,7 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: KernelWindow, kernel: Pools) -> Tensor:
-        """Returns the maxima and keeps which tap of each window they came from."""
+        """Returns the maxima of an accelerated max pooling and keeps which tap of each window they came from."""
         y, taps = kernel.forward(x, window)
         ctx.save_for_backward(taps)
         ctx.size, ctx.window, ctx.kernel = x.shape, window, kernel
@@ -56,7 +56,7 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        """Sends each gradient to the pixel that was the maximum."""
+        """Sends each gradient of an accelerated max pooling to the pixel that was the maximum."""
         (taps,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # by create_graph: what follows must be differentiable too
             return _backward_by_torch(ctx.size, g, taps, ctx.window), None, None
@@ -64,7 +64,9 @@ class _MaxPool(torch.autograd.Function):
 
 
 def _backward_by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
-    """Computes the gradient by torch's own operation, which wants places in the image and can be differentiated."""
+    """Computes the gradient of a max pooling by torch's own operation, which wants places in the image and can be
+    differentiated.
+    """
     (_, across), rows, columns = window.kernel, *g.shape[2:]
     tap = taps.long()
     top = torch.arange(rows).mul(window.stride[0]).sub(window.padding[0]).view(-1, 1)

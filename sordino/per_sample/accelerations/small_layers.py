@@ -51,7 +51,8 @@ class SmallLayers:
         return zip(self.columns, self._matrices.squared_row_products(self._pairs)[0].unbind(1), strict=True)
 
     def add_to(self, room: Callable[[int], Tensor], weights: Tensor, beta: int) -> Iterator[tuple[int, Tensor]] | None:
-        """Adds Σ w_i g_i to the memory of each parameter, one after the other, and yields its column and the sum.
+        """Adds Σ w_i g_i of all small layers to the memory of each parameter, one after the other, and yields its
+        column and the sum.
 
         Returns None, and does nothing, where the weights differ by parameter or two parts share a matrix.
         """
@@ -93,7 +94,7 @@ class SmallLayers:
         sums: Mapping[int, Tensor],
         products_of: Mapping[int, tuple[Tensor, Tensor] | None],
     ) -> Iterator[tuple[int, Tensor]]:
-        """Yields the sum of each part, making the products that are left."""
+        """Yields the sum of each small layer's part, making the products that are left."""
         kernel = load_products()
         for k, part in enumerate(self._parts):
             column = self.columns[k]
@@ -111,7 +112,9 @@ class SmallLayers:
 
 
 def find_small_layers(parts: Sequence[Part | None], b: int) -> SmallLayers | None:
-    """Returns the parts of b samples that one call can do, if there are several of them; else None."""
+    """Returns the parts of small layers, of b samples, that one compiled call can do, if there are several of them;
+    else None.
+    """
     compiled = load_functions()
     if compiled is None:
         return None

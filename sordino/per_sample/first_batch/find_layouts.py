@@ -67,7 +67,7 @@ class _LayoutFindings:
 
 
 def find_sample_layouts(session: Session, three_samples: Any) -> Layouts:
-    """Returns the layouts of the layers, and of uses of parameters outside them.
+    """Finds the layouts of the layers, and of uses of parameters outside them, on a first batch of three samples.
 
     The layers come first; then, if parameters are used outside them, those uses, knowing which layers are shared.
     Layers without a rule have their code followed; those in which that leaves a parameter behind, or rows may change
@@ -95,7 +95,9 @@ def find_sample_layouts(session: Session, three_samples: Any) -> Layouts:
 
 
 def _find_left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]:
-    """Returns the positions of layers without a rule that own a parameter which is still in the graph."""
+    """Finds the positions of layers without a rule and without a layout that own a parameter which is still in the
+    graph.
+    """
     structure = session.plan.structure
     tape = session.make_tape(HandOverTape, LARGER_RUN, layouts)
     with torch.enable_grad(), preserve_generators(), session.keep_vectors():
@@ -112,7 +114,7 @@ def _find_left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]
 
 
 def _compare_runs(session: Session, more: Any, known: Layouts) -> _LayoutFindings:
-    """Returns what two runs say.
+    """Finds layouts by comparing two runs of the model on its first batch.
 
     Where the model draws at random, draws are steady, so that both runs have the same; and several seeds are tried,
     until every layer was called: a random choice may leave some out.
@@ -135,7 +137,7 @@ def _compare_runs(session: Session, more: Any, known: Layouts) -> _LayoutFinding
 
 
 def _compare_two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> _LayoutFindings | None:
-    """Runs the model on two and on three samples and compares the shapes.
+    """Runs the model on two and on three samples and compares the shapes, which show the layouts.
 
     With a seed, draws are steady; without one, it returns None where something was drawn.
     """
@@ -195,7 +197,9 @@ def _join_equal_calls(calls: dict[_Key, list[_Known]]) -> dict[_Key, list[_Known
 
 
 def _compare_shapes(less: torch.Size, more: torch.Size) -> FoundLayout:
-    """Returns where the shapes of a tensor in the smaller and in the larger run differ; None where they do not."""
+    """Finds the layout of a tensor: where its shapes in the smaller and in the larger run differ; None where they do
+    not.
+    """
     different = [j for j, (a, b) in enumerate(zip(less, more, strict=False)) if a != b]
     if len(less) == len(more) and not different:
         return None
@@ -208,7 +212,7 @@ def _compare_shapes(less: torch.Size, more: torch.Size) -> FoundLayout:
 
 
 def _require_whole_rows(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
-    """Returns the layout of a layer's input, and refuses one that does not grow by whole rows."""
+    """Finds the layout of a layer's input from two runs, and refuses one that does not grow by whole rows."""
     layout = _compare_shapes(few, many)
     if layout is UnknownLayout.ODD:
         raise Refusal(
@@ -227,7 +231,9 @@ class _Run:
         self.reordered: set[int] = set()
 
     def iterate_shared_events(self) -> Iterator[ParameterUseEvent]:
-        """Yields the events that take something shared, while the caller adds to what is known to be shared."""
+        """Yields the events of a run for finding layouts that take something shared, while the caller adds to what is
+        known to be shared.
+        """
         for event in self.events:
             if event.reorders and event.takes[0][0] not in self.shared:
                 self.reordered.add(event.leaf)
@@ -242,7 +248,8 @@ class _Run:
 def _compare_shared_operations(
     small_run: list[ParameterUseEvent], large_run: list[ParameterUseEvent]
 ) -> tuple[dict[OperationKey, list[SharedOperation]], set[int]] | None:
-    """Returns what each operation does, by layer and number within a call of it, and the layers that may reorder rows.
+    """Finds the layouts of operations on shared tensors, by layer and number within a call of it, and the layers that
+    may reorder rows.
 
     Returns None where the two runs do not do the same.
     """

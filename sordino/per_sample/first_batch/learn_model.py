@@ -25,7 +25,7 @@ from sordino.rng.global_generators import preserve_generators
 
 
 def find_layouts_again(session: Session, batch: Any) -> Layouts:
-    """Returns where the layers have their samples on a batch of another length."""
+    """Learns where the layers of a known model have their samples on a batch of another length."""
     more = take_rows(batch, torch.arange(LARGER_RUN) % batch_size(batch))
     kept, without = session.keep_vectors(), without_dropout(session.modules, everything=False)
     with preserve_generators(), kept, without:
@@ -33,7 +33,7 @@ def find_layouts_again(session: Session, batch: Any) -> Layouts:
 
 
 def learn_from_first_batch(session: Session, batch: Any) -> None:
-    """Fills in the session's plan from a first batch."""
+    """Learns a model: fills in the session's plan from a first batch."""
     plan, options = session.plan, session.options
     # Everything is learned on three records, if need be the same ones again, and leaves no trace in the random
     # generators.

@@ -21,7 +21,7 @@ _LAST = "channels last"
 
 
 def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
-    """Returns whether a whole step is faster with channels last, by timing both memory formats.
+    """Returns whether a whole step on the first batch is faster with channels last, by timing both memory formats.
 
     Each format runs once untimed, while its layers choose their formulas. Where the stopwatch was stopped and does not know
     the answer, it follows from `more`, a few records, by shape.
@@ -69,7 +69,8 @@ def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
 
 
 def accepts_channels_last(session: Session, more: Any) -> bool:
-    """Returns whether to use channels last without a stopwatch: on a CPU, where it won on all models tried.
+    """Returns whether to use the memory format channels last without a stopwatch: on a CPU, where it won on all models
+    tried.
 
     The model's own code must allow it, which is tried on the records `more`.
     """

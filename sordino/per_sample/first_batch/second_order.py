@@ -45,7 +45,9 @@ def _list_tensors(given: Any) -> list[Tensor]:
 
 
 def _nodes_between(outputs: list[Tensor], inputs: list[Tensor]) -> set[Any]:
-    """Returns the nodes that a backward pass from the outputs to the inputs runs through."""
+    """Returns the nodes that a loss's own backward pass from the outputs to the inputs runs through, to find
+    second-order losses.
+    """
     ends = {get_gradient_edge(t).node for t in inputs if t.requires_grad}
     reaches: dict[Any, bool] = dict.fromkeys(ends, True)
     stack = [(t.grad_fn, False) for t in outputs if t.grad_fn is not None]

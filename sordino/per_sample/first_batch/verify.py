@@ -44,7 +44,8 @@ _NOTHING = 1e-15
 
 
 def verify_model(session: Session, more: Any) -> None:
-    """Compares norms and a sum of three samples with autograd's, in training mode without dropout, else in evaluation mode.
+    """Verifies the engine: compares norms and a sum of three samples with autograd's, in training mode without dropout,
+    else in evaluation mode.
 
     The plan becomes trusted when the comparison has ended well, and not before: a model that was refused once must be
     compared again. If no sample had a finite gradient nothing was compared, and the next batch will be.
@@ -89,7 +90,8 @@ def verify_model(session: Session, more: Any) -> None:
 
 
 def _find_worst_disagreement(session: Session, more: Any) -> tuple[tuple[float, str], bool, bool]:
-    """Returns the largest disagreement, whether the passes are random, and whether any sample could be compared.
+    """Returns the largest disagreement of engine and autograd that verifying finds, whether the passes are random, and
+    whether any sample could be compared.
 
     Random passes are compared with several seeds, because coins may leave layers out. Masks of dropout leave no layer out,
     so one seed is enough where nothing else is drawn.
@@ -110,7 +112,8 @@ def _draws_only_masks(session: Session, more: Any) -> bool:
 
 
 def _compare_in_double(session: Session, more: Any) -> float | None:
-    """Returns the disagreement in float64, on a copy; None where the model or its loss cannot be computed so.
+    """Verifies in float64, on a copy, and returns the disagreement; None where the model or its loss cannot be computed
+    so.
 
     What a trained classifier is sure of has a gradient p − y that is little but rounding, and autograd on one sample
     rounds otherwise than on three; so does an ill-conditioned model. A wrong formula is as wrong in float64; rounding
@@ -130,14 +133,17 @@ def _compare_in_double(session: Session, more: Any) -> float | None:
 
 
 def _tolerance(model: nn.Module) -> float:
-    """Returns the relative difference that rounding may explain in the model's precision."""
+    """Returns the relative difference from autograd's norms that rounding may explain when a model is verified in its
+    precision.
+    """
     low = is_autocast_on()
     low = low or any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
     return _AGREE_LOW if low else _AGREE
 
 
 def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
-    """Returns the largest relative difference with its parameter, whether anything was drawn, and whether any compared.
+    """Returns the largest relative difference between engine and autograd with its parameter, whether anything was
+    drawn, and whether any compared.
 
     The last is False where no sample's gradient was finite.
     """
@@ -178,7 +184,7 @@ def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple
 
 
 def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
-    """Returns the engine's answer, and whether its pass drew at random."""
+    """Returns the engine's answer, which is to be verified, and whether its pass drew at random."""
     seed_all(seed)
     began = GlobalState.capture()
     try:
@@ -191,7 +197,7 @@ def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) ->
 
 
 def _iterate_single_gradients(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Yields autograd's gradients by name, each sample as a batch of its own."""
+    """Yields autograd's gradients by name to verify the engine's by, each sample as a batch of its own."""
     for i in range(LARGER_RUN):
         with torch.enable_grad(), session.keep_vectors():
             loss = session.compute_losses(take_rows(more, slice(i, i + 1)), 1)
@@ -199,7 +205,7 @@ def _iterate_single_gradients(session: Session, more: Any, scale: Tensor, seed: 
 
 
 def _iterate_joint_gradients(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Yields autograd's gradients by name, of samples that share one pass with this seed."""
+    """Yields autograd's gradients by name to verify the engine's by, of samples that share one pass with this seed."""
     seed_all(seed)
     with torch.enable_grad(), session.keep_vectors():
         losses = session.compute_losses(more, LARGER_RUN)
@@ -208,7 +214,9 @@ def _iterate_joint_gradients(session: Session, more: Any, scale: Tensor, seed: i
 
 
 def _autograd_gradient(session: Session, loss: Tensor, scale: Tensor) -> dict[str, Tensor]:
-    """Returns autograd's gradient of one scaled loss by parameter name, without parameters it does not use."""
+    """Returns autograd's gradient of one scaled loss, to verify the engine's by: by parameter name, without parameters
+    it does not use.
+    """
     if not loss.requires_grad:
         return {}
     parameters = trainable_parameters(session.model)

@@ -19,14 +19,14 @@ from sordino.refusal import Refusal
 
 
 def _to_additive_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Returns a mask to be added to the scores; a boolean one says where not to look."""
+    """Returns an attention mask to be added to the scores; a boolean one says where not to look."""
     if mask is None or mask.dtype != torch.bool:
         return None if mask is None else mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
 
 
 def _project_inputs(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, v: Tensor, dim: int) -> list[Tensor]:
-    """Returns the projections of query, key and value, recorded as linear maps."""
+    """Returns the projections of an attention layer's query, key and value, recorded as linear maps."""
     bias, e = m.in_proj_bias, m.embed_dim
     # Three weights, whose biases are blocks of one parameter.
     if m.in_proj_weight is None:
@@ -47,7 +47,7 @@ def _project_inputs(tape: Tape, m: nn.MultiheadAttention, q: Tensor, k: Tensor, 
 
 
 def _record_bias_copies(tape: Tape, bias: Tensor, block: tuple[int, int], like: Tensor, dim: int) -> Tensor:
-    """Returns one recorded copy per sample of a stretch of a parameter, shaped to be added to `like`."""
+    """Returns one recorded copy per sample of a stretch of an attention layer's bias, shaped to be added to `like`."""
     shape = [1] * like.dim()
     shape[dim], shape[-1] = tape.size, block[1] - block[0]
     copies = tape.leaf(bias)[slice(*block)].view(*[1] * (like.dim() - 1), -1).expand(shape)
@@ -60,7 +60,7 @@ def _record_bias_copies(tape: Tape, bias: Tensor, block: tuple[int, int], like: 
 
 
 def _append_learned(tape: Tape, p: Tensor, x: Tensor) -> Tensor:
-    """Returns x (B, S, E) with a learned key or value (1, 1, E) after each sample's own."""
+    """Returns x (B, S, E) of an attention layer with a learned key or value (1, 1, E) after each sample's own."""
     copies = tape.leaf(p).expand(x.shape[0], 1, -1).contiguous()
     copies = tape.record(copies, (), lambda _, g: {p: g.reshape(-1, 1, 1, g.shape[-1])}, rows=1)
     return torch.cat([x, copies], 1)
@@ -79,7 +79,7 @@ def run_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Computes softmax(QKᵀ/√d) V over heads."""
+    """Runs the rule of nn.MultiheadAttention: computes softmax(QKᵀ/√d) V over heads."""
     dim = 0 if module.batch_first else 1
     tape.batch_dim(query, only=dim, several=False)
     if query.dim() != 3:

@@ -19,7 +19,8 @@ from sordino.per_sample.recording.tape import Tape
 
 
 def _to_channels_last(x: Tensor) -> Tensor:
-    """Returns x with channels last in memory, by a copy where its strides do not say so.
+    """Returns the input x of a convolution layer with channels last in memory, by a copy where its strides do not say
+    so.
 
     With one channel both formats look alike, and the choice would silently be lost.
     """
@@ -30,7 +31,7 @@ def _to_channels_last(x: Tensor) -> Tensor:
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def run_convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
-    """Runs a convolution as torch does; padding other than zeros comes first, as its own operation."""
+    """Runs the rule of a convolution layer as torch does; padding other than zeros comes first, as its own operation."""
     tape.batch_dim(input, only=0)
     x, weight, bias, rank = input, module.weight, module.bias, len(module.kernel_size)
     # Every padding becomes a number of zeros, or an operation before the convolution.
@@ -52,7 +53,9 @@ def run_convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
 def record_convolution(
     tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, rows: int | None = None
 ) -> Tensor:
-    """Records `F.conv1d`, `F.conv2d` or `F.conv3d`; `rows` of x belong to one sample, by default as its layout says."""
+    """Records a convolution, `F.conv1d`, `F.conv2d` or `F.conv3d`; `rows` of x belong to one sample, by default as its
+    layout says.
+    """
     rank = len(geometry.stride)
     w, taps = tape.leaf(weight, x), None
     # Taps that read nothing but padding are left out; their gradient is zero.
@@ -71,7 +74,7 @@ def record_convolution(
         y = plain(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of weight and bias from the gradient at the output."""
+        """Returns the parts of a convolution layer's weight and bias from the gradient at the output."""
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift_precision(g)
         if tape.wants(weight):
@@ -92,7 +95,7 @@ def run_transposed_convolution(
     input: Tensor,
     output_size: list[int] | None = None,
 ) -> Tensor:
-    """Runs a transposed convolution, which is one with input and output gradient exchanged."""
+    """Runs the rule of a transposed convolution layer, which is a convolution with input and output gradient exchanged."""
     tape.batch_dim(input, only=0)
     rank = len(module.kernel_size)
     weight, bias = module.weight, module.bias
@@ -126,7 +129,9 @@ def run_transposed_convolution(
     )
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of weight and bias, with the roles of input and output gradient exchanged."""
+        """Returns the parts of a transposed convolution's weight and bias, with the roles of input and output gradient
+        exchanged.
+        """
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift_precision(g)
         if tape.wants(weight):

@@ -13,7 +13,7 @@ from sordino.refusal import Refusal
 
 
 def _refuse_coupling_options(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
-    """Refuses options by which a table's gradient or weight depends on other records."""
+    """Refuses options of an embedding layer by which the table's gradient or weight depends on other records."""
     kind = type(module).__name__
     if module.max_norm is not None:
         raise Refusal(
@@ -28,13 +28,13 @@ def _refuse_coupling_options(tape: Tape, module: nn.Embedding | nn.EmbeddingBag)
 
 
 def record_lookup(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim: int) -> Tensor:
-    """Looks rows of a table up and records it; `dim` counts the samples."""
+    """Looks rows of an embedding table up and records it; `dim` counts the samples."""
     size = tape.size
     y = nn.functional.embedding(ids, tape.leaf(weight))
     moved = ids.movedim(dim, 0) if dim else ids
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the table's part, in which padding has no gradient."""
+        """Returns the part of an embedding table, in which padding has no gradient."""
         where = saved[0].reshape(size, -1)  # (B, T)
         rows = lift_precision(g)
         rows = (rows.movedim(dim, 0) if dim else rows).reshape(size, where.shape[1], -1)  # (B, T, d)
@@ -55,7 +55,9 @@ def run_embedding(tape: Tape, module: nn.Embedding, input: Tensor) -> Tensor:
 def _pad_bags(
     ids: Tensor, offsets: Tensor, weights: Tensor | None, *, last: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns one long list of ids as (bags, L), which of them are there, and their weights in the same shape."""
+    """Returns the one long list of ids of an embedding bag layer as (bags, L), which of them are there, and their
+    weights in the same shape.
+    """
     begin = offsets[:-1] if last else offsets
     end = offsets[1:] if last else torch.cat([offsets[1:], offsets.new_tensor([len(ids)])])
     longest = int((end - begin).max()) if len(begin) else 0
@@ -75,7 +77,9 @@ def run_embedding_bag(
     offsets: Tensor | None = None,
     per_sample_weights: Tensor | None = None,
 ) -> Tensor:
-    """Looks up a table and reduces over each sample's bag; ids equal to padding_idx take no part."""
+    """Runs the rule of nn.EmbeddingBag: looks up a table and reduces over each sample's bag; ids equal to padding_idx
+    take no part.
+    """
     _refuse_coupling_options(tape, module)
     # Bring the ids into one row per bag, and find which dimension counts the samples.
     real = None

@@ -26,7 +26,7 @@ _SAME = ("eager", "grouped_mm", "batched_mm")
 
 
 def is_known_expert_layer(module: nn.Module) -> bool:
-    """Returns whether this is a layer of experts whose forward pass we know."""
+    """Returns whether a module is a layer of experts whose forward pass the rule knows."""
     forward = getattr(type(module), "forward", None)
     if getattr(forward, "__globals__", {}).get("__name__") != _DISPATCHED:
         return False
@@ -41,7 +41,9 @@ def is_known_expert_layer(module: nn.Module) -> bool:
 def run_experts(
     tape: Tape, module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """Sorts tokens by expert, runs each expert's two maps and activation, weights the results and puts them back."""
+    """Runs the rule of a mixture's experts: sorts tokens by expert, runs each expert's two maps and activation, weights
+    the results and puts them back.
+    """
     tape.batch_dim(hidden_states, only=0)
     layer: Any = module
     many, size, tokens = top_k_index.shape[-1], tape.size, len(hidden_states)
@@ -63,7 +65,7 @@ def run_experts(
 
 
 def _record_expert_map(tape: Tape, x: Tensor, weight: Tensor, routes: Routes) -> Tensor:
-    """Computes W_e x of every row and records it."""
+    """Computes W_e x of every row by its expert's matrix and records it."""
     w = tape.leaf(weight, x)
     y = torch.cat([F.linear(x[rows], w[e]) for e, rows in enumerate(routes.by_matrix)])
 

@@ -34,7 +34,9 @@ _CHUNK = 16  # samples per vmap
 
 
 def find_parameter_slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, nn.Parameter]]:
-    """Returns where each trainable parameter of a module sits: its owner, its key and itself, by name."""
+    """Returns where each trainable parameter of a module that runs by the fallback sits: its owner, its key and itself,
+    by name.
+    """
     found = {}
     for prefix, owner in module.named_modules():
         for key, p in owner._parameters.items():
@@ -45,7 +47,7 @@ def find_parameter_slots(module: nn.Module) -> dict[str, tuple[nn.Module, str, n
 
 @contextmanager
 def swap_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Puts other tensors in the places of a module's parameters, for as long as the context lasts."""
+    """Puts other tensors in the places of a fallback layer's parameters, for as long as the context lasts."""
     places = {name: place for name, place in find_parameter_slots(module).items() if name in tensors}
     try:
         for name, (owner, key, _) in places.items():
@@ -57,7 +59,9 @@ def swap_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterato
 
 
 def _capture_autocast(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Returns contexts in which autocast is what it is now: the leaf must be differentiated as it computed."""
+    """Returns contexts in which autocast is what it is now: a layer of the fallback must be differentiated as it
+    computed.
+    """
     kind = device.type
     now = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
     return lambda: torch.autocast(kind, *now, cache_enabled=False)  # a cast that is remembered would leave the vmap
@@ -70,7 +74,9 @@ def find_spectral_norms(module: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def hold_vectors(held: Sequence[tuple[nn.Module, Mapping[str, Tensor]]]) -> Iterator[None]:
-    """Gives spectral normalisations the vectors that the forward pass ended with, which they do not move on."""
+    """Gives spectral normalisations of a fallback layer the vectors that the forward pass ended with, which they do not
+    move on.
+    """
     before = [dict(m._buffers) for m, _ in held]
     try:
         for m, vectors in held:
@@ -96,7 +102,9 @@ class _RandomLeaf:
     layouts: dict[int, Layout | None]  # by the place of a tensor among the inputs: where it has its samples
 
     def run_again(self, only: int | None = None) -> tuple[list[Any], list[Tensor]]:
-        """Returns outputs and the leaf's parameters on a graph of their own; with `only`, every sample is that one."""
+        """Runs a random fallback layer again and returns outputs and parameters on a graph of their own; with `only`,
+        every sample is that one.
+        """
         # Detached copies of parameters and inputs; with `only`, one sample's rows stand in for all others.
         own = {name: p.detach().requires_grad_() for name, p in self.wanted.items()}
         given = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in self.inputs]
@@ -118,7 +126,9 @@ class _RandomLeaf:
             return self._differentiate_per_sample(number, at, g)
 
     def _differentiate_per_sample(self, number: int, at: Layout, g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Differentiates the output once per sample, with the other samples' gradients set to zero."""
+        """Differentiates the output of a random fallback layer once per sample, with the other samples' gradients set
+        to zero.
+        """
         outputs, own = self.run_again()
         rows = []
         for i in range(g.shape[at.dim] // at.rows):
@@ -138,7 +148,9 @@ class _RandomLeaf:
 
 
 def _split_samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], size: int) -> list[Tensor]:
-    """Returns each tensor with its samples first, and one sample's rows where they were; others as they are."""
+    """Returns each tensor of a fallback layer with its samples first, and one sample's rows where they were; others as
+    they are.
+    """
     return [
         t if at is None else t.unflatten(at.dim, (size, at.rows)).movedim(at.dim, 0)
         for t, at in zip(tensors, layouts, strict=True)
@@ -148,7 +160,7 @@ def _split_samples(tensors: Sequence[Tensor], layouts: Sequence[Layout | None], 
 def _gradients_of_samples(
     gradient: Callable[..., dict[str, Tensor]], shared: Sequence[bool], given: Sequence[Tensor], size: int
 ) -> dict[str, Tensor]:
-    """Returns the gradients of all samples, under vmap, or one after the other."""
+    """Returns the fallback's gradients of all samples, under vmap, or one after the other."""
     dims = tuple(None if alone else 0 for alone in shared)
     try:
         with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
@@ -162,7 +174,9 @@ def _gradients_of_samples(
 
 
 def run_fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Runs the leaf's own forward, and records how to get per-sample gradients from runs on one sample each."""
+    """Runs the own forward of a layer without a rule, as the fallback, and records how to get per-sample gradients from
+    runs on one sample each.
+    """
     original, size = tape.original, tape.size
     # Find the parameters that are wanted, and where each input has its samples.
     wanted = {name: p for name, (_, _, p) in find_parameter_slots(module).items() if tape.wants(p)}
@@ -215,10 +229,12 @@ def run_fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> An
             at: Layout = at,
             precision: Callable[[], AbstractContextManager[Any]] = precision,
         ) -> dict[Tensor, Part | Tensor]:
-            """Returns the parts of all parameters from the gradient at one output."""
+            """Returns the parts of all parameters of a fallback layer from the gradient at one output."""
 
             def gradient(one: Tensor, *own: Tensor) -> dict[str, Tensor]:
-                """Returns the gradients of one sample, from its rows of the output's gradient and of the inputs."""
+                """Returns a fallback layer's gradients of one sample, from its rows of the output's gradient and of the
+                inputs.
+                """
                 leaves = list(inputs)
                 for j, tensor in zip(where, own, strict=True):
                     leaves[j] = tensor
@@ -226,7 +242,7 @@ def run_fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> An
                 given, named = both[0], both[1]
 
                 def run(values: dict[str, Tensor]) -> Tensor:
-                    """Runs the leaf on one sample with these parameters."""
+                    """Runs the fallback layer on one sample with the given parameters."""
                     with swap_parameters(module, values), hold_vectors(held), precision():
                         out: Tensor = tree_flatten(original(*given, **named))[0][number]
                     return out

@@ -31,7 +31,7 @@ _FAMILIES: list[tuple[Callable[[nn.Module], bool], Rule]] = []
 
 
 def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
-    """Registers a function as the rule of layer types.
+    """Registers a function as the rule of layer types in the layer registry.
 
     Examples:
         >>> class Gain(nn.Module): ...
@@ -51,7 +51,9 @@ def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
 
 
 def rule_for_family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
-    """Registers a function as the rule of layers that have no class in common, and are known by what they are made of."""
+    """Registers a function as the rule of a family of layers that have no class in common, and are known by what they
+    are made of.
+    """
 
     def register(function: R) -> R:
         _FAMILIES.append((belongs, function))
@@ -61,7 +63,9 @@ def rule_for_family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """Returns the rule of the nearest registered ancestor whose forward this module still has, or of its family."""
+    """Returns the layer rule registered for the nearest ancestor whose forward this module still has, or for its
+    family.
+    """
     if "forward" in module.__dict__:  # replaced on the instance: we do not know what it does
         return None
     for layer in type(module).__mro__:

@@ -15,7 +15,7 @@ from sordino.per_sample.recording.tape import Tape
 
 
 def move_samples_first(x: Tensor, dim: int, size: int) -> Tensor:
-    """Returns (…, B, …, d) as (B, T, d); k rows per sample become positions."""
+    """Returns the input (…, B, …, d) of a linear layer as (B, T, d); k rows per sample become positions."""
     if dim:
         x = x.movedim(dim, 0)
     return x.reshape(size, -1, x.shape[-1])
@@ -24,7 +24,7 @@ def move_samples_first(x: Tensor, dim: int, size: int) -> Tensor:
 def _parts_at_one_position(
     tape: Tape, a: Tensor, g: Tensor, weight: Tensor, bias: Tensor | None
 ) -> dict[Tensor, Part | Tensor]:
-    """Returns the parts of y_i = W a_i + b, whose norms both contain ‖g_i‖²."""
+    """Returns the parts of a linear layer y_i = W a_i + b, whose norms both contain ‖g_i‖²."""
     squares = Squares(g)
     found: dict[Tensor, Part | Tensor] = {}
     if tape.wants(weight):
@@ -42,7 +42,7 @@ def record_affine(
     dim: int,
     block: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Computes y = x Wᵀ + b and records it; `block` takes some rows of both."""
+    """Computes y = x Wᵀ + b of a linear layer and records it; `block` takes some rows of both."""
     w = tape.leaf(weight, x)
     b = None if bias is None else tape.leaf(bias, x)
     if block is not None:
@@ -55,7 +55,7 @@ def record_affine(
     plain = x.dim() == 2 and lead[0] == size and block is None  # one position each: nothing to arrange
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of weight and bias from the gradient at the output."""
+        """Returns the parts of a linear layer's weight and bias from the gradient at the output."""
         if plain:
             return _parts_at_one_position(tape, lift_precision(saved[0], g), lift_precision(g), weight, bias)
         rows = move_samples_first(g.view(*lead, -1), dim, size)  # (B, T, p)

@@ -52,7 +52,7 @@ def run_layer_norm(tape: Tape, module: nn.LayerNorm, input: Tensor) -> Tensor:
 def record_layer_norm(
     tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """Computes `F.layer_norm` and records it."""
+    """Computes the norm layer `F.layer_norm` and records it."""
     size = tape.size
     if is_autocasting(input.device):  # autocast knows layer_norm, not the operation below it
         y, kept = (
@@ -66,7 +66,7 @@ def record_layer_norm(
         kept = (input, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of γ and β, from the statistics of the forward pass where it kept them."""
+        """Returns the parts of a LayerNorm's γ and β, from the statistics of the forward pass where it kept them."""
         x = lift_precision(saved[0])
         mu, r = saved[1:] if len(saved) > 1 else torch.native_layer_norm(x, list(shape), None, None, eps)[1:]
         g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
@@ -89,7 +89,7 @@ def run_rms_norm(tape: Tape, module: nn.RMSNorm, input: Tensor) -> Tensor:
 def record_rms_norm(
     tape: Tape, input: Tensor, dim: int, shape: torch.Size, weight: Tensor, eps: float | None
 ) -> Tensor:
-    """Computes `F.rms_norm` and records it."""
+    """Computes the norm layer `F.rms_norm` and records it."""
     size = tape.size
     y = nn.functional.rms_norm(input, list(shape), _detach_or_none(weight), eps)
 
@@ -109,7 +109,9 @@ def _sum_per_channel(x: Tensor) -> Tensor:
 
 
 def _correlate_with_gradient(x: Tensor, mean: Tensor, g: Tensor, groups: int, workspace: Workspace) -> Tensor:
-    """Returns Σ_t (x − mean) g per channel, (B, C), a few samples at a time so that they stay in the cache."""
+    """Returns Σ_t (x − mean) g per channel of a norm layer, (B, C), a few samples at a time so that they stay in the
+    cache.
+    """
     n, c = x.shape[:2]
     spread = (n, c, *[1] * (x.dim() - 2))
     centre = mean.repeat_interleave(c // groups, 1).view(spread)
@@ -149,7 +151,9 @@ def record_group_norm(
     eps: float,
     rows: int | None = None,
 ) -> Tensor:
-    """Computes `F.group_norm` and records it; `rows` of the input belong to one sample, by default as its layout says."""
+    """Computes the norm layer `F.group_norm` and records it; `rows` of the input belong to one sample, by default as
+    its layout says.
+    """
     n, c, positions = input.shape[0], input.shape[1], prod(input.shape[2:])
     x = input if input.is_contiguous() or input.dim() == 4 else input.contiguous()
     # Under autocast only the function itself is known; otherwise its statistics are kept for the gradients.
@@ -162,7 +166,7 @@ def record_group_norm(
         kept = (x, mean, scale)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of γ and β, from the statistics of the forward pass where it kept them."""
+        """Returns the parts of a GroupNorm's γ and β, from the statistics of the forward pass where it kept them."""
         held = lift_precision(saved[0])
         mu, r = (
             saved[1:] if len(saved) > 1 else torch.native_group_norm(held, None, None, n, c, positions, groups, eps)[1:]
@@ -180,14 +184,14 @@ def record_group_norm(
 
 
 def _record_channel_affine(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: Tensor) -> Tensor:
-    """Scales and shifts a normalised input by channel, and records it."""
+    """Scales and shifts the normalised input of a norm layer by channel, and records it."""
     weight, bias = module.weight, module.bias
     spread = (1, -1, *[1] * (unit.dim() - 2))
     y = unit if weight is None else unit * weight.detach().view(spread)
     y = y if bias is None else y + bias.detach().view(spread)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of γ and β."""
+        """Returns the parts of γ and β of a norm layer that scales and shifts by channel."""
         g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
         if tape.wants(weight):
             found[weight] = _sum_per_channel(lift_precision(saved[0]) * g32)
@@ -200,7 +204,7 @@ def _record_channel_affine(tape: Tape, module: nn.modules.batchnorm._NormBase, u
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def run_instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> Tensor:
-    """Normalises over the positions of a channel, or by stored statistics in evaluation."""
+    """Runs the rule of InstanceNorm: normalises over the positions of a channel, or by stored statistics in evaluation."""
     tape.batch_dim(input, only=0)
     module._check_input_dim(input)
     if module.track_running_stats and not module.training:
@@ -214,7 +218,9 @@ def run_instance_norm(tape: Tape, module: nn.InstanceNorm2d, input: Tensor) -> T
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def run_batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
-    """Scales by stored statistics, in evaluation only; refuses training mode, which mixes the samples."""
+    """Runs the rule of BatchNorm: scales by stored statistics, in evaluation only; refuses training mode, which mixes
+    the samples.
+    """
     if module.training or module.running_mean is None:
         raise Refusal(f"layer '{tape.name}': BatchNorm mixes the samples of a batch; use GroupNorm, or module.eval()")
     tape.batch_dim(input, only=0)
@@ -224,7 +230,9 @@ def run_batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
 
 @rule(nn.PReLU)
 def run_prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
-    """Computes y = max(x, 0) + γ min(x, 0) and records it."""
+    """Runs the rule of PReLU, which scales features as norm layers do: computes y = max(x, 0) + γ min(x, 0) and records
+    it.
+    """
     weight = module.weight
     shared = weight.numel() == 1
     dim, size = tape.batch_dim(input, only=None if shared else 0, several=shared), tape.size

@@ -29,14 +29,14 @@ Step = Callable[[Tensor, Tensor, State], State]  # (input's product, hidden's pr
 
 
 def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
-    """Makes one step of an LSTM."""
+    """Makes one step of an LSTM, for the rules of recurrent layers and cells."""
     i, f, z, o = (x + h).chunk(4, 1)
     c = f.sigmoid() * state[1] + i.sigmoid() * z.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
 def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
-    """Makes one step of a GRU."""
+    """Makes one step of a GRU, for the rules of recurrent layers and cells."""
     xr, xz, xn = x.chunk(3, 1)
     hr, hz, hn = h.chunk(3, 1)
     z = (xz + hz).sigmoid()
@@ -66,7 +66,7 @@ def _step_function(module: nn.RNNBase | nn.RNNCellBase) -> Step:
 def _make_lstm_parts(
     tape: Tape, weights: list[Any], g: Tensor, x: Tensor, h: Tensor, read: Tensor | None, sums: Tensor | None
 ) -> dict[Tensor, Part | Tensor]:
-    """Returns the parts of all four parameters from the gates' gradient.
+    """Returns the parts of all four parameters of a recurrent LSTM layer from the gates' gradient.
 
     Everything is (B, T, …); `read` holds x and h side by side.
     """
@@ -84,7 +84,7 @@ def _make_lstm_parts(
 
 
 def _run_lstm_by_torch(tape: Tape, x: Tensor, state: State, weights: list[Any]) -> tuple[Tensor, State]:
-    """Runs one direction of an LSTM layer, x (T, B, d), by torch."""
+    """Runs one direction of a recurrent LSTM layer, x (T, B, d), by torch."""
     w_ih, w_hh, *biases = weights
     # The gates' inputs are one linear map over all steps; the gradient at them is all that the parameters need.
     size, (steps, b, d) = tape.size, x.shape
@@ -93,7 +93,9 @@ def _run_lstm_by_torch(tape: Tape, x: Tensor, state: State, weights: list[Any]) 
     held: list[Tensor] = []
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts from the gradient at the gates, and the inputs and hidden states that each step read."""
+        """Returns the parts of a recurrent LSTM layer from the gradient at the gates, and the inputs and hidden states
+        that each step read.
+        """
         rows = move_samples_first(lift_precision(g).view(steps, b, -1), 1, size)  # (B, T, 4H)
         inputs, hidden = (move_samples_first(lift_precision(t, g), 1, size) for t in (saved[0], held[0]))
         return _make_lstm_parts(tape, weights, rows, inputs, hidden, None, None)
@@ -109,14 +111,14 @@ def _run_lstm_by_torch(tape: Tape, x: Tensor, state: State, weights: list[Any]) 
 def _run_lstm_compiled(
     tape: Tape, kernel: Recurrence, x: Tensor, state: State, weights: list[Any]
 ) -> tuple[Tensor, State]:
-    """Runs one direction of an LSTM layer, x (T, B, d), by the compiled kernel."""
+    """Runs one direction of a recurrent LSTM layer, x (T, B, d), by the compiled kernel."""
     w_ih, w_hh, *biases = (p.detach().contiguous() for p in weights)
     (steps, b, d), wide = x.shape, len(w_ih)
     bias = biases[0] + biases[1] if biases else w_ih.new_zeros(wide)
     held = HeldByLSTM()
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts from what the backward pass of the layer left."""
+        """Returns the parts of a recurrent LSTM layer from what the backward pass of the compiled layer left."""
         assert held.read is not None, "the layer's backward pass came by"
         read, rows = held.read.transpose(0, 1), g.view(steps, b, wide).transpose(0, 1)  # (B, T, d + H), (B, T, 4H)
         return _make_lstm_parts(tape, weights, rows, read[:, :, :d], read[:, :, d:], read, held.sums)
@@ -132,7 +134,9 @@ def _run_lstm_compiled(
 def _run_step_by_step(
     tape: Tape, module: nn.RNNBase, x: Tensor, state: State, weights: list[Any], there: Tensor | None = None
 ) -> tuple[Tensor, State]:
-    """Runs one direction of any other layer, x (T, B, d); where a sequence is not there (T, B), its state stays."""
+    """Runs one direction of any other recurrent layer, x (T, B, d); where a sequence is not there (T, B), its state
+    stays.
+    """
     w_ih, w_hh, *biases = weights
     projection = biases.pop() if module.proj_size else None
     b_ih, b_hh = biases or (None, None)
@@ -166,7 +170,9 @@ def run_recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) ->
 
 
 def _run_packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-    """Runs sequences of their own lengths: padded, with a state that stays where its sequence is over or has not begun."""
+    """Runs a recurrent layer on sequences of their own lengths: padded, with a state that stays where its sequence is
+    over or has not begun.
+    """
     x, lengths = pad_packed_sequence(packed)  # (T, B, d), in the order of the records
     tape.batch_dim(x[0], only=0, several=False)  # the longest of fewer records may be shorter
     there = torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device)
@@ -179,7 +185,7 @@ def _run_packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any)
 
 
 def _run_layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | None) -> tuple[Tensor, Any]:
-    """Returns the outputs and the last states of all layers and directions, from x (T, B, d)."""
+    """Returns the outputs and the last states of all layers and directions of a recurrent module, from x (T, B, d)."""
     directions, is_lstm = 1 + module.bidirectional, isinstance(module, nn.LSTM)
     given = None if hx is None else (tuple(hx) if is_lstm else (hx,))
     sizes = (module.proj_size or module.hidden_size, module.hidden_size)[: 1 + is_lstm]

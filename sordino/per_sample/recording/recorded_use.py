@@ -34,7 +34,9 @@ class Use:
     product: ParameterProduct | None = None
 
     def parameter_products(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
-        """Returns ⟨g_i, θ⟩ for the parameters of this use, (B,), from its output; empty where the output has changed."""
+        """Returns ⟨g_i, θ⟩ for the parameters of a recorded use, (B,), from its output; empty where the output has
+        changed.
+        """
         if self.product is None or self.output is None or self.output._version != self.version:
             return {}  # not held, or an in-place operation came after
         largest, *others = [p for p in self.product.parameters if p is not None]
@@ -49,7 +51,9 @@ class Use:
         return products
 
     def resolve_parts(self, g: Tensor) -> dict[Tensor, Part]:
-        """Returns the parts, once the gradient at the output is known; refuses an input that was changed since."""
+        """Returns the parts of a recorded use, once the gradient at the output is known; refuses an input that was
+        changed since.
+        """
         for tensor, version in zip(self.saved, self.versions, strict=True):
             if tensor._version != version:
                 raise Refusal(
@@ -60,7 +64,9 @@ class Use:
 
 
 def to_parts(entries: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
-    """Wraps plain tensors as parts, and adds up the rows of a sample where it has several."""
+    """Wraps the plain tensors that a recorded use gives as parts, and adds up the rows of a sample where it has
+    several.
+    """
     parts: dict[Tensor, Part] = {}
     for p, part in entries.items():
         plain: Part = GradientRows(lift_precision(part)) if isinstance(part, Tensor) else part

@@ -63,7 +63,7 @@ class Layouts:
     """The operations on parameters that no layer with a rule owns."""
 
     def with_defaults(self, others: Layouts) -> Layouts:
-        """Returns these layouts, and those of `others` for what is not known here."""
+        """Returns these sample layouts, and those of `others` for what is not known here."""
         return Layouts(
             {**others.inputs, **self.inputs},
             {**others.arguments, **self.arguments},
@@ -101,7 +101,9 @@ class OtherLength(UnseenCall):
 
 
 def make_unseen_refusal(name: str) -> UnseenCall:
-    """Returns the refusal of a layer that was called in another way than on the first batch."""
+    """Returns the refusal of a layer without a known sample layout: it was called in another way than on the first
+    batch.
+    """
     return UnseenCall(
         f"layer '{name}': it was called in another way than on the model's first batch, so its batch dimension "
         "is not known; need the same inputs' layout every time; give the new use its own module, or use Loop()"
@@ -109,7 +111,7 @@ def make_unseen_refusal(name: str) -> UnseenCall:
 
 
 def make_other_length_refusal(name: str, dims: int) -> OtherLength:
-    """Returns the refusal of an input whose samples are not where the first batch had them."""
+    """Returns the refusal of an input whose sample layout differs: its samples are not where the first batch had them."""
     return OtherLength(
         f"layer '{name}': its input of {dims} dimensions does not have the samples where the first batch "
         "had them; need one layout for all batches; keep the batch dimension first, or use Loop()"
@@ -117,7 +119,9 @@ def make_other_length_refusal(name: str, dims: int) -> OtherLength:
 
 
 def make_unasked_refusal(name: str) -> Refusal:
-    """Returns the refusal of a layer whose rule records a use and never asked where the samples are."""
+    """Returns the refusal of a layer whose rule records a use and never asked for the sample layout, where the samples
+    are.
+    """
     return Refusal(
         f"layer '{name}': its rule does not ask where the input has its samples; need that to tell their gradients "
         "apart; call tape.batch_dim(x) in the rule before tape.record"

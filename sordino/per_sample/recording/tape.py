@@ -77,7 +77,9 @@ class _HandOver(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, path: Tensor, sink: Callable[..., None], *saved: Tensor) -> Tensor:
-        """Saves the layer's tensors through autograd, so that a checkpoint may forget them."""
+        """Saves a layer's tensors, which the tape hands over later, through autograd, so that a checkpoint may forget
+        them.
+        """
         ctx.mark_dirty(y)
         ctx.save_for_backward(*saved)
         ctx.sink = sink
@@ -85,7 +87,7 @@ class _HandOver(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """Hands the saved tensors and the gradient at the output to the sink."""
+        """Hands the tensors the tape saved and the gradient at the output to the sink."""
         saved = ctx.saved_tensors  # read once: a checkpoint gives them only once
         ctx.sink(tuple(t.detach() for t in saved), g)
         return g, g.new_zeros(()), None, *[None] * len(saved)
@@ -123,7 +125,7 @@ class Tape:
     def run_layer(
         self, index: int, name: str, module: nn.Module, rule: Rule, original: Rule, args: Any, kwargs: Any
     ) -> Any:
-        """Runs a layer's forward by its rule, or by its own code where nothing is to be recorded."""
+        """Runs a layer's forward on the tape by its rule, or by its own code where nothing is to be recorded."""
         if self.idle or not torch.is_grad_enabled():
             return original(*args, **kwargs)
         # Find out where the layer's input has its samples; an input that no sample owns is not recorded.
@@ -150,7 +152,9 @@ class Tape:
 
     @property
     def path(self) -> Tensor:
-        """A leaf to which gradients can flow where a layer's input has none; made when first asked for."""
+        """Returns the tape's leaf to which gradients can flow where a layer's input has none; made when first asked
+        for.
+        """
         if self._path is None:
             self._path = torch.zeros((), requires_grad=True)
         return self._path
@@ -161,7 +165,7 @@ class Tape:
         return found is rule and tuple(self.layouts.inputs.get(position, ())) == _ROW_EACH
 
     def shared_operation(self, key: OperationKey, name: str) -> SharedOperation:
-        """Returns what is known of an operation on shared tensors; raises where the first batch had another."""
+        """Returns what the tape knows of an operation on shared tensors; raises where the first batch had another."""
         found = self._next_call(self.layouts.operations, key, self.name)
         if found.name != name:
             raise make_unseen_refusal(self.name)
@@ -173,7 +177,7 @@ class Tape:
             raise make_other_length_refusal(self.name, x.dim())
 
     def _next_call(self, known: Mapping[_Key, Sequence[_Known]], key: _Key, name: str) -> _Known:
-        """Returns what is known of this call of a layer, and counts the call where calls differ."""
+        """Returns what the tape knows of this call of a layer, and counts the call where calls differ."""
         calls = known.get(key, ())
         if len(calls) == 1:
             return calls[0]
@@ -186,7 +190,8 @@ class Tape:
         return calls[call]
 
     def batch_dim(self, x: Tensor, *, only: int | None = None, several: bool = True) -> int:
-        """Returns the dimension of x that counts samples; rules call it once per use, and never guess it from sizes.
+        """Returns the dimension of x that counts samples, as the tape knows; rules call it once per use, and never
+        guess it from sizes.
 
         `only` is the dimension that the rule can do with, if there is only one. `several` says whether a sample may
         have several rows there.
@@ -203,7 +208,9 @@ class Tape:
         return layout.dim
 
     def find_argument_layout(self, which: tuple[str, int], x: Tensor) -> Layout | None:
-        """Returns the layout of one of several tensors a layer takes or returns; None if all samples share it."""
+        """Returns the layout that the tape knows of one of several tensors a layer takes or returns; None if all
+        samples share it.
+        """
         layout = self._next_call(self.layouts.arguments, (self.index, *which), self.name)
         if layout is not None:
             self.check_length(x, layout)
@@ -214,7 +221,9 @@ class Tape:
         return p is not None and id(p) in self.trainable
 
     def leaf(self, p: Tensor, x: Tensor | None = None) -> Tensor:
-        """Returns the parameter for the graph: detached, and with a gradient path only where the input has none."""
+        """Returns a parameter for the graph of the tape's pass: detached, and with a gradient path only where the input
+        has none.
+        """
         proxy = p.detach()
         if x is None or not x.requires_grad:
             proxy.requires_grad_()
@@ -230,7 +239,7 @@ class Tape:
         product: ParameterProduct | None = None,
         more: int = 0,
     ) -> Tensor:
-        """Records a use and returns y, which is what the layer must return (or compute on).
+        """Records a use on the tape and returns y, which is what the layer must return (or compute on).
 
         `saved` is what `parts` needs besides the gradient at y. `rows`: the rows of that gradient which belong to one
         sample, if they are not those of the input. `product`: how ⟨g_i, θ⟩ follows from y. `more`: the bytes of outputs
@@ -254,7 +263,7 @@ class KeepingTape(Tape):
         product: ParameterProduct | None = None,
         more: int = 0,
     ) -> Tensor:
-        """Keeps a use with its inputs and the place of y in the graph."""
+        """Keeps a use on the tape, with its inputs and the place of y in the graph."""
         if rows is None:
             layout = self._layout
             if layout is UnknownLayout.UNSEEN:
@@ -300,7 +309,7 @@ class HandOverTape(Tape):
         product: ParameterProduct | None = None,
         more: int = 0,
     ) -> Tensor:
-        """Puts a node behind y that hands the use over when the backward pass reaches it."""
+        """Puts a node behind y by which the tape hands the use over when the backward pass reaches it."""
         if rows is None:
             layout = self._layout
             if layout is UnknownLayout.UNSEEN:
@@ -348,7 +357,7 @@ class ShapesTape(Tape):
         product: ParameterProduct | None = None,
         more: int = 0,
     ) -> Tensor:
-        """Notes the place of y in the graph."""
+        """Notes the place of y in the graph on a tape of shapes."""
         if y.grad_fn is not None:
             self.places.add(y.grad_fn)
         return y
