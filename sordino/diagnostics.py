@@ -33,8 +33,7 @@ BOX_PLOT_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Returns, as a diagnostic, the cosine of the angle between two updates with the same parameter names; nan if one
-    is 0.
+    """Returns the cosine of the angle between two updates with the same parameter names; nan if one of them is 0.
 
     >>> cosine({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([1.0, 1.0])})
     0.7071067811865475
@@ -88,8 +87,7 @@ class UpdateCosines:
 
 
 def substep_cosine(private: Private) -> float:
-    """Returns, as a diagnostic, the cosine of the last lot's projected update, before noise, with its first substep;
-    the claim names it.
+    """Returns the cosine of the last lot's projected update, before noise, with its first substep; the claim names it.
 
     Args:
         private: a run whose query is `Projected`.
@@ -118,8 +116,7 @@ def substep_cosine(private: Private) -> float:
 
 
 def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = BOX_PLOT_QUANTILES) -> tuple[float, ...]:
-    """Returns, as a diagnostic, quantiles of a lot's gradient lengths at the current model, nan for an empty lot; the
-    claim names them.
+    """Returns quantiles of a lot's gradient lengths at the current model, nan for an empty lot; the claim names them.
 
     Args:
         private: a run.
@@ -170,8 +167,7 @@ class Dominant:
 
 
 def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Dominant | None:
-    """Returns, as a diagnostic, the most frequent class of a lot and its share, None for an empty lot; the claim names
-    them.
+    """Returns the most frequent class of a lot and its share, None for an empty lot; the claim names them.
 
     Args:
         private: a run.

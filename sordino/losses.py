@@ -29,7 +29,7 @@ _DROPPED = (*LABELS, "num_items_in_batch")
 
 
 def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of each record for a classification model: one class, several classes at once, or regression.
+    """Returns the loss of each record: one class, several classes at once, or regression.
 
     The kind follows from the labels: whole numbers are classes, floating-point labels with as many columns as the
     model has outputs are a yes or no for each, one floating-point label for one output is regression by squared error.
@@ -58,7 +58,7 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the losses of a model that gives each token a class, as the mean over each record's own labelled tokens.
+    """Returns the loss of a class per token, as the mean over each record's own labelled tokens.
 
     Args:
         model: takes the batch's keys by name.
@@ -79,7 +79,7 @@ def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the losses of a causal language model for the next token, as the mean over each record's own tokens.
+    """Returns the loss of the next token, as the mean over each record's own tokens.
 
     Without labels, the tokens that are attended to are the labels.
 
@@ -107,7 +107,7 @@ def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the losses of a masked language model for the masked tokens, as the mean over each record's own.
+    """Returns the loss of the masked tokens, as the mean over each record's own.
 
     Args:
         model: takes the batch's keys by name.
@@ -127,8 +127,7 @@ def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the losses of a sequence-to-sequence model for the target given the source, as the mean over each
-    record's own labelled tokens.
+    """Returns the loss of the target sequence given the source, as the mean over each record's own labelled tokens.
 
     Models of transformers make the decoder's input of the labels, which are at the same places as the scores.
 
@@ -155,8 +154,7 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the scores that the losses are computed from, of a batch without its labels: `logits`, or the model's
-    result if that is a tensor.
+    """Returns a model's scores for a batch without its labels: `logits`, or the model's result if that is a tensor.
 
     Args:
         model: takes the batch's keys by name.
@@ -226,7 +224,7 @@ def _decoder_input_function(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
-    """Returns the one of these losses that a model of transformers is made for, by the name of its class.
+    """Returns the loss that a model of transformers is made for, by the name of its class.
 
     Args:
         model: of transformers, with or without PEFT's adapters.

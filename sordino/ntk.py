@@ -29,8 +29,7 @@ from sordino.refusal import Refusal
 
 
 def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Returns the neural tangent kernel (NTK) in parts: ⟨∇_p f(x_j), ∇_p f(x_i)⟩, (n, n) in float64, by trainable
-    tensor p; their sum is the kernel.
+    """Returns ⟨∇_p f(x_j), ∇_p f(x_i)⟩, (n, n) in float64, by trainable tensor p; their sum is the tangent kernel.
 
     >>> model = nn.Linear(2, 1)
     >>> found = kernels(model, torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
@@ -52,8 +51,8 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weigher: Weigher) -> Tensor:
-    """Returns K, (n, n): the neural tangent kernel (NTK) with the weights that a clipping rule gives the records'
-    gradients at its first step.
+    """Returns K, (n, n): the kernel with the weights that a clipping rule gives the records' gradients at its first
+    step.
 
     Args:
         model: at the point where the kernel is taken.
@@ -85,8 +84,7 @@ def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weig
 
 
 def least_eigenvalue(kernel: Tensor) -> float:
-    """Returns the least eigenvalue of a neural tangent kernel's symmetric part; if it is below 0, the sum of squares
-    can rise.
+    """Returns the least eigenvalue of the kernel's symmetric part; if it is below 0, the sum of squares can rise.
 
     >>> round(least_eigenvalue(torch.tensor([[2.0, 3.0], [3.0, 5.0]])), 3)
     0.146

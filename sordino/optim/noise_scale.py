@@ -30,8 +30,7 @@ class ClippingQuery(Protocol):
 
 
 def noise_scale(query: ClippingQuery, expected_batch: float) -> float:
-    """Returns the noise scale σC/L: the standard deviation of the noise on each coordinate of `.grad`, at the first
-    bound.
+    """Returns σC/L: the standard deviation of the noise on each coordinate of `.grad`, at the first bound.
 
     >>> from sordino import Flat, NoisySum
     >>> noise_scale(NoisySum(Flat(1.0), Gaussian(1.1)), expected_batch=250)

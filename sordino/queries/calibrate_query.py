@@ -29,8 +29,7 @@ def calibrate(
     delta: float,
     dataset_size: int = 1,
 ) -> float:
-    """Calibrates a query: returns the smallest noise multiplier at which `steps` lots are (ε, δ)-differentially
-    private.
+    """Returns the smallest noise multiplier at which `steps` lots are (ε, δ)-differentially private.
 
     Args:
         query: the query at a noise multiplier.

@@ -25,7 +25,7 @@ from sordino.statistics.mean import Mean
 
 
 def binary_mean(epsilon: float) -> Mean:
-    """Returns the textbooks' rule for an ε-DP mean of x ∈ {0, 1}, by Laplace noise.
+    """Returns an ε-DP mean of x ∈ {0, 1}, by Laplace noise.
 
     >>> binary_mean(0.5)
     Mean(bound=1.0, noise=Laplace(multiplier=2.0))
@@ -34,8 +34,7 @@ def binary_mean(epsilon: float) -> Mean:
 
 
 def scalar_mean(sigma: float, n: int, epsilon: float) -> Mean:
-    """Returns the textbooks' rule for a private mean of numbers with E x² ≤ σ², clipped at τ = σ√(nε)/2, with Laplace
-    noise.
+    """Returns a mean of numbers with E x² ≤ σ², clipped at τ = σ√(nε)/2, with Laplace noise.
 
     >>> scalar_mean(1.0, n=400, epsilon=1.0)
     Mean(bound=10.0, noise=Laplace(multiplier=2.0))
@@ -44,8 +43,7 @@ def scalar_mean(sigma: float, n: int, epsilon: float) -> Mean:
 
 
 def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> Mean:
-    """Returns the textbooks' rule for a private mean of vectors with E‖x‖² ≤ σ², clipped at τ = σ√(nε)/d^¼, with
-    Gaussian noise.
+    """Returns a mean of vectors with E‖x‖² ≤ σ², clipped at τ = σ√(nε)/d^¼, with Gaussian noise.
 
     Args:
         sigma: E‖x‖² ≤ σ².
@@ -67,7 +65,7 @@ def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: flo
 
 
 def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
-    """Returns τ = σ√(nε)/2, at which the textbooks' rule for a private mean clips numbers.
+    """Returns τ = σ√(nε)/2.
 
     Args:
         sigma: E x² ≤ σ².
@@ -86,7 +84,7 @@ def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
 
 
 def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
-    """Returns τ = σ√(nε)/d^¼, at which the textbooks' rule for a private mean clips vectors.
+    """Returns τ = σ√(nε)/d^¼.
 
     Args:
         sigma: E‖x‖² ≤ σ².
@@ -108,7 +106,7 @@ def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
 
 
 def binary_error(p: float, n: int, epsilon: float) -> float:
-    """Returns the error E(μ̃ − p)² that the textbooks' rule for a private binary mean has, exactly.
+    """Returns E(μ̃ − p)² of the binary mean, exactly.
 
     Args:
         p: the true mean.
@@ -128,7 +126,7 @@ def binary_error(p: float, n: int, epsilon: float) -> float:
 
 
 def scalar_error(sigma: float, n: int, epsilon: float) -> float:
-    """Returns the most that the error E(μ̃ − μ)² by the textbooks' rule for a private scalar mean can be.
+    """Returns the most that E(μ̃ − μ)² of the scalar mean can be.
 
     Args:
         sigma: E x² ≤ σ².
@@ -147,7 +145,7 @@ def scalar_error(sigma: float, n: int, epsilon: float) -> float:
 
 
 def vector_error(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> float:
-    """Returns the most that the error E‖μ̃ − μ‖² by the textbooks' rule for a private vector mean can be.
+    """Returns the most that E‖μ̃ − μ‖² of the vector mean can be.
 
     Args:
         sigma: E‖x‖² ≤ σ².

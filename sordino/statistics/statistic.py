@@ -86,8 +86,7 @@ def ask(
     seed: int | None = None,
     rng: Rng | None = None,
 ) -> V:
-    """Asks a statistic of a tensor of rows or of a dataset's first column, and enters the statistic's releases in the
-    ledger.
+    """Asks a statistic of a tensor of rows or of a dataset's first column, and enters its releases in the ledger.
 
     Args:
         statistic: `Mean`, `Count`, `Normaliser`, `PCA`, `Ranges` or another.
@@ -182,8 +181,7 @@ def ask(
 
 
 def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:
-    """Returns the event of asking a statistic, by releasing the sums of no records; for calibration together with
-    `dry_run`.
+    """Returns the event of asking, by releasing the sums of no records; for calibration together with `dry_run`.
 
     Args:
         statistic: what would be asked.
