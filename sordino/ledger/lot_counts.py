@@ -25,8 +25,8 @@ CONFIDENCE = 0.95
 
 
 def smallest_share(tested: int, confidence: float = CONFIDENCE) -> float:
-    """Returns the share of lots in which a coupling must show to be found with this probability, by the count of lots
-    tested.
+    """Returns the share of lots in which a coupling must show to be found with this probability, from the count of
+    tested lots.
 
     A coupling that shows in a share s of the lots, whichever these are, is missed by t tests at random lots with
     probability (1 − s)^t; so t tests find every s ≥ 1 − (1 − confidence)^(1/t).

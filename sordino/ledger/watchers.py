@@ -34,7 +34,7 @@ class Watchers:
         self._methods.append(weakref.WeakMethod(check))
 
     def take_over(self, parameters: Iterable[nn.Parameter], void: Callable[[str], None]) -> None:
-        """Looks, as the ledger's watcher, at what runs that are gone left behind, and hands these parameters to the run
+        """Looks at what watchers of the ledger, runs that are gone, left behind, and hands these parameters to the run
         that begins with them.
         """
         self._check_left_behind(void)
@@ -46,7 +46,7 @@ class Watchers:
         self._left.append(left)
 
     def run_checks(self, void: Callable[[str], None]) -> None:
-        """Lets every run that lives and watches a ledger look at itself, and looks at the parameters of those that are
+        """Lets every run that watches the ledger check its parameters, and checks the parameters of watchers that are
         gone.
         """
         self._methods = [method for method in self._methods if method() is not None]
@@ -57,7 +57,7 @@ class Watchers:
         self._check_left_behind(void)
 
     def _check_left_behind(self, void: Callable[[str], None]) -> None:
-        """Voids the ledger's claim if a parameter that a watcher which is gone left behind was written to."""
+        """Voids the ledger's claim if a parameter was written to that a watcher, a run that is gone, left behind."""
         for left in self._left:
             changed = left.find_changed()
             if changed is not None:
@@ -81,7 +81,7 @@ class LeftBehind:
         return LeftBehind(remaining) if remaining else None
 
     def find_changed(self) -> str | None:
-        """Returns the name of a parameter that was written to since its watcher, a run, was gone, or None."""
+        """Returns the name of a parameter that was written to since the run that was its watcher is gone, or None."""
         for name, reference, known in self._known:
             p = reference()
             if p is not None and version_of(p) != known:

@@ -61,8 +61,8 @@ class Records:
         return self._current_lengths(rows)
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
-        """Returns the classes of these records to a sampler, by default the last column: such access leaves draws
-        without a guarantee.
+        """Returns the classes of these records to a sampler, by default the last column. After such access draws have
+        no guarantee.
         """
         self.has_looked = True
         if self._known_labels is None:  # labels do not change: ask once for all
