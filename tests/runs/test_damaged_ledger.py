@@ -290,10 +290,10 @@ def test_two_starts_in_one_folder_the_second_is_refused_and_the_first_is_untouch
     """Real processes: the second comes while the first still reads its data, when nothing is on the disk yet."""
     out = tmp_path / "run"
     slow = (
-        "import sys; from sordino.app.runs import fit as module; right = module.assemble\n"
-        "def assemble(*given):\n"
+        "import sys; from sordino.app.runs import fit as module; right = module.assemble_job\n"
+        "def assemble_job(*given):\n"
         "    print('reading', flush=True); sys.stdin.readline(); return right(*given)\n"
-        "module.assemble = assemble\n"
+        "module.assemble_job = assemble_job\n"
         "from sordino.app.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
