@@ -69,7 +69,7 @@ def private_lots(mesh: Ranks | None, *, divided: bool = False) -> list[float]:
     run = sd.Private(model, losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)), seed=0, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with patch(
-        "sordino.runtime_checks.test_runner.Guard.before_backward", lambda *_, **__: None
+        "sordino.runtime_checks.test_runner.NeighbourTestRunner.before_backward", lambda *_, **__: None
     ):  # not what is measured here
         began = time.process_time()
         for lot in run.draws(records(), sd.Poisson(LOT / RECORDS), LOTS, expected_batch=LOT, physical_batch=32):
@@ -209,7 +209,7 @@ def count_collectives(
         query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
         run = sd.Private(model, losses, query, seed=0, mesh=ranks, backend=engine)
         small = torch.utils.data.Subset(records(), range(256))
-        with patch("sordino.runtime_checks.test_runner.Guard.before_backward", lambda *_, **__: None):
+        with patch("sordino.runtime_checks.test_runner.NeighbourTestRunner.before_backward", lambda *_, **__: None):
             lot = next(run.draws(small, sd.Poisson(0.5), 1, expected_batch=128, physical_batch=8))
             ranks.asked.clear()
             run.backward(lot)

@@ -90,7 +90,11 @@ def read_matmul_precision() -> str | None:
 
 
 def describe_precision_switches() -> str:
-    """Returns in words the switches for products in reduced precision, for the record of a run's environment."""
+    """Returns in words the switches for products in reduced precision, for the record of a run's environment.
+
+    A switch about which nothing was said rounds as one that was set to full precision, so the two read the same.
+    """
     switches = {f"{library} {operation}": _read(library, operation) for library, operation in _NAMED}
+    switches = {name: _EXACT if value == "none" else value for name, value in switches.items()}
     switches["half-precision sums"] = str([read() for read, _ in _REDUCTIONS])
     return ", ".join(f"{name} {value}" for name, value in switches.items())

@@ -11,10 +11,10 @@ from sordino.file_lock import Locked, lock_file
 
 TRY = """
 import sys
-from sordino.file_lock import Locked, lock
+from sordino.file_lock import Locked, lock_file
 with open(sys.argv[1], "r+") as file:
     try:
-        lock(file, exclusive=sys.argv[2] == "exclusive", wait=False)
+        lock_file(file, exclusive=sys.argv[2] == "exclusive", wait=False)
     except Locked:
         print("locked")
     else:

@@ -25,8 +25,9 @@ from sordino.sampling.sampler import Sampler
 class EpsilonTarget:
     """An ε at a δ, to be met by DP-SGD that clips every gradient to the length `clip`.
 
+    >>> import sordino as sd
     >>> target = EpsilonTarget(3.0, 1e-5, 1.0)
-    >>> target.calibrate_query(Poisson(0.01), records=1000, steps=1000).noise.multiplier < 1
+    >>> target.calibrate_query(sd.Poisson(0.01), records=1000, steps=1000).noise.multiplier < 1
     True
     """
 

@@ -15,8 +15,9 @@ from sordino.accounting import PLD
 from sordino.app.cli.main import main
 from sordino.app.cli.train import Command
 from sordino.app.planner import Scenario, answer, curves, parse
-from sordino.app.runs import Recipe, event, noise_multiplier
+from sordino.app.runs import event, noise_multiplier
 from sordino.app.runs.problem import MODELS
+from sordino.app.runs.recipe import FIELDS as RECIPE_FIELDS
 from sordino.app.runs.settings import make_settings
 from sordino.events import Gaussian, Poisson, Repeat
 
@@ -122,7 +123,7 @@ def test_the_training_command_is_understood_and_costs_what_the_page_shows(task, 
     _, name, *words = shlex.split(said["command"])
     assert name == "train"
     given = tyro.cli(Command, args=words)
-    fields = {k: v for k, v in vars(given).items() if k in Recipe.__dataclass_fields__ and v is not None}
+    fields = {k: v for k, v in vars(given).items() if k in RECIPE_FIELDS and v is not None}
     recipe = make_settings(given.recipe, fields).recipe
     assert (recipe.dataset, recipe.features, recipe.normalise) == (task, "none", None)
     assert recipe.model in MODELS

@@ -7,8 +7,9 @@ import pytest
 
 import sordino
 from bench.resilience import are_same
-from sordino.app.runs import Recipe, run_checkpoint
+from sordino.app.runs import run_checkpoint
 from sordino.app.runs.fit import resume
+from sordino.app.runs.recipe import FIELDS
 from sordino.app.runs.settings import Options, find_changes
 from sordino.noise_key import read_secret
 from tests.runs.cut_off import STEPS, TINY, Asks, Crash, CrashesAt, charged, crashed, elsewhere, resumed
@@ -54,7 +55,7 @@ def test_what_is_left_out_of_a_pass_is_charged_with_it(tmp_path, monkeypatch, sa
     assert charged(after.claim) == charged(calm.claim)
 
 
-@pytest.mark.parametrize("field", sorted({*Recipe.__dataclass_fields__, *Options.__dataclass_fields__}))
+@pytest.mark.parametrize("field", sorted({*FIELDS, *Options.__dataclass_fields__}))
 def test_every_field_is_known_to_be_harmless_or_forbids_a_replay(field):
     """The table, read: whatever is not named as free counts."""
     another, adjusted = find_changes({"recipe": {field: 1}}, {"recipe": {field: 2}})

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -402,8 +403,12 @@ def _write_final_claim(training: Training, status: str) -> Claim:
 
 
 def folder_for(name: str) -> Path:
-    """Returns a folder for a run that was given none, named by recipe and time."""
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    """Returns a folder for a run that was given none, named by recipe and time; a second run within a second gets a
+    number.
+    """
+    folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return folder if not folder.exists() else next(each for each in numbered if not each.exists())
 
 
 def _restore_threads(ledger: WriteAheadLedger | FollowerLedger) -> None:
