@@ -24,7 +24,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def to_plain_containers(batch: Any) -> Any:
-    """Returns the batch with every mapping as a dict of its own, and every list and tuple as it was."""
+    """Returns the structure of a batch with every mapping as a dict of its own, and every list and tuple as it was."""
     if isinstance(batch, Mapping):
         return {name: to_plain_containers(value) for name, value in batch.items()}
     if type(batch) in (tuple, list) and not all(isinstance(leaf, Tensor) for leaf in batch):
@@ -33,14 +33,18 @@ def to_plain_containers(batch: Any) -> Any:
 
 
 def columns(batch: Any) -> tuple[Any, ...]:
-    """Returns the parts of a batch in order: of a tuple or list, of a dict, or the batch itself as the only one."""
+    """Returns the columns of a batch's structure in order: of a tuple or list, of a dict, or the batch itself as the
+    only one.
+    """
     if isinstance(batch, dict):
         return tuple(batch.values())
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
 def call_loss(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
-    """Calls the loss on a batch: a tuple or list is spread, a dict by name where the loss names its keys."""
+    """Calls the loss on a batch by the batch's structure: a tuple or list is spread, a dict by name where the loss
+    names its keys.
+    """
     if isinstance(batch, tuple | list):
         return loss_fn(model, *batch)
     if not isinstance(batch, dict):
@@ -50,7 +54,9 @@ def call_loss(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
 
 
 def _takes_names(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
-    """Returns whether the loss takes this dict by names; a loss that takes neither names nor one dict is refused."""
+    """Returns whether the loss takes a batch that is a dict by names; a loss that takes neither names nor one dict is
+    refused.
+    """
     try:
         _, *taken = inspect.signature(loss_fn).parameters.values()
     except ValueError:  # no signature, as some callables written in C have none, or no parameter at all
@@ -79,7 +85,9 @@ def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
 
 
 def list_tensors(batch: Any) -> list[Tensor]:
-    """Returns every tensor of a batch; anything else but None is refused, by its kind and not by its content."""
+    """Returns every tensor in the structure of a batch; anything else but None is refused, by its kind and not by its
+    content.
+    """
     bare = isinstance(batch, tuple | list) and all(isinstance(leaf, Tensor) for leaf in batch)
     if bare:  # the common case, without a tree
         leaves: list[Any] = list(batch)
@@ -102,7 +110,9 @@ def batch_size(batch: Any) -> int:
 
 
 def count_rows(leaves: list[Tensor]) -> int:
-    """Returns the number of samples in the tensors of one batch, and refuses tensors that disagree about it."""
+    """Returns the number of samples in the tensors of one batch's structure, and refuses tensors that disagree about
+    it.
+    """
     if any(leaf.dim() == 0 for leaf in leaves):
         raise Refusal(
             "an input has no batch dimension (it is a scalar): need every tensor to have one row per sample; "
@@ -126,7 +136,7 @@ def take_rows(batch: Any, index: Any) -> Any:
 
 
 def move_to(batch: Any, device: torch.device) -> Any:
-    """Returns the batch on a device; itself if it is there."""
+    """Returns the batch, with the same structure, on a device; itself if it is there."""
     if type(batch) is tuple and all(isinstance(leaf, Tensor) and leaf.device == device for leaf in batch):
         return batch
     move = partial(_move_without_waiting, device=device) if device.type != "cpu" else partial(Tensor.to, device=device)
@@ -134,7 +144,8 @@ def move_to(batch: Any, device: torch.device) -> Any:
 
 
 def _move_without_waiting(leaf: Tensor, device: torch.device) -> Tensor:
-    """Returns a tensor on an accelerator, copied from pinned memory so that the host does not wait for the copy.
+    """Returns a tensor of a batch on an accelerator, copied from pinned memory so that the host does not wait for the
+    copy.
 
     PyTorch keeps pinned memory until what is copied from it has arrived.
     """

@@ -79,7 +79,9 @@ class Captured:
         return _OnePass(self, inventory)
 
     def compute_for_inventory(self, inventory: Inventory, loss_fn: LossFn, batch: Any) -> PerSample:
-        """Computes the per-sample gradients of one batch, learning the model first where it is not known yet."""
+        """Computes the per-sample gradients of one batch by the captured backend, learning the model first where it is
+        not known yet.
+        """
         # Find what is known of this model with this loss and this kind of input.
         inputs = list_tensors(batch)
         b = count_rows(inputs)
@@ -116,7 +118,9 @@ class Captured:
             return self._run_passes(session, batch, b, initial_rng)
 
     def _run_passes(self, session: Session, batch: Any, b: int, initial_rng: TorchState) -> PerSample:
-        """Runs the engine in one pass, or in two where the model checkpoints activations or the options ask for it."""
+        """Runs the captured backend's engine in one pass, or in two where the model checkpoints activations or the
+        options ask for it.
+        """
         plan = session.plan
         if plan.learned.needs_two_passes:
             _refuse_recomputed_layers()
@@ -157,7 +161,8 @@ class Captured:
         return self._plans.sample_bytes(model) or guess
 
     def held_bytes(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> int:
-        """Returns the bytes held of a sample until norms and sum are made, measured on the records of `batch`.
+        """Returns the bytes the captured backend holds of a sample until norms and sum are made, measured on the
+        records of `batch`.
 
         It is 0 where nothing is held, or nothing is known. Nothing is learned on the way: what the first lot measures,
         it measures itself.
@@ -174,7 +179,7 @@ class Captured:
         return trial._plans.held_bytes(model)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the formulas and memory formats that were measured to be fastest, as JSON.
+        """Returns the formulas and memory formats that the captured backend measured to be fastest, as JSON.
 
         They differ in rounding only, but a stopwatch may decide otherwise in the next process, so a run that is to
         resume bit-equal takes them along. There are none where nothing is measured.
@@ -191,14 +196,16 @@ class Captured:
         self._workspace.stopwatch.stopped = True
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on with saved choices in place of measuring; models this backend met before are looked at again."""
+        """Lets the captured backend go on with saved choices in place of measuring; models it met before are looked at
+        again.
+        """
         if self.options.measure:
             self._workspace.stopwatch.restore_choices(state["choices"])
             self._plans.forget_all()
 
 
 def _refuse_recomputed_layers() -> None:
-    """Raises where layers run a second time after their parameters are gone."""
+    """Raises where layers run a second time after the captured backend's pass, when their parameters are gone."""
     if is_layer_by_layer():
         raise Refusal(
             "the model checkpoints activations, which runs layers again on the way back, when their parameters are gone; "
@@ -239,7 +246,9 @@ def _samples_in_cache(sample: int) -> int:
 
 
 def _iterate_batches(data: Dataset[Any], chunk: Callable[[], int]) -> Iterator[Any]:
-    """Yields batches of a dataset; a `TensorDataset` is sliced, which saves collating single records."""
+    """Yields batches of a dataset for the norms of the captured backend; a `TensorDataset` is sliced, which saves
+    collating single records.
+    """
     if type(data) is not TensorDataset:
         yield from DataLoader(data, chunk())
         return

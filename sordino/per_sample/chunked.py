@@ -64,7 +64,7 @@ class Chunked:
         return torch.cat([part.losses for part in self])
 
     def norms(self) -> Norms:
-        """Returns the norms of all samples, by a pass over the lot."""
+        """Returns the norms of all samples of a chunked lot, by a pass over the lot."""
         if self.ranked is None:
             found = [part.norms() for part in self]
             return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
@@ -82,7 +82,9 @@ class Chunked:
         return torch.cat([part.dot(u) for part in self])
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ_i w_i g_i over all samples, by a pass over the lot, with the weights cut to each part."""
+        """Returns Σ_i w_i g_i over all samples of a chunked lot, by a pass over the lot, with the weights cut to each
+        chunk.
+        """
         total, start = into, 0
         for part in self:
             rows = len(part.losses)
@@ -93,7 +95,7 @@ class Chunked:
 
 
 def move_gradients(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
-    """Returns the gradients of the same samples at θ + by; one pass over the lot when they are asked for."""
+    """Returns the gradients of the same samples at θ + by, chunked: one pass over the lot when they are asked for."""
     if not isinstance(grads, Chunked) or grads.parts_at is None:
         raise Refusal(
             f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"

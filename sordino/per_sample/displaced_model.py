@@ -15,7 +15,7 @@ from sordino.per_sample.protocol import trainable_parameters
 
 @contextmanager
 def displace_model(model: nn.Module, by: Mapping[str, Tensor]) -> Iterator[None]:
-    """Moves the parameters to θ + by inside the context, and back to θ to the last bit after it.
+    """Displaces a model: moves the parameters to θ + by inside the context, and back to θ to the last bit after it.
 
     Parameters missing from `by`, and frozen ones, stay where they are. Of a parameter that comes and goes layer by
     layer each rank moves its rows, until no rank needs them moved any more.

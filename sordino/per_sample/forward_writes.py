@@ -18,7 +18,8 @@ from sordino.refusal import Refusal
 
 
 def make_up_batch(batch: Any) -> Any:
-    """Returns a batch of the same shapes and types that holds nothing of the records: noise for numbers, else zeros.
+    """Returns a made-up batch for a forward pass that may write: the same shapes and types, and nothing of the records,
+    noise for numbers, else zeros.
 
     The noise lies between 0 and 1, which most losses take: targets of a binary cross-entropy, probabilities, counts.
     """
@@ -33,7 +34,9 @@ def make_up_batch(batch: Any) -> Any:
 
 
 def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any) -> None:
-    """Refuses a forward pass that sets parameters or buffers by what it sees, as data-dependent initialisation does."""
+    """Refuses a forward pass that writes: that sets parameters or buffers by what it sees, as data-dependent
+    initialisation does.
+    """
     # Remember every tensor of the model with its version.
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     versions = {name: tensor._version for name, tensor in held.items()}
@@ -61,7 +64,9 @@ def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any
 
 
 def _data_free_buffers(model: nn.Module) -> set[str]:
-    """Returns the buffers that follow from the weights alone: the vectors of a spectral normalisation."""
+    """Returns the buffers a forward pass may write, because they follow from the weights alone: the vectors of a
+    spectral normalisation.
+    """
     return {
         f"{name}.{buffer}"
         for name, module in model.named_modules()
@@ -71,7 +76,7 @@ def _data_free_buffers(model: nn.Module) -> set[str]:
 
 
 def refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
-    """Refuses a forward pass after which a buffer is not what it was."""
+    """Refuses a forward pass that writes: after which a buffer is not what it was."""
     data_free = _data_free_buffers(model)
     for name, buffer in model.named_buffers():
         if name not in data_free and not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(before[name])):

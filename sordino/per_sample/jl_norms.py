@@ -80,14 +80,14 @@ class JL:
         return FromProjections(self.projections)
 
     def for_pass(self, inventory: Inventory) -> JL:
-        """Returns a backend with directions for one pass; what was verified is known to both."""
+        """Returns a JL backend with random directions for one pass; what was verified is known to both."""
         # All batches of the pass use the same directions.
         made = replace(self, directions=_draw_seed())
         object.__setattr__(made, "_verified", self._verified)
         return made
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
-        """Estimates each norm from one derivative of all losses along each direction."""
+        """Estimates each norm by JL, from one derivative of all losses along each random direction."""
         model_checks.refuse_batch_statistics(model)
         parameters = trainable_parameters(model)
         if not batch_size(batch):
@@ -104,7 +104,9 @@ class JL:
             return require_loss_per_sample(functional_call(wrapped, values, (batch,)), b)
 
         def differentiate_along(direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-            """Returns the losses and their derivative along a direction, in which rows of padding stay where they are."""
+            """Returns the losses and their derivative along a random direction of JL, in which rows of padding stay
+            where they are.
+            """
             tangent = {name: direction[name].to(p.dtype) for name, p in theta.items()}
             for name, row in silent:
                 tangent[name] = tangent[name].index_fill(0, torch.tensor(row, device=tangent[name].device), 0)
@@ -137,7 +139,9 @@ class JL:
         return _Estimated(value.detach(), norms, differentiate_along, model, loss_fn, batch, seed)
 
     def _verify_once(self, grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> None:
-        """Verifies a model with one loss, in one mode, at its first batch; another loss or mode is verified anew."""
+        """Verifies the JL estimates of a model with one loss, in one mode, at its first batch; another loss or mode is
+        verified anew.
+        """
         model = grads._model
         way = find_loss_identity(grads._loss_fn), tuple(module.training for module in model.modules())
         if way not in self._verified.get(model, ()) and _verify_derivative(grads, direction, slope):
@@ -165,7 +169,7 @@ class _Estimated:
         return self._norms
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Returns ⟨g_i, u⟩, (B, P), by one derivative per tensor."""
+        """Returns ⟨g_i, u⟩, (B, P), of gradients whose norms JL estimates, by one derivative per tensor."""
         names = [(name, p) for name, p in trainable_parameters(self._model).items()]
         columns = []
         for name, p in names:
@@ -176,7 +180,9 @@ class _Estimated:
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns ∇ Σ w_i ℓ_i; a sample of weight 0 whose loss is not finite is replaced by another on the way."""
+        """Returns ∇ Σ w_i ℓ_i of the records whose norms JL estimated; a sample of weight 0 whose loss is not finite is
+        replaced by another on the way.
+        """
         if weights.shape[1] != 1:
             raise Refusal("JL estimates the norm of the whole gradient: need one weight per sample; use a flat weigher")
         w = weights[:, 0]
@@ -199,7 +205,9 @@ class _Estimated:
         return into
 
     def _weighted_gradient(self, batch: Any, w: Tensor) -> Grads:
-        """Returns the gradient of the weighted losses of a batch, with the random numbers of the estimates."""
+        """Returns the gradient of the weighted losses of a batch, with the random numbers of the JL estimates of its
+        norms.
+        """
         parameters = trainable_parameters(self._model)
         with torch.enable_grad(), Seeded(self._seed):
             losses = require_loss_per_sample(losses_of(self._loss_fn, self._model, batch), len(w))
@@ -213,14 +221,14 @@ class _Estimated:
 
 
 def _padding_rows(model: nn.Module, parameters: Mapping[str, Tensor]) -> list[tuple[str, int]]:
-    """Returns the rows of tables that have a derivative and no gradient: those of padding_idx."""
+    """Returns the rows of tables that have a derivative along a JL direction and no gradient: those of padding_idx."""
     names = {id(p): f"model.{name}" for name, p in parameters.items()}
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.padding_idx is not None]
     return [(names[id(m.weight)], m.padding_idx) for m in tables if id(m.weight) in names and m.padding_idx is not None]
 
 
 def _verify_derivative(grads: _Estimated, direction: Mapping[str, Tensor], slope: Tensor) -> bool:
-    """Compares the derivative along a direction, which is measured, with the backward pass's, which is summed.
+    """Compares the derivative along a JL direction, which estimates norms, with the backward pass's, which is summed.
 
     Returns whether the two could be compared: where a derivative is not finite nothing is known.
 

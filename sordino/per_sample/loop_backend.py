@@ -31,7 +31,9 @@ class Loop:
     """
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
-        """Runs each sample as a batch of one, so what a sample's gradient is needs no definition but autograd's."""
+        """Runs a loop over the samples, each as a batch of one, so what a sample's gradient is needs no definition but
+        autograd's.
+        """
         parameters = trainable_parameters(model)
         rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
         losses, vectors = [], find_spectral_vectors(model.modules())

@@ -23,14 +23,14 @@ class Materialised:
     estimate: Estimate = EXACT  # anything else only where there are no rows
 
     def norms(self) -> Norms:
-        """Returns squared norms from the gradients themselves."""
+        """Returns squared norms from materialised per-sample gradients."""
         columns = [row_squared_norms(rows) for rows in self.rows.values()]
         if not columns:
             return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
         return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Returns inner products from the gradients themselves."""
+        """Returns inner products with materialised per-sample gradients."""
         columns = []
         for name, rows in self.rows.items():
             flat = flatten_rows(rows)
@@ -39,7 +39,7 @@ class Materialised:
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ_i w_i g_i, tensor by tensor."""
+        """Returns Σ_i w_i g_i of materialised per-sample gradients, tensor by tensor."""
         total: Grads = {} if into is None else into
         for column, (name, rows) in enumerate(self.rows.items()):
             dtype = accumulation_dtype(rows.dtype)
@@ -56,7 +56,7 @@ _TOGETHER = 320
 
 
 def _weighted_product(w: Tensor, rows: Tensor) -> Tensor:
-    """Returns Σ_i w_i rows_i, a few hundred rows at a time."""
+    """Returns Σ_i w_i rows_i of materialised rows, a few hundred rows at a time."""
     total: Tensor = torch.tensordot(w[:_TOGETHER], rows[:_TOGETHER], dims=1)
     for some, piece in zip(w[_TOGETHER:].split(_TOGETHER), rows[_TOGETHER:].split(_TOGETHER), strict=True):
         if len(some):

@@ -30,7 +30,7 @@ def require_one_loss(losses: Tensor) -> Tensor:
 
 
 def require_loss_vector(losses: Any, samples: int) -> Tensor:
-    """Returns the losses of `samples` samples, and refuses any other shape or type.
+    """Checks that a loss gives a vector: returns the losses of `samples` samples, and refuses any other shape or type.
 
     The count is quoted, so it must be a public one: one sample, or the probe's.
     """
@@ -46,7 +46,7 @@ def require_loss_vector(losses: Any, samples: int) -> Tensor:
 
 
 def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
-    """Refuses what is no model, no loss and no query."""
+    """Checks what a model is trained by, and refuses what is no model, no loss and no query."""
     if type(model).__module__.startswith(_PIPELINES):
         raise Refusal(
             f"model={type(model).__name__}: pipeline parallelism is not supported, since a record's loss must be asked for "
@@ -59,7 +59,9 @@ def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
 
 
 def refuse_bad_structure(model: nn.Module) -> None:
-    """Refuses modules that mix the samples of a batch or store something about them, and parameters without a meaning."""
+    """Checks a model and refuses modules that mix the samples of a batch or store something about them, and parameters
+    without a meaning.
+    """
     refuse_wrappers(model)
     refuse_batch_statistics(model)
     for name, p in model.named_parameters():
@@ -79,7 +81,7 @@ _WRAPPERS = {
 
 
 def refuse_wrappers(model: nn.Module) -> None:
-    """Refuses wrappers that are not supported, by name."""
+    """Checks a model and refuses wrappers that are not supported, by name."""
     for name, module in model.named_modules():
         label = f"module {name!r}" if name else "the model"
         for kind in type(module).__mro__:
@@ -98,14 +100,16 @@ def refuse_wrappers(model: nn.Module) -> None:
 
 
 def refuse_batch_statistics(model: nn.Module, modules: Iterable[nn.Module] | None = None) -> None:
-    """Refuses modules that take or store statistics of a batch; modes change in mid-run, so this is asked every lot."""
+    """Checks a model and refuses modules that take or store statistics of a batch; modes change in mid-run, so this is
+    asked every lot.
+    """
     for module in list_modules(model) if modules is None else modules:
         if isinstance(module, _NormBase):  # BatchNorm and InstanceNorm
             _refuse_statistics(model, module)
 
 
 def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
-    """Raises for a BatchNorm or InstanceNorm that uses or stores statistics of the batch."""
+    """Raises for a BatchNorm or InstanceNorm in a checked model that uses or stores statistics of the batch."""
     name = next(name for name, found in model.named_modules() if found is module)
     label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
     if isinstance(module, _BatchNorm):

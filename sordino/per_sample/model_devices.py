@@ -14,7 +14,9 @@ from sordino.rng.device_generators import has_readable_generator
 
 
 def refuse_unusable_devices(model: nn.Module) -> None:
-    """Raises a `Refusal` if the model has no values yet, is on several devices, or on one that lacks what is needed."""
+    """Raises a `Refusal` if the model has no values yet, is on several devices, or on a device that lacks what is
+    needed.
+    """
     devices: dict[torch.device, str] = {}  # with the first parameter that is there
     for name, p in model.named_parameters():
         if p.is_meta:
@@ -45,7 +47,7 @@ def refuse_unusable_devices(model: nn.Module) -> None:
 
 
 def _has_float64(device: torch.device) -> bool:
-    """Returns whether tensors of double precision can be made on a device; MPS has none."""
+    """Returns whether a model's device can hold tensors of double precision; MPS has none."""
     try:
         torch.empty(0, dtype=torch.float64, device=device)
     except (TypeError, RuntimeError):

@@ -25,7 +25,7 @@ class Inventory:
 
 
 def list_modules(model: nn.Module) -> list[nn.Module]:
-    """Returns `list(model.modules())`, in the same order."""
+    """Returns `list(model.modules())`, in the same order, for a model's inventory."""
     seen: set[nn.Module] = set()
     found: list[nn.Module] = []
     stack = [model]
@@ -40,7 +40,7 @@ def list_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def list_model_tensors(modules: list[nn.Module]) -> list[Tensor]:
-    """Returns every tensor a model holds, parameters and buffers.
+    """Returns every tensor in a model's inventory, parameters and buffers.
 
     The vectors of a spectral normalisation are left out; they follow from the weights alone.
     """
@@ -54,7 +54,9 @@ def list_model_tensors(modules: list[nn.Module]) -> list[Tensor]:
 
 
 def list_tensor_names(modules: list[nn.Module]) -> list[str]:
-    """Returns the names that the tensors of `list_model_tensors` have in their modules, in the same order."""
+    """Returns the names that the tensors of a model's inventory (`list_model_tensors`) have in their modules, in the
+    same order.
+    """
     found: list[str] = []
     for m in modules:
         if m._parameters:
@@ -79,7 +81,7 @@ class ParameterNames:
         self._plain = type(model).named_parameters is nn.Module.named_parameters
 
     def refresh(self, now: Inventory) -> None:
-        """Names the parameters anew if the model has changed since they were last named."""
+        """Names the parameters anew if the model's inventory has changed since they were last named."""
         if now.mark != self._mark or not self._plain:
             self._mark, self.named = now.mark, dict(self._model.named_parameters())
             self.trained = {name: p for name, p in self.named.items() if p.requires_grad}

@@ -35,7 +35,7 @@ KAPPA = 16.0
 
 
 def prepare_backend(backend: Backend) -> Backend:
-    """Returns the backend, told to find ⟨g_i, θ⟩ on its way if it can."""
+    """Returns the backend for a penalised loss, told to find ⟨g_i, θ⟩ on its way if it can."""
     if estimate_kind(backend) != Exact():
         raise Refusal(f"backend={backend!r}: a penalty inside the clip needs exact norms; use the default backend")
     return replace(backend, inner=True) if isinstance(backend, Captured) else backend
@@ -59,7 +59,7 @@ class Shifted:
         return self.grads.losses
 
     def norms(self) -> Norms:
-        """Returns the squared norms of the moved gradients, never read low, in float64."""
+        """Returns the squared norms of the penalised gradients g_i + λθ, never read low, in float64."""
         plain = self.grads.norms()
         squared, inner = plain.squared.double(), self._products_with_parameters().double()  # (B, P)
         factor = torch.tensor([self.factors.get(name, 0.0) for name in plain.names], dtype=torch.float64)
@@ -78,7 +78,7 @@ class Shifted:
         return Norms(torch.where(shift > 0, both, squared), plain.names, plain.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
-        """Returns ⟨g_i + λθ, u⟩."""
+        """Returns ⟨g_i + λθ, u⟩ of the penalised gradients."""
         found = self.grads.dot(u)
         for column, (name, p) in enumerate(self._unchanged_parameters().items()):
             if name in u and name in self.factors:
@@ -86,7 +86,7 @@ class Shifted:
         return found
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ w_i g_i + λ (Σ w_i) θ."""
+        """Returns Σ w_i g_i + λ (Σ w_i) θ, the weighted sum of penalised gradients."""
         total = self.grads.weighted_sum(weights, into=into)
         summed = weights.sum(dim=0, dtype=torch.float64)  # (1,) or (P,)
         for column, (name, p) in enumerate(self._unchanged_parameters().items()):
@@ -96,14 +96,16 @@ class Shifted:
         return total
 
     def _products_with_parameters(self) -> Tensor:
-        """Returns ⟨g_i, θ⟩, (B, P)."""
+        """Returns ⟨g_i, θ⟩, (B, P), of which the norms of penalised gradients are made."""
         found = self.grads.inner if isinstance(self.grads, Result | TwoPassResult) else None
         if found is not None:
             return found
         return self.grads.dot({name: p.detach() for name, p in self.parameters.items() if name in self.factors})
 
     def _unchanged_parameters(self) -> Mapping[str, Tensor]:
-        """Returns the parameters, which must not have changed since the gradients were computed."""
+        """Returns the parameters θ of the penalty, which must not have changed since the penalised gradients were
+        computed.
+        """
         now = tuple(p._version for p in self.parameters.values())
         assert now == self._versions, "the parameters changed between the gradients and their use"
         return self.parameters

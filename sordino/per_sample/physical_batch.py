@@ -45,7 +45,7 @@ _ROOM = 0.9  # of plain training's memory for what the backward pass leaves: mor
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns the memory free on a device; a cautious guess where it cannot be asked."""
+    """Returns the memory free on a device for a physical batch; a cautious guess where it cannot be asked."""
     if device.type != "cpu":
         ask = getattr(torch.get_device_module(device), "mem_get_info", None)
         return _UNKNOWN if ask is None else int(ask(device)[0])
@@ -61,7 +61,8 @@ def release_free_memory() -> None:
 
 
 def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) -> int:
-    """Returns the bytes plain training keeps of one sample between forward and backward, seen on a few samples.
+    """Returns the bytes plain training keeps of one sample of a physical batch between forward and backward, seen on a
+    few samples.
 
     Left out is what torch's fused recurrent layers keep for themselves, as bytes: their rules keep less, and other
     things.
@@ -70,7 +71,9 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
     held: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        """Counts the memory of a tensor that autograd saves, each storage once and without parameters."""
+        """Counts the memory of a tensor that autograd saves, each storage once and without parameters, to choose the
+        physical batch.
+        """
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own and tensor.dtype != torch.uint8:
             held[storage.data_ptr()] = storage.nbytes()
@@ -93,7 +96,8 @@ def choose_physical_batch(
     parameters: int = 0,
     held: Callable[[], int] = lambda: 0,
 ) -> int:
-    """Returns the number of samples processed at once: as many as fit, or half a lot or less if activations are large.
+    """Chooses the physical batch, the number of samples processed at once: as many as fit, or half a lot or less if
+    activations are large.
 
     Norms and sums want inputs and output gradients of all layers, up to twice what plain training keeps. Half the
     samples at a time take what plain training takes for all; fewer are faster still while what they take leaves the
@@ -121,7 +125,8 @@ def choose_physical_batch(
 
 
 def choose_for_ranks(activations: int, lot: float) -> int:
-    """Returns the number of samples processed at once where ranks divide a lot: the same for any number of ranks.
+    """Chooses the physical batch, the number of samples processed at once, where ranks divide a lot: the same for any
+    number of ranks.
 
     A lot is meant to have a few chunks for each of up to a dozen ranks, and chunks enough samples to keep layers busy.
     For more ranks, or larger lots per rank, give draws(physical_batch=…).
@@ -131,7 +136,8 @@ def choose_for_ranks(activations: int, lot: float) -> int:
 
 
 def choose_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
-    """Returns the number of samples processed at once, by the size of the layers' outputs: the same in every process.
+    """Chooses the physical batch, the number of samples processed at once, by the size of the layers' outputs: the same
+    in every process.
 
     Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom
     larger than `lot` by more than four of their deviations.

@@ -47,7 +47,9 @@ class Norms:
 
     @classmethod
     def with_known_sums(cls, squared: Tensor, sums: Tensor, finite: bool, names: tuple[str, ...]) -> Norms:
-        """Returns exact norms whose sums over the parameters are known already."""
+        """Returns exact norms, as the protocol of per-sample gradients has them, whose sums over the parameters are
+        known already.
+        """
         norms = cls(squared, names)
         norms.__dict__["sums"], norms.__dict__["finite"] = sums, finite
         return norms
@@ -63,7 +65,8 @@ class Norms:
 
     @cached_property
     def finite(self) -> bool:
-        """Whether all are known to be finite: squares do not cancel, so a finite sum has finite terms. Never to be logged.
+        """Returns whether all norms of the protocol are known to be finite: squares do not cancel, so a finite sum has
+        finite terms. Never to be logged.
 
         On a device nobody asks, since the host would have to wait for it: rows are masked there instead.
         """
@@ -87,7 +90,8 @@ class PerSample(Protocol):
         ...
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ_i w_i g_i for weights of shape (B, 1) or (B, P), never a mean; `into` is a sum to add to in place.
+        """Returns Σ_i w_i g_i, as the protocol of per-sample gradients asks, for weights of shape (B, 1) or (B, P),
+        never a mean; `into` is a sum to add to in place.
 
         A row of weight 0 contributes exactly nothing, even where its gradient is not finite.
         """
@@ -104,7 +108,9 @@ class OneByOne(Protocol):
 
 
 def sums_one_by_one(grads: PerSample, weights: Tensor) -> Iterable[tuple[str, Tensor]]:
-    """Returns the weighted sums of a batch, a parameter at a time where the backend can; none of an empty batch."""
+    """Returns the weighted sums of a batch, a parameter at a time where the backend's protocol has it; none of an empty
+    batch.
+    """
     if not len(weights):
         return ()
     return grads.sums(weights) if isinstance(grads, OneByOne) else grads.weighted_sum(weights).items()
@@ -150,7 +156,8 @@ class Measuring(Protocol):
 
 
 def estimate_kind(backend: Backend | None) -> Estimate:
-    """Returns how a backend obtains its norms: what its `estimate` says, and exactly if it has none.
+    """Returns how a backend obtains its norms, by the backends' protocol: what its `estimate` says, and exactly if it
+    has none.
 
     It is asked every step, and `isinstance` with a protocol is slow there.
     """

@@ -9,7 +9,7 @@ from sordino.rng.global_generators import TorchState
 
 
 def set_seed(seed: int) -> None:
-    """Sets the seed of what is drawn from here on, inside a `Seeded`, on the CPU and on every device."""
+    """Sets the seed of what a forward pass draws from here on, inside a `Seeded`, on the CPU and on every device."""
     # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
     torch.default_generator.manual_seed(seed)
     for generator in device_generators():

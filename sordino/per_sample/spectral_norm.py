@@ -26,7 +26,7 @@ def find_spectral_vectors(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 @contextmanager
 def keep_vectors(vectors: Sequence[Tensor]) -> Iterator[None]:
-    """Puts the vectors back to what they were, whatever runs inside the context."""
+    """Puts the vectors of spectral normalisations back to what they were, whatever runs inside the context."""
     before = [vector.clone() for vector in vectors]
     try:
         yield
@@ -37,7 +37,7 @@ def keep_vectors(vectors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def advance_vectors(modules: Sequence[nn.Module]) -> None:
-    """Runs one power iteration for every spectral normalisation in training mode."""
+    """Advances the vectors of every spectral normalisation in training mode by one power iteration."""
     if not any(isinstance(m, _SpectralNorm) for m in modules):
         return
     with torch.no_grad():

@@ -32,7 +32,7 @@ class UnitBatch(NamedTuple):
 
 
 def compute_unit_losses(loss_fn: LossFn, model: nn.Module, records: Any, taken: Tensor) -> Tensor:
-    """Returns one loss per unit, shape (U,): the mean of `loss_fn` over the records that are taken.
+    """Returns one loss per privacy unit, shape (U,): the mean of `loss_fn` over the unit's records that are taken.
 
     >>> two = UnitBatch((torch.tensor([[1.0, 3.0], [5.0, 5.0]]),), torch.tensor([[True, True], [True, False]]))
     >>> compute_unit_losses(lambda m, x: 2 * x, nn.Identity(), *two)

@@ -64,7 +64,7 @@ class Vmap:
         leaves, spec = tree_flatten(batch)
 
         def loss(theta: dict[str, Tensor], sample: list[Tensor]) -> Tensor:
-            """Returns the loss of one sample at these parameters."""
+            """Returns the loss of one sample at the given parameters, which the vmap backend differentiates."""
             rows = iter(sample)  # vmap takes tensors alone; what is None stays where it was
             one = tree_unflatten([None if leaf is None else next(rows).unsqueeze(0) for leaf in leaves], spec)
             return require_one_loss(functional_call(wrapped, theta, (one,)))

@@ -11,7 +11,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 @contextmanager
 def without_dropout(modules: list[nn.Module], *, everything: bool) -> Iterator[None]:
-    """Switches dropout off inside the context; or the whole model to evaluation, for code that asks self.training."""
+    """Switches dropout off inside the context, for comparisons on the first batch; or the whole model to evaluation,
+    for code that asks self.training.
+    """
     noisy = [m for m in modules if m.training and (everything or isinstance(m, _DropoutNd) or _has_dropout(m))]
     for module in noisy:
         module.training = False

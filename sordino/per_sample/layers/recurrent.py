@@ -224,7 +224,7 @@ def _run_layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tenso
 
 @rule(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 def run_cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) -> Any:
-    """Makes one step of a recurrent cell."""
+    """Runs the rule of a recurrent cell: makes one step."""
     tape.batch_dim(input, only=0, several=False)
     if input.dim() != 2:
         raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, d); unsqueeze the input")
