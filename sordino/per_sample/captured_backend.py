@@ -205,7 +205,7 @@ class Captured:
 
 
 def _refuse_recomputed_layers() -> None:
-    """Raises where layers run a second time after the captured backend's pass, when their parameters are gone."""
+    """Raises where the captured backend would run layers a second time after their parameters are gone."""
     if is_layer_by_layer():
         raise Refusal(
             "the model checkpoints activations, which runs layers again on the way back, when their parameters are gone; "

@@ -280,7 +280,9 @@ def _distribution_distance(one: Tensor, other: Tensor) -> float:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Puts all modules in evaluation mode while a loss is probed, and each back into its own mode after it."""
+    """Puts all modules in evaluation mode for a while, as the loss probe does, and each back into its own mode after
+    it.
+    """
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:

@@ -57,7 +57,7 @@ class Vmap:
             validate.count("chunk", self.chunk)
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
-        """Runs each sample through the loss as a batch of one, under vmap."""
+        """Runs each sample through the loss as a batch of one, all samples of a chunk at once under vmap."""
         batch_size(batch)
         parameters = {f"model.{name}": p.detach() for name, p in trainable_parameters(model).items()}
         wrapped = FunctionalLoss(model, loss_fn)

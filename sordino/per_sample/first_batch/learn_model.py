@@ -25,7 +25,7 @@ from sordino.rng.global_generators import preserve_generators
 
 
 def find_layouts_again(session: Session, batch: Any) -> Layouts:
-    """Learns where the layers of a known model have their samples on a batch of another length."""
+    """Returns where the layers of a model that was learned before have their samples on a batch of another length."""
     more = take_rows(batch, torch.arange(LARGER_RUN) % batch_size(batch))
     kept, without = session.keep_vectors(), without_dropout(session.modules, everything=False)
     with preserve_generators(), kept, without:
