@@ -35,9 +35,9 @@ class Watched:
                 self.keys.add(bytes(key))
             make(stream, key, *more)
 
-        def seeded(one, number, device):
+        def seeded(one, number):
             self.keys.add(int(number).to_bytes(8, "little", signed=number < 0))
-            seed(one, number, device)
+            seed(one, number)
 
         monkeypatch.setattr(Rng, "__init__", made)
         monkeypatch.setattr(Seeded, "__init__", seeded)

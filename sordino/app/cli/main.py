@@ -83,9 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(parse_command(import_module(module).Command, rest, f"sordino {name}", about).run())
     except (ValueError, TypeError) as error:
         # Several faults of one file stand on lines of their own; every other message is one line.
-        from sordino.app.data.own.bad_file import FaultyFile
-
-        message = str(error) if isinstance(error, FaultyFile) else " ".join(str(error).split())
+        message = str(error) if getattr(error, "has_several_lines", False) else " ".join(str(error).split())
         print(f"sordino {name}: {message}", file=sys.stderr)
         return BAD_INPUT
     except ImportError as error:

@@ -34,6 +34,8 @@ class BadFile(ValueError):
 class FaultyFile(BadFile):
     """Raised for a file with several faults; the message names all of them."""
 
+    has_several_lines = True  # the command line prints them as they are
+
     def __init__(self, path: Path, faults: Sequence[Fault]) -> None:
         name = str(path) if not path.is_absolute() else path.name
         lines_of: dict[tuple[str, str], list[int]] = {}
