@@ -27,17 +27,18 @@ def ratio_to_independent_noise(epsilon: float, epochs: int, bands: int, lots: in
     """Returns the RMSE of the parameters' sum with banded noise over DP-SGD's, both at (ε, 1e-6)."""
     steps, strategy = epochs * lots, sd.Banded(bands)
 
-    def plain(sigma: float) -> Event:
+    def make_independent(sigma: float) -> Event:
         return Repeat(Poisson(1 / lots, Gaussian(sigma)), steps)
 
-    def banded(sigma: float) -> Event:
+    def make_banded(sigma: float) -> Event:
         return CyclicPoisson(bands / lots, bands, steps, Correlated(sigma, strategy.describe()))
 
     independent = (
-        find_multiplier(plain, PLD(), epsilon, 1e-6) * error_in(sd.Banded(1), Workload(steps)).root_mean_square
+        find_multiplier(make_independent, PLD(), epsilon, 1e-6)
+        * error_in(sd.Banded(1), Workload(steps)).root_mean_square
     )
     per_sigma = error_in(strategy, Workload(steps)).root_mean_square / sensitivity_of(strategy, steps)
-    return find_multiplier(banded, PLD(), epsilon, 1e-6) * per_sigma / independent
+    return find_multiplier(make_banded, PLD(), epsilon, 1e-6) * per_sigma / independent
 
 
 def silent_loss(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -8,23 +8,25 @@ Nothing here ever sees a private value: the messages quote public parameters onl
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, SupportsFloat, SupportsIndex
+
+_LONGEST_WORD, _LONGEST_REPR = 24, 120
+"""The most characters of a text, and of an object of this library, that a message quotes."""
 
 
 def number(name: str, value: object) -> float:
     """Validates an argument as a real number that is not NaN; refuses booleans, strings and tensors with many elements."""
     # True would pass as 1 and "1" is probably a mistake, so both are refused.
     if isinstance(value, bool | str | bytes) or not isinstance(value, Real | SupportsFloat | SupportsIndex):
-        raise TypeError(f"{name}={value!r}: must be a number, not {type(value).__name__}")
+        raise TypeError(f"{name}={shorten(value)}: must be a number, not {type(value).__name__}")
     try:
         result = float(value)
     except OverflowError:
         raise ValueError(f"{name}: a number of {len(str(value))} digits: must be below 1.8e308") from None
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name}={value!r}: must be a single number") from error
+        raise TypeError(f"{name}={shorten(value)}: must be a single number") from error
     if math.isnan(result):
         raise ValueError(f"{name}=nan: must be a number; check where it was computed")
     return result
@@ -79,7 +81,7 @@ def count(name: str, value: object, *, least: int = 1, most: int | None = None) 
     Floats are refused even when whole: 2.5 epochs of 100 is a question, not a count.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name}={value!r}: must be a whole number (int), not {type(value).__name__}")
+        raise TypeError(f"{name}={shorten(value)}: must be a whole number (int), not {type(value).__name__}")
     result = int(value)
     if result < least:
         raise ValueError(f"{name}={result}: must be >= {least}")
@@ -151,12 +153,19 @@ def sequence(name: str, value: Any, need: str) -> list[Any]:
 
 
 def shorten(value: Any) -> str:
-    """Returns the value of an argument that failed validation as text for the message, in at most some sixty characters
-    and on one line.
+    """Returns a wrong argument as text for a message, without quoting what may be a record.
+
+    Numbers, short words, classes, functions and objects of this library are quoted. Of everything else, such as a tensor or
+    a table that was given in the wrong place, the message names the type alone.
     """
-    try:
-        text = reprlib.repr(value)
-    except Exception:  # a repr of the user's own that fails must not hide what is wrong
-        text = f"<{type(value).__name__}>"
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
+    if value is None or isinstance(value, bool | int | float | complex):
+        text = repr(value) if not isinstance(value, int) or abs(value) < 10**18 else f"<{type(value).__name__}>"
+    elif isinstance(value, str | bytes) and len(value) <= _LONGEST_WORD:
+        text = repr(value)
+    elif isinstance(value, type):
+        text = value.__name__
+    elif type(value).__module__.split(".")[0] == "sordino" and len(repr(value)) <= _LONGEST_REPR:
+        text = repr(value)
+    else:
+        text = f"<{getattr(value, '__qualname__', type(value).__name__)}>"
+    return " ".join(text.split())

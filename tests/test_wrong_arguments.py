@@ -307,6 +307,35 @@ def test_wrong_arguments_end_in_one_line_of_this_library(name: str) -> None:
     assert not complaints
 
 
+SECRET = 0.7351942
+"""A number that stands in a record."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda data: private().draws(data, data.tensors[0], batch_size=2, epochs=1),
+        lambda data: private().draws(data, data.tensors[0], 2),
+        lambda data: private().draws(data, sd.Poisson(0.5), data.tensors[0]),
+        lambda data: private().draws(data, sd.Poisson(0.5), 2, unit=None, collate=data.tensors[0].tolist()),
+        lambda data: sd.ask(data.tensors[0], data, ledger=sd.Ledger()),
+        lambda data: sd.ask(sd.statistics.Mean(1.0, GAUSSIAN), data, ledger=data.tensors[0].tolist()),
+        lambda data: sd.NoisySum(data.tensors[0], GAUSSIAN),
+        lambda data: sd.Flat(data.tensors[0]),
+        lambda data: sd.Poisson(data.tensors[0].numpy()),
+        lambda data: sd.Private(nn.Linear(3, 2), losses, data.tensors[0]),
+        lambda data: sd.Private(nn.Linear(3, 2), losses, SUM, epsilon=data.tensors[0]),
+        lambda data: private().load_state_dict(data.tensors[0].tolist()),
+        lambda data: sd.accounting.PLD().epsilon(data.tensors[0], 1e-5),
+    ],
+)
+def test_records_that_are_given_in_the_wrong_place_are_not_quoted(call: Callable[[TensorDataset], Any]) -> None:
+    data = TensorDataset(torch.full((20, 3), SECRET), torch.zeros(20, dtype=torch.long))
+    with pytest.raises((TypeError, ValueError, sd.Refusal)) as raised:
+        call(data)
+    assert "0.735" not in str(raised.value)
+
+
 PATHS = [value for value in wrong_values() if not isinstance(value, str | Path) and value is not None]
 
 

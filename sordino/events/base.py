@@ -251,7 +251,9 @@ def require_event(event: object, *, may_be_step: bool = False) -> Event:
     """
     event = getattr(event, "as_event", event)
     if not isinstance(event, Event):
-        raise TypeError(f"event={event!r}: must be an event of sordino.events, not {type(event).__name__}")
+        raise TypeError(
+            f"event={validate.shorten(event)}: must be an event of sordino.events, not {type(event).__name__}"
+        )
     if not may_be_step and _holds_step(event):
         raise TypeError(
             f"event={event!r}: correlated noise has a price only inside CyclicPoisson or FixedOrder, because its steps "

@@ -65,9 +65,12 @@ class DrawArguments:
             dataset, batch_size, workers, collate = _open_loader(dataset, sampler, batch_size, workers, collate)
         n = count_records(dataset)
         if sampler is not None and batch_size is not None:
-            raise TypeError(f"batch_size={batch_size!r} beside sampler={sampler!r}: a sampler says how large lots are")
+            batch, given = validate.shorten(batch_size), validate.shorten(sampler)
+            raise TypeError(f"batch_size={batch} beside sampler={given}: a sampler says how large lots are")
         if steps is not None and epochs is not None:
-            raise TypeError(f"steps={steps!r} beside epochs={epochs!r}: give one of the two")
+            raise TypeError(
+                f"steps={validate.shorten(steps)} beside epochs={validate.shorten(epochs)}: give one of the two"
+            )
         # A batch size means Poisson sampling.
         if sampler is None:
             if batch_size is None:

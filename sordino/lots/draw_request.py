@@ -165,7 +165,7 @@ class DrawRequest:
         n = n if members is None else members.n
         # Check the numbers of the call.
         if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler={sampler!r}: must be a sampler, such as Poisson(rate=0.01)")
+            raise TypeError(f"sampler={validate.shorten(sampler)}: must be a sampler, such as Poisson(rate=0.01)")
         steps = validate.count("steps", steps)
         workers = validate.count("workers", workers, least=0, most=10_000)
         expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset

@@ -80,7 +80,7 @@ def resolve_query(
 
     """
     target_parts = {"epsilon": epsilon, "delta": delta, "clip": clip}
-    given = [f"{name}={value!r}" for name, value in target_parts.items() if value is not None]
+    given = [f"{name}={validate.shorten(value)}" for name, value in target_parts.items() if value is not None]
     if query is not None:
         if given:
             raise TypeError(

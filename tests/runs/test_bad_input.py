@@ -53,7 +53,7 @@ TOML = {
     "not TOML": ("steps = = 3", "not TOML"),
     "unknown field": ("stepz = 3", "stepz: not a field"),
     "text for a number": ('rate = "much"', "rate='much': must be a number"),
-    "a list for a number": ("bound = [1.0]", "bound=[1.0]: must be a number"),
+    "a list for a number": ("bound = [1.0]", "bound=<list>: must be a number"),
     "a date for a number": ("rate = 2026-01-01", "must be a number"),
     "a number for text": ("method = 3", "method=3: must be text"),
     "unknown table": ("[optimizer]\nlr = 1", "optimizer is not a table"),
