@@ -168,14 +168,14 @@ def attribute_all(purposes: Purposes) -> None:
     from sordino.per_sample.formulas.formula_timing import Stopwatch
     from sordino.runtime_checks import lot_pass, test_runner
 
-    purposes.attribute(loss_probe, "probe", "probing the loss")
+    purposes.attribute(loss_probe, "probe_loss", "probing the loss")
     purposes.attribute(first_records, "activation_bytes", "choosing the batch size")
     purposes.attribute(Captured, "held_bytes", "choosing the batch size")
-    purposes.attribute(learn_model, "layouts_of", "first batch: layouts")
-    purposes.attribute(learn_model, "verify", "first batch: verifying")
-    purposes.attribute(memory_format, "faster", "first batch: timing formulas")
-    purposes.attribute(memory_format, "accepts_last", "first batch: timing formulas")
-    purposes.attribute(Stopwatch, "fastest", "first batch: timing formulas")
+    purposes.attribute(learn_model, "find_sample_layouts", "first batch: layouts")
+    purposes.attribute(learn_model, "verify_model", "first batch: verifying")
+    purposes.attribute(memory_format, "channels_last_is_faster", "first batch: timing formulas")
+    purposes.attribute(memory_format, "accepts_channels_last", "first batch: timing formulas")
+    purposes.attribute(Stopwatch, "choose_fastest", "first batch: timing formulas")
     for name in ("before_backward", "after_pass", "before_claim"):
         purposes.attribute(test_runner.NeighbourTestRunner, name, "neighbour tests")
     purposes.attribute(lot_pass.OwnPass, "_remember", "neighbour tests")
