@@ -90,13 +90,18 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
+def read_results(command: str) -> dict[str, Any]:
+    """Returns what the last runs found, of whatever source."""
+    path = RESULTS / f"honesty_{command}.json"
+    return json.loads(path.read_text()) if path.exists() else {"source": None, "cases": {}}  # type: ignore[no-any-return]
+
+
 def load(command: str) -> dict[str, Any]:
     """Returns what earlier runs of the same source found."""
-    path = RESULTS / f"honesty_{command}.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    if kept.get("source") != source_digest():
+    kept = read_results(command)
+    if kept["source"] != source_digest():
         kept = {"source": source_digest(), "processor": processor(), "cases": {}}
-    return kept  # type: ignore[no-any-return]
+    return kept
 
 
 def save(command: str, kept: dict[str, Any]) -> None:
@@ -151,8 +156,11 @@ def count_misses(seeds: int, lots: tuple[int, ...]) -> None:
 
 
 def show() -> None:
-    """Prints the rates."""
-    alarms, attacks = load("alarms"), load("attacks")
+    """Prints the rates, and says when the source has changed since they were measured."""
+    alarms, attacks = read_results("alarms"), read_results("attacks")
+    for command, kept in (("alarms", alarms), ("attacks", attacks)):
+        if kept["source"] not in (None, source_digest()):
+            sys.stdout.write(f"The checks' source has changed since `{command}` was measured.\n")
     sys.stdout.write(
         f"honest runs: {alarms.get('honest runs', 0)}, without a claim: {alarms.get('without a claim', 0)}\n"
     )
