@@ -121,7 +121,7 @@ def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -
     if averages:
         prepared = split_held_out(recipe, None, lambda _: None).prepared
         for decay, average in Averages.last.beside.items():
-            with average.swapped():
+            with average.swap_temporarily():
                 said = evaluate(Averages.last.model, prepared.test, cross_entropy, prepared.classes)
                 found[f"{name} ema={decay:g}"] = said.accuracy
     rows = read_results()  # read only now: another process may have written meanwhile

@@ -1,18 +1,23 @@
-"""Module names of version 0.2, which still import and warn.
+"""Names of version 0.2, which still work and warn: modules, functions and methods.
 
 `sordino.weigh.flat` became `sordino.clipping.flat`, and so on. Imports by the old names work for one release: a finder
 maps them to the modules of today, so both names give the same module object and the same classes.
+
+Functions and methods were renamed too. `find_former_name` answers to the old names of a package's functions and
+classes, `former_method` keeps an old name of a method in a class of this library, and `adopt_former_method` accepts a
+user's own class that still defines the old name.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 FORMER_NAMES = {
     "recipes": "app.runs",
@@ -280,3 +285,51 @@ def install() -> None:
     """Makes former names importable. Python asks this finder last, so it never hides a module that exists."""
     if not any(isinstance(finder, FormerNameFinder) for finder in sys.meta_path):
         sys.meta_path.append(FormerNameFinder())
+
+
+_ALIASES: set[Callable[..., Any]] = set()
+"""The methods that `former_method` made: they are aliases of this library and no definition of a user's class."""
+
+
+def find_former_name(package: str, renamed: Mapping[str, str], name: str) -> Any:
+    """Returns what was called `name` in a package of 0.2, and warns; raises AttributeError if nothing was.
+
+    A package calls this from its own `__getattr__`, which Python asks only for names that the package does not have.
+    """
+    if name not in renamed:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    _warn_of_former_name(f"{package}.{name}", renamed[name])
+    return getattr(sys.modules[package], renamed[name])
+
+
+def former_method(former: str, current: str) -> Callable[..., Any]:
+    """Returns a method for the former name of a method, which warns and calls the method by its current name."""
+
+    def call_current(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _warn_of_former_name(f"{type(self).__name__}.{former}", current)
+        return getattr(self, current)(*args, **kwargs)
+
+    call_current.__name__, call_current.__doc__ = former, f"Calls `{current}`, the name since 0.3; it goes away in 0.4."
+    _ALIASES.add(call_current)
+    return call_current
+
+
+def adopt_former_method(instance: object, former: str, current: str) -> None:
+    """Gives a user's class that defines a method by its former name the current name too, and warns.
+
+    The class that comes first in the order of inheritance decides. A user's subclass of one of our classes that overrides
+    the former name therefore keeps its own method; otherwise it would silently get the method of our class.
+    """
+    for kind in type(instance).__mro__:
+        if current in vars(kind):
+            return
+        defined = vars(kind).get(former)
+        if callable(defined) and defined not in _ALIASES:
+            _warn_of_former_name(f"{kind.__name__}.{former}", current)
+            setattr(kind, current, defined)
+            return
+
+
+def _warn_of_former_name(former: str, current: str) -> None:
+    """Warns the caller's caller that a name of 0.2 goes away."""
+    warnings.warn(f"{former} is now {current}; the old name goes away in 0.4", DeprecationWarning, stacklevel=3)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sordino.clipping.clipping_rule import Weigher
+from sordino.clipping.clipping_rule import ClippingRule
 from sordino.per_sample.loop_backend import Loop
 from sordino.per_sample.protocol import LossFn, Norms, trainable_parameters
 from sordino.refusal import Refusal
@@ -50,7 +50,7 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {name: (j := torch.stack(each)) @ j.T for name, each in rows.items()}
 
 
-def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weigher: Weigher) -> Tensor:
+def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weigher: ClippingRule) -> Tensor:
     """Returns K, (n, n): the kernel with the weights that a clipping rule gives the records' gradients at its first
     step.
 

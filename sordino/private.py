@@ -33,6 +33,7 @@ from sordino.clipping.clipping_rule import State
 from sordino.distributed.row_shard import gather_nested
 from sordino.distributed_run import DistributedRun, RunFacts
 from sordino.events import Event, NonPrivate
+from sordino.former_names import former_method
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim
 from sordino.ledger.divergence import Diverged, first_not_finite
@@ -69,6 +70,10 @@ from sordino.sampling.size_disclosure import size_not_covered
 
 NOTHING_LEFT_SINCE = "nothing of the lots drawn after the loaded state was saved has left the process that drew them"
 """The user's word for what no saved state can know."""
+
+RUNTIME_CHECKS = "standing test"
+"""Label of the random stream that the runtime checks draw from. The label decides the stream's bits, so it keeps the word
+that 0.2 had for these checks; another word would change every seeded run and every saved state."""
 
 _HELD_BYTES, _HELD_RECORDS = 1 << 28, 256
 """Largest size, in bytes and in records, of the per-sample gradients that an isolated run holds at once."""
@@ -195,7 +200,7 @@ class Private:
         # choose otherwise on another rank, or in a replay.
         self._by_shapes = self._distributed.ranks is not None
         self._checks = LotChecks(
-            model, self._lot_gradients, self._ledger, self._root.child("standing test"), self._distributed.ranks
+            model, self._lot_gradients, self._ledger, self._root.child(RUNTIME_CHECKS), self._distributed.ranks
         )
         # How far the run has come. All of this is in its saved state.
         self._query_state: State = query.init()
@@ -563,7 +568,7 @@ class Private:
         """
         return self._ledger.claim(delta, accountant=accountant or self._accountant)
 
-    def spent(self, delta: float) -> float | None:
+    def spent_epsilon(self, delta: float) -> float | None:
         """Returns the ε that the private run spent so far, for a log or a line of progress; None as soon as the run has
         none.
 
@@ -580,6 +585,8 @@ class Private:
         if self._live_epsilon is None or self._live_epsilon.delta != delta:
             self._live_epsilon = LiveEpsilon(delta)
         return self._live_epsilon(self._ledger.event(), self._ledger.coordinates)
+
+    spent = former_method("spent", "spent_epsilon")
 
     # --- What the user declares about the loop.
 
@@ -717,7 +724,7 @@ class Private:
         if replay is not None:
             self._stop_measuring()
         self._times_loaded += 1
-        self._checks.resume_from(state, self._root.child("standing test"), replayed=replay is not None)
+        self._checks.resume_from(state, self._root.child(RUNTIME_CHECKS), replayed=replay is not None)
 
     def renew(self, *, draws: bool) -> None:
         """Replaces the noise of the private run by noise that was never used before, for a run that goes on otherwise

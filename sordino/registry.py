@@ -19,7 +19,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from sordino.clipping.clipping_rule import Weigher
+    from sordino.clipping.clipping_rule import ClippingRule
     from sordino.per_sample.protocol import Backend
     from sordino.queries.noisy_sum import Query
     from sordino.release.noise import Noise
@@ -79,8 +79,8 @@ class Method:
 
     name: str
     about: str
-    weigher: Callable[[RunNumbers, Parameters], Weigher] | None = None
-    query: Callable[[RunNumbers, Parameters, Weigher, Noise], Query] | None = None
+    weigher: Callable[[RunNumbers, Parameters], ClippingRule] | None = None
+    query: Callable[[RunNumbers, Parameters, ClippingRule, Noise], Query] | None = None
     """Builds the query where it is not `NoisySum`; it gets the clipping rule and the noise of the run."""
     sampler: Callable[[RunNumbers, Parameters], Sampler] | None = None
     """Builds the sampler, where the method is a way to draw lots."""

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any, SupportsFloat, SupportsIndex
 
+from sordino.former_names import adopt_former_method
+
 _LONGEST_WORD, _LONGEST_REPR = 24, 120
 """The most characters of a text, and of an object of this library, that a message quotes."""
 
@@ -99,6 +101,7 @@ def clipping_rule(name: str, value: Any) -> Any:
 def noise(name: str, value: Any) -> Any:
     """Validates an argument as a kind of noise; refuses everything that cannot be added to a sum."""
     hint = f"; write sd.Gaussian({value!r})" if type(value) in (int, float) else ""
+    adopt_former_method(value, "bound", "bound_for")
     return has_methods(
         name, value, ("multiplier", "bound_for", "add_", "event"), f"noise such as sd.Gaussian(1.0){hint}"
     )
@@ -112,7 +115,9 @@ def query(name: str, value: Any) -> Any:
 
 def sampler(name: str, value: Any) -> Any:
     """Returns a sampler; refuses everything that cannot draw lots."""
-    return has_methods(name, value, ("size_is_public", "expected", "draws"), "a sampler such as sd.Poisson(rate=0.01)")
+    adopt_former_method(value, "expected", "expected_size")
+    methods = ("size_is_public", "expected_size", "draws")
+    return has_methods(name, value, methods, "a sampler such as sd.Poisson(rate=0.01)")
 
 
 def has_methods(name: str, value: Any, methods: Sequence[str], need: str) -> Any:

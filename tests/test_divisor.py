@@ -39,4 +39,4 @@ def test_so_it_is_when_a_lot_is_cut_into_chunks(n, mesh):
 @pytest.mark.parametrize("sampler", [sd.Poisson(0.37), sd.BallsInBins(5)], ids=repr)
 def test_the_number_that_stands_in_for_it_is_the_rate_times_the_records(sampler, n):
     rate = 0.37 if isinstance(sampler, sd.Poisson) else 1 / 5
-    assert sampler.expected(n) == pytest.approx(rate * n, rel=1e-12)
+    assert sampler.expected_size(n) == pytest.approx(rate * n, rel=1e-12)

@@ -69,7 +69,7 @@ assert sys.modules["fcntl"] is None
 from sordino.accounting import Budget
 budget = Budget.create(sys.argv[1], 1.0, 1e-5)
 try:
-    budget.spent()
+    budget.spent_epsilon()
 except NotImplementedError as error:
     print(error)
 """

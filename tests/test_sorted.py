@@ -156,7 +156,7 @@ class SaysItIsPoisson:
 
     size_is_public = False
 
-    def expected(self, n):
+    def expected_size(self, n):
         return 4.0
 
     def draws(self, n, rng, start):

@@ -16,6 +16,7 @@ BELOW_RELEASE = {
     "accounting",
     "distributed",
     "events",
+    "former_names",
     "kernels",
     "matrix_factorization",
     "refusal",
@@ -171,6 +172,7 @@ def test_events_lie_between_privacy_losses_and_accountants():
     assert imports["sordino.accounting"] <= {
         "sordino.events",
         "sordino.file_lock",
+        "sordino.former_names",  # imports nothing of sordino
         "sordino.privacy_loss",
         "sordino.validate",
     }

@@ -24,7 +24,7 @@ for lot in private.draws(data, sd.Poisson(rate=0.05), steps=60, expected_batch=1
     private.backward(lot)
     optimizer.step()
     average.update()
-with average.swapped(), torch.no_grad():  # public records of the same kind
+with average.swap_temporarily(), torch.no_grad():  # public records of the same kind
     fresh = torch.randn(1000, 10)
     right = (model(fresh).argmax(1) == (fresh[:, 0] > fresh[:, 1])).float().mean()
 print(private.claim(delta=1e-5))

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from sordino.accounting import PLD, amplified, analytic_gaussian, gaussian_epsilon, shuffle_lower_bound
+from sordino.accounting import PLD, amplify_by_sampling, analytic_gaussian, gaussian_epsilon, shuffle_lower_bound
 from sordino.events import Gaussian, Laplace, Poisson, Repeat
 from sordino_lab import store
 
@@ -96,7 +96,8 @@ def list_not_private() -> tuple[NotPrivate, ...]:
             "querying a fraction q reduces ε to qε, and T queries cost qTε",
             "004:188–206",
             "a release that tells for sure with probability q still tells a q-th of the time: ε' = log(1 + q(e^ε − 1))",
-            f"at q = 0.01 and ε = {one:.2f}: qε = {0.01 * one:.3f}, the truth {amplified(one, DELTA, 0.01)[0]:.3f}",
+            f"at q = 0.01 and ε = {one:.2f}: qε = {0.01 * one:.3f}, "
+            f"the truth {amplify_by_sampling(one, DELTA, 0.01)[0]:.3f}",
         ),
         NotPrivate(
             "The analytic Gaussian mechanism, scaled by 1/ε",

@@ -24,6 +24,7 @@ from sordino.accounting.accountant import Accountant
 from sordino.accounting.accountants.pld import PLD
 from sordino.events import Event, compose, from_json, to_json
 from sordino.file_lock import lock_file
+from sordino.former_names import former_method
 
 _VERSION = 1
 
@@ -97,15 +98,19 @@ class Budget:
         with self._open_locked(exclusive=False) as file:
             return _read_entries(_read_lines(file), self.path)
 
-    def spent(self) -> float:
+    def spent_epsilon(self) -> float:
         """Returns ε of all runs entered in the budget's file together, at the budget's δ."""
         with self._open_locked(exclusive=False) as file:
             lines = _read_lines(file)
         return self._compose_epsilon(_read_entries(lines, self.path), (), _read_limit(lines, self.path)[1])
 
-    def left(self) -> float:
+    spent = former_method("spent", "spent_epsilon")
+
+    def remaining_epsilon(self) -> float:
         """Returns the limit less what is spent. One more run may cost another amount than that: ask `allows`."""
-        return max(0.0, self.limit[0] - self.spent())
+        return max(0.0, self.limit[0] - self.spent_epsilon())
+
+    left = former_method("left", "remaining_epsilon")
 
     def allows(self, event: Event) -> bool:
         """Returns whether one more run would stay within the limit of the budget."""

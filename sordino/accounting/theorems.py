@@ -183,10 +183,10 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
     return size * epsilon, min(1.0, delta * factor)
 
 
-def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
+def amplify_by_sampling(epsilon: float, delta: float, rate: float) -> Guarantee:
     """Returns (log(1 + q(e^ε − 1)), qδ): sampling at `rate`, Poisson under add/remove or fixed-size under replace-one.
 
-    >>> round(amplified(1.0, 0.0, 0.01)[0], 6)
+    >>> round(amplify_by_sampling(1.0, 0.0, 0.01)[0], 6)
     0.017037
     """
     rate = validate.rate("rate", rate)

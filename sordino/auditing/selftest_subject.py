@@ -87,7 +87,7 @@ class GivenLots:
     lots: tuple[tuple[int, ...], ...]
     size_is_public: bool = False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns a fixed number; any will do."""
         return EXPECTED
 

@@ -4,8 +4,8 @@ from sordino.clipping.adaptive_quantile import AdaptiveQuantile as AdaptiveQuant
 from sordino.clipping.automatic import Automatic as Automatic
 from sordino.clipping.band_pass import BandPass as BandPass
 from sordino.clipping.batch_statistic import BatchStatistic as BatchStatistic
+from sordino.clipping.clipping_rule import ClippingRule as ClippingRule
 from sordino.clipping.clipping_rule import Rule as Rule
-from sordino.clipping.clipping_rule import Weigher as Weigher
 from sordino.clipping.flat import Flat as Flat
 from sordino.clipping.flat_l1 import FlatL1 as FlatL1
 from sordino.clipping.global_adapt import GlobalAdapt as GlobalAdapt

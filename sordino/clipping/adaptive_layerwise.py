@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.clipping.adaptive_quantile import HALF, move_bound
-from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.clipping.layerwise import Layerwise, equal_bounds
 from sordino.clipping.noise_shares import Share
 from sordino.events import Event
@@ -63,7 +63,7 @@ class AdaptiveLayerwise:
     quantile: float
     count_noise: float
     learning_rate: float
-    weigher: Callable[[Any], Weigher] | None
+    weigher: Callable[[Any], ClippingRule] | None
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class AdaptiveLayerwise:
         count_noise: float,
         learning_rate: float = 0.2,
         share: Share | None = None,
-        weigher: Callable[[Any], Weigher] | None = None,
+        weigher: Callable[[Any], ClippingRule] | None = None,
     ) -> None:
         object.__setattr__(self, "start", Layerwise(bounds, share))
         object.__setattr__(self, "quantile", validate.fraction("quantile", quantile))

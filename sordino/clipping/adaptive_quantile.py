@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.clipping.flat import Flat
 from sordino.events import Event
 from sordino.per_sample.protocol import Norms
@@ -64,7 +64,7 @@ class AdaptiveQuantile:
     quantile: float
     count_noise: float
     learning_rate: float = 0.2
-    weigher: Callable[[float], Weigher] = Flat
+    weigher: Callable[[float], ClippingRule] = Flat
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))

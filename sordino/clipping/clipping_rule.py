@@ -1,6 +1,6 @@
 """The clipping rule protocol, and the weighted sum of a lot that every rule is applied in.
 
-A clipping rule (`Weigher`) turns norms into weights: it decides how much each record counts, and proves how far one
+A clipping rule (`ClippingRule`) turns norms into weights: it decides how much each record counts, and proves how far one
 record can move the sum. It is public. At each step it fixes a `Rule` from its public state, before it has seen a
 record; the rule is then applied to each record's norms on their own, batch by batch. If φ is the rule's weight and r a
 norm, φ(r)·r ≤ C for every r bounds the contribution of any record, present or not, by C: that is the whole proof (Abadi
@@ -83,7 +83,7 @@ class Rule:
         return math.isfinite(scale)
 
 
-class Weigher(Protocol):
+class ClippingRule(Protocol):
     """A clipping rule: it gives a `Rule` for every step, and may learn between steps from released numbers."""
 
     def init(self) -> State:

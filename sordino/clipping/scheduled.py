@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.clipping.flat import Flat
 from sordino.events import Event
 from sordino.per_sample.protocol import Norms
@@ -46,7 +46,7 @@ class Scheduled:
     """
 
     schedule: Schedule
-    weigher: Callable[[float], Weigher] = Flat
+    weigher: Callable[[float], ClippingRule] = Flat
 
     def __post_init__(self) -> None:
         """Refuses a schedule that is no function from steps to bounds."""

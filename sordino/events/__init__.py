@@ -30,6 +30,8 @@ Privacy: `Poisson(q, Together(a, b))` and `Together(Poisson(q, a), Poisson(q, b)
 two releases on one draw, amplified once; the second two independent draws.
 """
 
+from typing import Any
+
 from sordino.events.algebra import canonical, children, compose, is_private, relations, walk
 from sordino.events.balls_in_bins_pass import BallsInBins
 from sordino.events.base import Event, register_event
@@ -50,9 +52,13 @@ from sordino.events.randomised_response import RandomisedResponse
 from sordino.events.record_group import Group
 from sordino.events.relation import Relation
 from sordino.events.search_of_runs import TuneNegativeBinomial, TunePoisson
-from sordino.events.sequential_composition import Repeat, Together, counted
+from sordino.events.sequential_composition import Repeat, Together, event_counts
 from sordino.events.shuffled_pass import Batch, Shuffle
 from sordino.events.truncated_poisson_draw import TruncatedPoisson
+from sordino.former_names import find_former_name
+
+_FORMER_NAMES = {"counted": "event_counts"}
+"""Functions by the names they had in 0.2."""
 
 __all__ = [
     "BallsInBins",
@@ -82,7 +88,7 @@ __all__ = [
     "canonical",
     "children",
     "compose",
-    "counted",
+    "event_counts",
     "from_json",
     "is_private",
     "register_event",
@@ -90,3 +96,8 @@ __all__ = [
     "to_json",
     "walk",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Returns the function that had the given name in 0.2."""
+    return find_former_name(__name__, _FORMER_NAMES, name)

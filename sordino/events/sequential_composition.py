@@ -156,7 +156,7 @@ class Together(Event):
         return Together(*(inner.without_amplification() for inner in self.events))
 
 
-def counted(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
+def event_counts(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
     """Yields the events that a composition is made of, with how often each happens; any other event is one, `times` times.
 
     Args:
@@ -168,15 +168,15 @@ def counted(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
 
     Examples:
         >>> from sordino.events import Gaussian, Repeat
-        >>> list(counted(Repeat(Gaussian(1.0), 5)))
+        >>> list(event_counts(Repeat(Gaussian(1.0), 5)))
         [(Gaussian(multiplier=1.0), 5)]
 
     """
     if isinstance(event, Together):
         for part in event.events:
-            yield from counted(part, times)
+            yield from event_counts(part, times)
     elif isinstance(event, Repeat):
-        yield from counted(event.event, times * event.count)
+        yield from event_counts(event.event, times * event.count)
     else:
         yield event, times
 
@@ -225,7 +225,7 @@ def _pair_on_one_draw(event: Event, moves: int) -> Pair:
     """Returns the product of the pairs of all releases in a sequential composition on one draw, its Gaussians taken as
     one first.
     """
-    parts = [(inner.dominating_pair(moves), count) for inner, count in counted(event)]
+    parts = [(inner.dominating_pair(moves), count) for inner, count in event_counts(event)]
     squared = math.fsum(count * pair.mu**2 for pair, count in parts if isinstance(pair, GaussianPair))
     pairs: list[tuple[Pair, int]] = [part for part in parts if not isinstance(part[0], GaussianPair)]
     if squared:

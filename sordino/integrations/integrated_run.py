@@ -113,7 +113,7 @@ class IntegratedRun:
 
     def epsilon(self) -> float | None:
         """Returns ε so far, for a log; None as soon as the run has no guarantee."""
-        return self.private.spent(self.delta)
+        return self.private.spent_epsilon(self.delta)
 
     def claim(self) -> Claim:
         """Returns what can truly be said of the training so far."""

@@ -119,7 +119,7 @@ class Log:
             if private.loss is not None:
                 values["train/loss"] = private.loss
         if number % self.every == 0 or number == 1:
-            values |= _epsilon_values(private.spent(delta), delta)
+            values |= _epsilon_values(private.spent_epsilon(delta), delta)
         self.write(values, number)
 
     def end(self, private: Private, *, delta: float) -> None:

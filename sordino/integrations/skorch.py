@@ -67,7 +67,7 @@ class _PrivateNet:
         # Lots are drawn by Poisson sampling, and the noise is calibrated to all epochs.
         n = len(dataset)
         sampler = Poisson(min(1.0, net.batch_size / n))
-        per_epoch = count_lots_per_epoch(n, sampler.expected(n))
+        per_epoch = count_lots_per_epoch(n, sampler.expected_size(n))
         steps = per_epoch * net.max_epochs
         # From here on the run is charged; what is known against its claim is recorded at once.
         net.module_.train()

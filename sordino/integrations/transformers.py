@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sordino import validate
 from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
 from sordino.integrations.integrated_run import IntegratedRun, require_privacy
 from sordino.integrations.missing_library import NotInstalled
@@ -145,7 +146,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         # Rate, lots in an epoch and steps follow from public numbers; the noise is calibrated to them.
         dataset, collate = self._select_columns(dataset)
         sampler = Poisson(min(1.0, self._lot_size / n)) if self._sampler is None else self._sampler
-        expected = sampler.expected(n) if self._expected is None else self._expected
+        validate.sampler("sampler", sampler)
+        expected = sampler.expected_size(n) if self._expected is None else self._expected
         per_epoch = count_lots_per_epoch(n, expected)
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
         # The loss must be one per record: that of the model's class, or the user's own.

@@ -1,8 +1,8 @@
 """Live ε: what has been spent so far, for a progress line or a log in the middle of a run.
 
 It is read off the ledger. A claim is made at the end, with a test of the user's code before it, and asking for one at
-every log would cost passes over the data. `Private.spent` looks at the parameters and, now and then, tests a lot before
-it asks for this ε. What has voided the run until now leaves no ε to show.
+every log would cost passes over the data. `Private.spent_epsilon` looks at the parameters and, now and then, tests a lot
+before it asks for this ε. What has voided the run until now leaves no ε to show.
 
 **Privacy:** a function of events that were charged. It says what was spent, not that the end will bear a claim.
 """

@@ -88,7 +88,7 @@ class DrawArguments:
         if steps is None:
             if epochs is None:
                 raise TypeError("no number of steps: give epochs= or steps=")
-            per_epoch = n / sampler.expected(n)
+            per_epoch = n / sampler.expected_size(n)
             steps = max(1, math.ceil(validate.positive("epochs", epochs) * per_epoch - 1e-9))
         return DrawArguments(dataset, sampler, validate.count("steps", steps), expected_batch, workers, collate)
 

@@ -149,6 +149,7 @@ class DrawRequest:
         given: AnyUnit | None = None,
     ) -> DrawRequest:
         """Returns the request of a call of `draws`, or raises Refusal, TypeError or ValueError if it cannot be met."""
+        validate.sampler("sampler", sampler)
         if collate is not None:
             validate.function("collate", collate, "a function from a list of records to a batch")
         # Data owners hold some records each, so nothing may be asked about all records at once.
@@ -164,11 +165,9 @@ class DrawRequest:
         copies = 1 if isinstance(unit, Unit) else count_most_copies(*_local_data_of(dataset, n))
         n = n if members is None else members.n
         # Check the numbers of the call.
-        if not isinstance(sampler, Sampler):
-            raise TypeError(f"sampler={validate.shorten(sampler)}: must be a sampler, such as Poisson(rate=0.01)")
         steps = validate.count("steps", steps)
         workers = validate.count("workers", workers, least=0, most=10_000)
-        expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
+        expected = sampler.expected_size(n)  # refuses what the sampler cannot draw from this dataset
         if expected_batch is not None:
             expected = validate.positive("expected_batch", expected_batch)
         if workers and isinstance(sampler, Informed):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
+from sordino.former_names import former_method
 from sordino.ledger.tripwire import post_processing
 from sordino.per_sample.protocol import trainable_parameters
 
@@ -37,7 +38,7 @@ class Average:
         >>> model = nn.Linear(1, 1)
         >>> average = Average(model, decay=0.999)
         >>> average.update()
-        >>> with average.swapped():
+        >>> with average.swap_temporarily():
         ...     out = model(torch.zeros(1, 1))  # with the averaged weights
 
     """
@@ -81,7 +82,7 @@ class Average:
                 value.copy_(kept)
 
     @contextmanager
-    def swapped(self) -> Iterator[None]:
+    def swap_temporarily(self) -> Iterator[None]:
         """Gives the model the moving average of its weights inside the `with` block, and its own weights again after
         it.
         """
@@ -90,6 +91,8 @@ class Average:
             yield
         finally:
             self.swap()
+
+    swapped = former_method("swapped", "swap_temporarily")
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the average by parameter name, and the number of its updates."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sordino import validate
-from sordino.clipping.clipping_rule import Weigher
+from sordino.clipping.clipping_rule import ClippingRule
 from sordino.queries.microbatches import Microbatches
 from sordino.queries.noisy_sum import NO_NORMS
 from sordino.release.noise import Gaussian, Noise
@@ -19,7 +19,7 @@ class ClippingQuery(Protocol):
     """A query with one clipping rule and one noise, such as NoisySum or a lookahead that splits its noise."""
 
     @property
-    def weigher(self) -> Weigher:
+    def weigher(self) -> ClippingRule:
         """The clipping rule."""
         ...
 

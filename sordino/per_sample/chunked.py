@@ -50,7 +50,7 @@ class Chunked:
         if self.ranked is not None and self.ranked.ranks.size > 1:
             raise Refusal(
                 "this query goes through the records of a lot by itself, and on several ranks each has some of them; need "
-                "a query that sums by a weigher, such as NoisySum, or one process"
+                "a query that sums by a clipping rule, such as NoisySum, or one process"
             )
         return self.iterate_local_parts()
 

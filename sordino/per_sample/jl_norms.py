@@ -184,7 +184,9 @@ class _Estimated:
         replaced by another on the way.
         """
         if weights.shape[1] != 1:
-            raise Refusal("JL estimates the norm of the whole gradient: need one weight per sample; use a flat weigher")
+            raise Refusal(
+                "JL estimates the norm of the whole gradient: need one weight per sample; use a flat clipping rule"
+            )
         w = weights[:, 0]
         summed = self._weighted_gradient(self._batch, w)
         # A loss of weight 0 that is not finite would spoil the sum, since 0 · nan is nan. Another record stands in for

@@ -67,7 +67,9 @@ def dry_run(
     validate.query("query", query)
     validate.sampler("sampler", sampler)
     n = validate.count("dataset_size", dataset_size)
-    expected = sampler.expected(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
+    expected = (
+        sampler.expected_size(n) if expected_batch is None else validate.positive("expected_batch", expected_batch)
+    )
     # Make every draw of the run on records that are all alike, and charge it in a ledger of its own.
     ledger, state = Ledger(), query.init()
     for draw in islice(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.per_sample.protocol import Norms, PerSample
 from sordino.queries.noisy_sum import clip_and_sum, release_sum
 from sordino.refusal import Refusal
@@ -81,7 +81,7 @@ class L1Sum:
 
     """
 
-    weigher: Weigher
+    weigher: ClippingRule
     noise: Noise
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import Rule, State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.protocol import Norms, PerSample
 from sordino.per_sample.row_arithmetic import row_squared_norms
@@ -143,7 +143,7 @@ class Microbatches:
 
     """
 
-    weigher: Weigher
+    weigher: ClippingRule
     noise: Noise
     grouping: Grouping
 

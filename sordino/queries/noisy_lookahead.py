@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sordino.clipping.clipping_rule import State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, State
 from sordino.events import Event, compose
 from sordino.per_sample.chunked import move_gradients
 from sordino.per_sample.protocol import PerSample
@@ -47,7 +47,7 @@ class NoisyLookahead:
 
     """
 
-    weigher: Weigher
+    weigher: ClippingRule
     noise: Noise | Sequence[Noise]
     learning_rate: float | Schedule
     rho: float = 2.0

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import Rule, State, Weigher, sum_clipped
+from sordino.clipping.clipping_rule import ClippingRule, Rule, State, sum_clipped
 from sordino.clipping.layerwise import Layerwise
 from sordino.clipping.noise_shares import Multipliers
 from sordino.clipping.rowwise_check import RowwiseWatch
@@ -72,7 +72,7 @@ class LotSum(NamedTuple):
 
 
 def clip_and_sum(
-    weigher: Weigher,
+    weigher: ClippingRule,
     state: State,
     grads: PerSample,
     *,
@@ -117,7 +117,7 @@ def clip_and_sum(
 
 
 def release_sum(
-    weigher: Weigher,
+    weigher: ClippingRule,
     state: State,
     clipped: LotSum,
     noise: Noise,
@@ -194,7 +194,7 @@ class NoisySum:
 
     """
 
-    weigher: Weigher
+    weigher: ClippingRule
     noise: Noise
 
     def __post_init__(self) -> None:

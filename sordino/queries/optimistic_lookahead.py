@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sordino import validate
-from sordino.clipping.clipping_rule import State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, State
 from sordino.per_sample.chunked import move_gradients
 from sordino.per_sample.protocol import PerSample
 from sordino.queries.noisy_sum import NoisySum
@@ -47,7 +47,7 @@ class OptimisticLookahead:
 
     """
 
-    weigher: Weigher
+    weigher: ClippingRule
     noise: Noise
     learning_rate: float | Schedule
     rho: float = 1.0

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sordino.clipping.clipping_rule import State, Weigher
+from sordino.clipping.clipping_rule import ClippingRule, State
 from sordino.events import compose
 from sordino.per_sample.chunked import move_gradients
 from sordino.per_sample.protocol import PerSample
@@ -61,7 +61,7 @@ class Projected:
 
     """
 
-    weigher: Weigher
+    weigher: ClippingRule
     noise: Noise
     learning_rate: float | Schedule
     rho: float = 2.0

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sordino import events, validate
 from sordino.events import Event
+from sordino.former_names import former_method
 from sordino.release.sensitivity import EXACT, Estimate, FromProjections, Sensitivity
 from sordino.release.vectors import accumulation_dtype
 from sordino.rng.streams import Rng
@@ -80,6 +81,8 @@ class Gaussian:
     def bound_for(self, sensitivity: Sensitivity) -> float:
         """Returns the L2 sensitivity."""
         return sensitivity.l2
+
+    bound = former_method("bound", "bound_for")
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
         """Adds one vector of Gaussian noise, in one pass of the compiled kernel or block by block while it is in cache.
@@ -145,10 +148,12 @@ class Laplace:
         """
         if sensitivity.l1 is None:
             raise TypeError(
-                "Laplace noise needs an L1 bound on a record's contribution, and this weigher promises only an L2 bound: "
-                "use Gaussian noise, or a clipping rule that bounds the L1 norm, such as FlatL1"
+                "Laplace noise needs an L1 bound on a record's contribution, and this clipping rule promises only an L2 "
+                "bound: use Gaussian noise, or a clipping rule that bounds the L1 norm, such as FlatL1"
             )
         return sensitivity.l1
+
+    bound = former_method("bound", "bound_for")
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
         """Adds one vector of Laplace noise."""

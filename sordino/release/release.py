@@ -104,6 +104,8 @@ def release(
     ):
         total = total.to_float64()  # somebody looks at the sum itself
     tensors = total.values if isinstance(total, WideSum) else total.first if isinstance(total, TwoPartSum) else total
+    if "bound_for" not in vars(type(noise)):
+        validate.noise("noise", noise)  # a user's own class, which may have been written for 0.2
     # The scale follows from the declared sensitivity. Without a proof, noise is added all the same, and the event says
     # that there is no guarantee.
     if isinstance(sensitivity, Unproven):

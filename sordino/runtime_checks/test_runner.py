@@ -310,7 +310,9 @@ class NeighbourTestRunner:
         # A sharded model is gathered for the test; all ranks agree on its outcome.
         with self._gradients.pass_model.gathered_parameters():
             finding = (
-                find_coupling() if ranks is None else first_finding(ranks, find_coupling, "a standing test", lot.number)
+                find_coupling()
+                if ranks is None
+                else first_finding(ranks, find_coupling, "a neighbour test", lot.number)
             )
         self.tested, self._last_tested = self.tested + 1, lot.number
         self._conclude(finding, step_was_taken=step_was_taken)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino import validate
+from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, keep_unamplified
@@ -49,9 +50,11 @@ class BallsInBins:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns n / bins, the expected size of a lot."""
         return n / self.bins
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields lot k % bins of pass k // bins of balls-in-bins sampling, for k = start, start + 1, …"""

@@ -18,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from sordino import events, validate
+from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.poisson import flip_coins
@@ -56,9 +57,11 @@ class CyclicPoisson:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns rate × n / groups, the expected size of a lot."""
         return self.rate * n / self.groups
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields the cyclic Poisson draw of step k from group k mod `groups`, for k = start, start + 1, …"""

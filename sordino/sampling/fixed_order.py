@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from sordino import events, validate
+from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, keep_unamplified
@@ -51,9 +52,11 @@ class FixedOrder:
         """Yes: a record that contributes nothing still has its place."""
         return True
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the batch size, also for the last batch of an epoch."""
         return float(min(self.batch_size, n))
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields batch k mod m of n records in a fixed order in m batches, for k = start, start + 1, …"""

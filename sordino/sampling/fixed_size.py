@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
+from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw
@@ -47,11 +48,13 @@ class FixedSize:
         """Yes: replacing a record leaves the size as it is."""
         return True
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the fixed size of the lots; raises ValueError if the dataset has fewer records."""
         if self.batch_size > n:
             raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
         return float(self.batch_size)
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields independent uniform subsets of the fixed size, each in ascending order."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.former_names import former_method
 from sordino.registry import Declaration, Method, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, keep_unamplified
@@ -35,9 +36,11 @@ class Full:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns n."""
         return float(n)
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields the full batch, a draw of all records, again and again."""

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
+from sordino.former_names import former_method
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Example, Method
 from sordino.rng.streams import Rng
@@ -68,9 +69,11 @@ class ByLength:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the most it can be, most × n; a better public guess is given as `expected_batch`."""
         return self.most * n
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields draws of records that are all alike, for a dry run."""
@@ -157,9 +160,11 @@ class Threshold:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the most it can be; a better public guess is given as `expected_batch`."""
         return self._highest_rate * n
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields draws of records that are all alike, for a dry run."""

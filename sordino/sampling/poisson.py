@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import events, validate
+from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw
@@ -51,9 +52,11 @@ class Poisson:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns rate × n, the expected size of a lot."""
         return self.rate * n
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields independent draws of Poisson sampling, each with its records in ascending order."""

@@ -80,7 +80,7 @@ class Sampler(Protocol):
         """True when neighbouring datasets have the same number of records."""
         ...
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the expected size of a lot from n records."""
         ...
 

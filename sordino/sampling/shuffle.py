@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sordino import validate
+from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, keep_unamplified
@@ -45,9 +46,11 @@ class Shuffle:
         """Yes: a zeroed record still has its place."""
         return True
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the batch size, also for the last batch of a pass."""
         return float(min(self.batch_size, n))
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields batch k % m of shuffled pass k // m, for m batches a pass and k = start, start + 1, …"""

@@ -39,7 +39,7 @@ def numbers_telling_size(sampler: Sampler, n: int, expected_batch: float | None)
         names.append(claims.BY_THE_RATE)
     # A divisor that equals rate × N, exactly or rounded, was probably computed from N.
     if expected_batch is not None and not _has_few_digits(expected_batch, _CHOSEN_BATCH):
-        expected = sampler.expected(n)
+        expected = sampler.expected_size(n)
         if abs(expected_batch - expected) <= _EXACT * expected or expected_batch == round(expected):
             names.append(claims.BY_THE_BATCH)
     return names

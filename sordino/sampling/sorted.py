@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino import validate
+from sordino.former_names import former_method
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Example, Method, Parameters, RunNumbers
 from sordino.rng.streams import Rng
@@ -180,9 +181,11 @@ class Sorted:
         """Yes: the divisor is the batch size."""
         return True
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns the batch size."""
         return float(min(self.batch_size, n))
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields draws of records that are all alike, for a dry run."""

@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from sordino import events, validate
+from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.poisson import flip_coins
@@ -57,9 +58,11 @@ class TruncatedPoisson:
         """No: the neighbour has one record more or fewer."""
         return False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         """Returns rate × n, or `max_batch` if that is smaller."""
         return min(self.rate * n, float(self.max_batch))
+
+    expected = former_method("expected", "expected_size")
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields independent draws of truncated Poisson sampling, each with its records in ascending order."""

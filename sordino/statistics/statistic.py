@@ -124,7 +124,7 @@ def ask(
     dataset: Any = as_dataset(data) if isinstance(data, Tensor) else data
     n, sampler = count_records(dataset), Full() if sampler is None else sampler
     load = Loader(dataset, None)
-    expected = sampler.expected(n)  # refuses what the sampler cannot draw from this dataset
+    expected = sampler.expected_size(n)  # refuses what the sampler cannot draw from this dataset
     given = None if expected_batch is None else validate.positive("expected_batch", expected_batch)
 
     def public_count() -> float:

@@ -118,7 +118,7 @@ METHODS = (
     ("advanced_composition_DRV", lambda s: A.advanced_drv(s["eps"], s["delta"], s["k"], s["delta_prime"])[0]),
     ("advanced_composition_KOV", lambda s: A.advanced_kov(s["eps"], s["delta"], s["k"], s["delta_prime"])[0]),
     ("optimal_composition", lambda s: A.optimal(s["eps"], s["delta"], s["k"], s["delta_total"])),
-    ("subsampling_amplification", lambda s: A.amplified(s["epsilon"], 0.0, s["q"])[0]),
+    ("subsampling_amplification", lambda s: A.amplify_by_sampling(s["epsilon"], 0.0, s["q"])[0]),
     ("basic composition", lambda s: A.Basic().epsilon(event(s), s["delta"])),
     ("gdp_clt", lambda s: A.GaussianCLT().epsilon(event(s), s["delta"])),
     ("analytic_gaussian", lambda s: A.analytic_gaussian(s["epsilon"], s["delta"], s["sensitivity"])),

@@ -116,7 +116,7 @@ def test_the_classical_gaussian_is_refused_outside_its_proof():
 
 
 def test_amplification_is_not_multiplication():
-    assert A.amplified(1.0, 0.0, 0.01)[0] > 0.01
+    assert A.amplify_by_sampling(1.0, 0.0, 0.01)[0] > 0.01
 
 
 @pytest.mark.parametrize("accountant", BOUNDS, ids=lambda a: a.name)

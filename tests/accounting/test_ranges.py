@@ -131,7 +131,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, object], dict[str, s
         {"epsilon": "at least zero", "delta": "zero to one", "size": "count"},
     ),
     "amplified": (
-        A.amplified,
+        A.amplify_by_sampling,
         {"epsilon": 0.1, "delta": 1e-8, "rate": 0.1},
         {"epsilon": "at least zero", "delta": "zero to one", "rate": "rate"},
     ),
@@ -158,7 +158,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, object], dict[str, s
         {"batch": "count", "quantile": "inside zero to one"},
     ),
     "thresholded": (
-        A.thresholded,
+        A.repeat_until_threshold,
         {"epsilon": 0.1, "delta": 1e-8, "give_up": 0.1, "slack": 0.0},
         {
             "epsilon": "at least zero",
@@ -400,12 +400,12 @@ def test_an_order_of_one_half_no_longer_prints_zero():
 
 def test_large_numbers_in_range_are_answered_without_overflow():
     assert A.group_privacy(500.0, 1e-300, 3) == (1500.0, 1.0)
-    assert A.amplified(2000.0, 0.0, 0.5)[0] == pytest.approx(2000 + math.log(0.5))
+    assert A.amplify_by_sampling(2000.0, 0.0, 0.5)[0] == pytest.approx(2000 + math.log(0.5))
     assert A.gaussian_epsilon(1e200, 1e-5) == math.inf
     assert A.gaussian_delta(1e200, 1.0) == 1.0
     assert float(A.epsilon_delta_tradeoff(5000.0, 1e-5, 1e-320)) == 0.0
     assert float(A.epsilon_delta_tradeoff(5000.0, 1e-5, 0.0)) == pytest.approx(1 - 1e-5)
-    assert A.thresholded(800.0, 1e-5, 0.1, 0.0) == (1600.0, 1.0)
+    assert A.repeat_until_threshold(800.0, 1e-5, 0.1, 0.0) == (1600.0, 1.0)
     assert A.advanced_drv(800.0, 0.0, 2, 1e-5)[0] == math.inf
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sordino.accounting import PLD, best_of, chance_of_acceptance, rejection, thresholded
+from sordino.accounting import PLD, best_of, chance_of_acceptance, rejection, repeat_until_threshold
 
 THESIS = {"rate": 1 / 240, "multiplier": 1.1, "steps": 7200}
 
@@ -35,7 +35,7 @@ def test_the_best_of_k_batches():
 
 
 def test_thresholding_doubles():
-    assert thresholded(0.66, 0.0, give_up=0.1, slack=0.02) == (1.34, 0.0)
+    assert repeat_until_threshold(0.66, 0.0, give_up=0.1, slack=0.02) == (1.34, 0.0)
 
 
 def test_a_random_mechanism_thresholded_is_within_twice_its_epsilon():
@@ -55,7 +55,7 @@ def test_a_random_mechanism_thresholded_is_within_twice_its_epsilon():
 
         with np.errstate(divide="ignore", invalid="ignore"):
             loss = np.nan_to_num(np.abs(np.log(law(p) / law(q)))).max()
-        assert loss <= thresholded(one, 0.0, give_up, slack=0.0)[0] + 1e-12
+        assert loss <= repeat_until_threshold(one, 0.0, give_up, slack=0.0)[0] + 1e-12
 
 
 def test_more_of_delta_than_there_is_cannot_be_spent():

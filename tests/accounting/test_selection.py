@@ -160,6 +160,6 @@ def test_a_budget_knows_searches(tmp_path):
     budget = Budget.create(tmp_path / "budget.jsonl", epsilon=2.0, delta=1e-5)
     spent = budget.spend(TuneNegativeBinomial(BASE, 1.0, 0.1), "search")
     assert spent == pytest.approx(1.461, abs=2e-3)
-    assert Budget(budget.path).spent() == spent
+    assert Budget(budget.path).spent_epsilon() == spent
     with pytest.raises(BudgetExhausted):
         budget.spend(TuneNegativeBinomial(BASE, 1.0, 0.1), "another")

@@ -38,7 +38,7 @@ def test_a_budget_refuses_what_would_exceed_it_and_keeps_what_it_allowed(tmp_pat
     assert ours.allows(run)
     ours.spend(run, "second")
     # 1.4, not 1.9: composition is not addition
-    assert A.Budget(path).spent() == pytest.approx(A.PLD().epsilon(Repeat(run, 2), 1e-5))
+    assert A.Budget(path).spent_epsilon() == pytest.approx(A.PLD().epsilon(Repeat(run, 2), 1e-5))
     with pytest.raises(A.BudgetExhausted, match="limit"):
         ours.spend(Gaussian(1.0))
     with pytest.raises(A.BudgetExhausted):

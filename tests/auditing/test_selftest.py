@@ -121,7 +121,7 @@ class Sloppy:
     def __init__(self, change):
         self.rate, self._change = 0.1, change
 
-    def expected(self, n):
+    def expected_size(self, n):
         return 0.1 * n
 
     def draws(self, n, rng, start):

@@ -38,7 +38,7 @@ class Scripted:
     lots: tuple[tuple[int, ...], ...]
     size_is_public: bool = False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         return 4.0
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
@@ -161,7 +161,7 @@ class Coupled:
     gone: int | None = None
     size_is_public: bool = False
 
-    def expected(self, n: int) -> float:
+    def expected_size(self, n: int) -> float:
         return 4.0
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:

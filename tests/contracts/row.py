@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import sordino as sd
-from sordino.clipping import Weigher
+from sordino.clipping import ClippingRule
 from sordino.per_sample import JL, Backend, Captured, Loop, Vmap
 from sordino.queries import Query
 from sordino.sampling import Sampler
@@ -49,7 +49,7 @@ class Variant:
     noun: str
     query: Callable[..., Query]
     unclipped: Callable[[], Query] | None = None
-    weigher: Callable[[], Weigher] | None = None
+    weigher: Callable[[], ClippingRule] | None = None
     sampler: Callable[[], Sampler] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     units: Units | None = None
@@ -60,7 +60,11 @@ class Variant:
 
 
 def weighs(
-    name: str, noun: str, weigher: Callable[[], Weigher], unclipped: Callable[[], Weigher] | None = None, **more: Any
+    name: str,
+    noun: str,
+    weigher: Callable[[], ClippingRule],
+    unclipped: Callable[[], ClippingRule] | None = None,
+    **more: Any,
 ) -> Variant:
     """A row for a weigher under Gaussian noise; `unclipped` where a large enough bound makes it plain SGD."""
 
@@ -116,7 +120,7 @@ def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> 
     return Variant(name, noun, query, plain, **more)
 
 
-def releases_loss(name: str, weigher: Callable[[float], Weigher]) -> Variant:
+def releases_loss(name: str, weigher: Callable[[float], ClippingRule]) -> Variant:
     """A row for losses released beside the noisy sum of a weigher, which is made for a noise multiplier."""
 
     def query(multiplier: float = 1.0) -> sd.WithLoss:
@@ -145,7 +149,7 @@ def sorts(name: str, sampler: Callable[[], Sampler]) -> Variant:
     return draws(name, "Sorted", sampler, backends=("captured",), guarantee=False, witness=witness)
 
 
-def clips_by(name: str, weigher: Callable[[], Weigher], witness: Witness) -> Variant:
+def clips_by(name: str, weigher: Callable[[], ClippingRule], witness: Witness) -> Variant:
     """A row for a bound taken from the lot, which has no guarantee."""
 
     def query(multiplier: float = 1.0) -> sd.NoisySum:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import sordino as sd
-from sordino.clipping import Weigher
+from sordino.clipping import ClippingRule
 from sordino.sampling import Band
 from sordino.schedules import Cosine, Logarithmic
 from tests.contracts.broken import MedianOfTheLot
@@ -41,7 +41,7 @@ from tests.contracts.row import (
 HUGE = 1e9
 
 
-def following(bound: float, kind: Callable[[float, float], Weigher]) -> sd.AdaptiveQuantile:
+def following(bound: float, kind: Callable[[float, float], ClippingRule]) -> sd.AdaptiveQuantile:
     """A fixed bound, and a threshold that follows the 0.9-quantile."""
     return sd.AdaptiveQuantile(2.0, quantile=0.9, count_noise=1.0, weigher=partial(kind, bound))
 

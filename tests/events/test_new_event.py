@@ -27,7 +27,7 @@ from sordino.events import (
     TunePoisson,
     canonical,
     compose,
-    counted,
+    event_counts,
     from_json,
     is_private,
     register_event,
@@ -202,7 +202,7 @@ def test_the_algebra_composes_and_shortens_a_new_event():
     assert canonical(Together(COIN, Together(COIN, Repeat(COIN, 2)))) == Repeat(COIN, 4)
     assert compose([LOOKS]) is LOOKS
     assert canonical(SharedCoin(0.1, 2, Together(Gaussian(1.0)))) == SharedCoin(0.1, 2, Gaussian(1.0))
-    assert list(counted(Repeat(Together(LOOKS, COIN), 3))) == [(LOOKS, 3), (COIN, 3)]
+    assert list(event_counts(Repeat(Together(LOOKS, COIN), 3))) == [(LOOKS, 3), (COIN, 3)]
     assert relations(Together(LOOKS, COIN)) == {Relation.ADD_OR_REMOVE}
     assert A.relation_of(COIN) is Relation.ADD_OR_REMOVE
     assert Repeat(COIN, 3).describe() == "3 × SharedCoin(0.05, 4, Gaussian(2))"

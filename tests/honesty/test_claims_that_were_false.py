@@ -239,6 +239,6 @@ def test_epsilon_does_not_go_on_in_a_log_over_a_run_that_became_coupled(seed):
 def test_epsilon_is_not_logged_after_a_write_by_hand_that_nothing_else_has_seen_yet():
     model, data, private, optimizer = begun()
     train(private, optimizer, data)
-    assert private.spent(DELTA) is not None
+    assert private.spent_epsilon(DELTA) is not None
     step_by_hand(model, data)
-    assert private.spent(DELTA) is None
+    assert private.spent_epsilon(DELTA) is None

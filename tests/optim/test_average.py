@@ -36,7 +36,7 @@ def test_inside_swapped_the_model_has_the_average_and_after_it_its_own_also_when
     average.update()  # d₀ = 0.1
 
     def evaluate():
-        with average.swapped():
+        with average.swap_temporarily():
             torch.testing.assert_close(parameters(model), before + 0.9)
             raise RuntimeError
 
@@ -78,7 +78,7 @@ def test_averaging_and_swapping_keep_the_claim():
         p.backward(lot)
         optimizer.step()
         average.update()
-        with average.swapped():
+        with average.swap_temporarily():
             model(torch.zeros(1, 6))
     assert isinstance(p.claim(1e-5), sd.Guarantee)
 

@@ -16,7 +16,7 @@ from sordino.accounting import (
     Moments,
     Strong,
     advanced_kov,
-    amplified,
+    amplify_by_sampling,
     analytic_gaussian,
     calibrate,
     classical_gaussian,
@@ -306,7 +306,7 @@ def draw_amplification(bench: Workbench) -> Outcome:
     and of k rounds of DP-SGD.
     """
     rates = np.geomspace(1e-3, 1, bench.pick(6, 30, 60, 60))
-    true = [amplified(1.0, 0.0, float(q))[0] for q in rates]
+    true = [amplify_by_sampling(1.0, 0.0, float(q))[0] for q in rates]
     printed = [float(q) for q in rates]
     lecture = [math.log(1 - q + q * math.e) for q in rates]
     rounds = [int(k) for k in np.unique(np.geomspace(1, 10_000, bench.pick(3, 9, 13, 17)).astype(int))]
@@ -363,7 +363,7 @@ def draw_printed_theorems(bench: Workbench) -> Outcome:
     simple = [PRINTED_RATE * t * one for t in steps]
     strong = [PRINTED_RATE * one * math.sqrt(t * math.log(1 / PRINTED_DELTA)) for t in steps]
     moments = [PRINTED_RATE * one * math.sqrt(t) for t in steps]
-    true_one = amplified(one, PRINTED_DELTA, PRINTED_RATE)[0]
+    true_one = amplify_by_sampling(one, PRINTED_DELTA, PRINTED_RATE)[0]
     first = certified[0]
     below = [t for t, m, c in zip(steps, moments, certified, strict=True) if m < c]
     return Outcome(
@@ -424,7 +424,7 @@ def draw_single_sample(bench: Workbench) -> Outcome:
         PLD().epsilon(Repeat(Poisson(1 / SINGLE_RECORDS, Laplace(1 / SINGLE_EPSILON)), k), SINGLE_DELTA) for k in rounds
     ]
     order = [SINGLE_EPSILON / SINGLE_RECORDS * math.sqrt(k * math.log(1 / SINGLE_DELTA)) for k in rounds]
-    one = amplified(SINGLE_EPSILON, 0.0, 1 / SINGLE_RECORDS)[0]
+    one = amplify_by_sampling(SINGLE_EPSILON, 0.0, 1 / SINGLE_RECORDS)[0]
     basic = [one * k for k in rounds]
     # The mean of 0.7 is learnt by private SGD, with one record and with 50 in each step.
     rng, repeats = bench.make_rng(8), bench.pick(2, 40, 200, 500)

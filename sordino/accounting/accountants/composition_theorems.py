@@ -24,7 +24,7 @@ import numpy as np
 from sordino import validate
 from sordino.accounting.accountant import Unsupported
 from sordino.accounting.phases import collect_phases_without_delta, relation_of
-from sordino.events import Event, Relation, canonical, counted, is_private
+from sordino.events import Event, Relation, canonical, event_counts, is_private
 from sordino.events.base import require_event
 from sordino.events.phase_collector import PhaseCollector
 from sordino.privacy_loss.closed_forms import pure_epsilon
@@ -44,7 +44,7 @@ def _collect_releases(event: Event, relation: Relation) -> Phases:
     """
     one_by_one: dict[Sampled, int] = {}
     collector = PhaseCollector(relation)
-    for inner, count in counted(canonical(event)):
+    for inner, count in event_counts(canonical(event)):
         if inner.is_counted_one_by_one:
             for sampled, times in collect_phases_without_delta(inner, relation):
                 one_by_one[sampled] = one_by_one.get(sampled, 0) + times * count

@@ -28,7 +28,7 @@ from sordino.accounting.accountants.search_bounds import (
     lower_search_epsilon,
 )
 from sordino.accounting.phases import collect_phases, relation_of
-from sordino.events import Event, Relation, Repeat, Together, canonical, counted, is_private
+from sordino.events import Event, Relation, Repeat, Together, canonical, event_counts, is_private
 from sordino.events.base import require_event
 from sordino.privacy_loss.certified_bounds import (
     SENSELESS,
@@ -229,7 +229,7 @@ def _largest_lower_bound(
     if not want_lower:
         return 0.0
     best, rest = 0.0, []
-    for part, count in counted(canonical(event)):
+    for part, count in event_counts(canonical(event)):
         if part.is_tight:
             rest.append(Repeat(part, count))
         else:

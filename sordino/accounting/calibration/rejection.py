@@ -38,10 +38,10 @@ def chance_of_acceptance(batch: int, quantile: float) -> float:
     return float(betainc(half, batch - half + 1, above))  # P(Bin(batch, above) ≥ half)
 
 
-def thresholded(epsilon: float, delta: float, give_up: float, slack: float) -> tuple[float, float]:
+def repeat_until_threshold(epsilon: float, delta: float, give_up: float, slack: float) -> tuple[float, float]:
     """Returns (ε, δ) of trying an (ε₁, δ₁)-DP pair until its score reaches a known threshold; `slack` is ε₀.
 
-    >>> thresholded(0.5, 0.0, give_up=0.01, slack=0.0)
+    >>> repeat_until_threshold(0.5, 0.0, give_up=0.01, slack=0.0)
     (1.0, 0.0)
     """
     epsilon, slack = validate.non_negative("epsilon", epsilon), validate.non_negative("slack", slack)
@@ -106,7 +106,7 @@ def rejection(
     """
     steps, delta = validate.count("steps", steps), validate.fraction("delta", delta)
     one = PLD().epsilon(Poisson(rate, Gaussian(multiplier)), delta_of_a_try)
-    step, step_delta = thresholded(one, delta_of_a_try, give_up, slack)
+    step, step_delta = repeat_until_threshold(one, delta_of_a_try, give_up, slack)
     left = delta - steps * step_delta
     if left <= 0:
         raise ValueError(

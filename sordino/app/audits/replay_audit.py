@@ -47,7 +47,7 @@ from sordino.app.runs.settings import read_config
 from sordino.app.runs.training_loop import Training, read_key
 from sordino.app.runs.write_ahead import parameter_digest
 from sordino.environment import current_environment, describe_difference
-from sordino.events import counted
+from sordino.events import event_counts
 from sordino.release.noise import Noise
 from sordino.release.release import tap_releases
 from sordino.release.sensitivity import Sensitivity, Unproven
@@ -188,7 +188,7 @@ def _check_charged_draws(run: Run, steps: int, lineage: int, result: ReplayResul
     if guarantee is None or lineage:
         result.not_tried.append("event: there is no claim, or steps were left out")
         return
-    charged_draws = sum(count for part, count in counted(guarantee.event) if part.is_one_draw)
+    charged_draws = sum(count for part, count in event_counts(guarantee.event) if part.is_one_draw)
     if charged_draws and charged_draws != steps:
         result.wrong.append(f"event: the claim charges {charged_draws} draws, and {steps} steps were entered")
     elif not charged_draws:

@@ -85,7 +85,7 @@ class Command:
     def _print_budget(self, budget: Any) -> None:
         """Prints, for `sordino budget`, the limit, what is spent and left, and the runs."""
         epsilon, delta = budget.limit
-        entries, spent = budget.entries(), budget.spent()
+        entries, spent = budget.entries(), budget.spent_epsilon()
         result = {
             "epsilon": epsilon,
             "delta": delta,

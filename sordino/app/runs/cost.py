@@ -78,7 +78,7 @@ class RunParts:
         number.
         """
         draws, steps = self.create_sampler(), self.recipe.steps if steps is None else steps
-        expected = draws.expected(self.records)
+        expected = draws.expected_size(self.records)
         trained = dry_run(self.create_query(multiplier), draws, self.records, steps, expected, self.create_backend())
         return compose([*preparation_events(self.recipe), trained])
 

@@ -60,7 +60,7 @@ class Job:
     @property
     def expected_batch(self) -> float:
         """The public number by which sums are divided."""
-        return self.sampler.expected(self.data.prepared.drawn)
+        return self.sampler.expected_size(self.data.prepared.drawn)
 
     @property
     def evaluate_every(self) -> int:
@@ -208,7 +208,7 @@ def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any]
     record_count = data.prepared.drawn
     parts = _parts_of(settings, problem, data)
     drawn = parts.create_sampler()
-    drawn.expected(record_count)  # refuses what cannot be drawn
+    drawn.expected_size(record_count)  # refuses what cannot be drawn
     # A run that goes on keeps the noise and the steps it began with.
     if earlier_resolved is not None:
         multiplier = validate.non_negative("noise_multiplier", earlier_resolved.get("noise_multiplier"))
@@ -229,7 +229,7 @@ def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any]
     if options.budget is not None:
         steps = calibrate_steps(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
     physical_batch = options.physical_batch or _choose_physical_batch(
-        recipe, problem, data, drawn.expected(record_count)
+        recipe, problem, data, drawn.expected_size(record_count)
     )
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return Job(settings, data, problem, drawn, multiplier, steps, physical_batch, started)

@@ -98,7 +98,7 @@ class Training:
     @contextmanager
     def use_tested_model(self) -> Iterator[nn.Module]:
         """Yields the model that is evaluated and kept: with its averaged weights, if the recipe averages."""
-        with nullcontext() if self.average is None else self.average.swapped():
+        with nullcontext() if self.average is None else self.average.swap_temporarily():
             yield self.model
 
     def claim(self) -> Claim:

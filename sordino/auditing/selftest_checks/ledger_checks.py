@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from sordino.auditing.neighbouring_records import SelftestRecords
 from sordino.auditing.selftest_subject import Pieces, Trial, flatten
 from sordino.auditing.verdict import SelftestFinding
-from sordino.events import Event, canonical, compose, counted
+from sordino.events import Event, canonical, compose, event_counts
 from sordino.lots.loading import MapStyle, count_records
 from sordino.private import Private
 from sordino.sampling.sampler import Informed, Sampler
@@ -79,7 +79,7 @@ def _check_counts(pieces: Pieces, company: SelftestRecords, event: Event) -> Sel
     # What a release was asked for is seen by a tap; it is compared with what was entered.
     trial = Trial(pieces, company.records).run([[]], keep=False)
     seen = sorted(passed.noise.multiplier for passed in trial.releases[0])
-    draws = [(part, count) for part, count in counted(event) if part.is_one_draw]
+    draws = [(part, count) for part, count in event_counts(event) if part.is_one_draw]
     if not draws:
         return SelftestFinding("counted", "lots of this sampler are not charged one by one")
     if trial.choices:
@@ -101,7 +101,7 @@ def _multipliers_of_event(event: Event) -> Iterator[float]:
     """Yields the noise multiplier of every release in an event of the ledger, which a ledger check compares with the
     noise.
     """
-    for part, count in counted(event):
+    for part, count in event_counts(event):
         if part.noise_multiplier is not None:
             yield from [part.noise_multiplier] * count
 

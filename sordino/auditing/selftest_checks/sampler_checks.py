@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 
+from sordino import validate
 from sordino.auditing import e_values
 from sordino.auditing.verdict import SelftestFinding
 from sordino.events import FixedSize, Gaussian, Poisson
@@ -34,6 +35,7 @@ def check_sampler(sampler: Sampler | None, n: int, rng: Rng | None = None) -> li
     """Runs the sampler checks of a selftest on a few hundred lots, or more, and returns what was found."""
     if sampler is None:
         return [SelftestFinding("sampler", "none was given")]
+    validate.sampler("sampler", sampler)
     if isinstance(sampler, Informed):
         return [SelftestFinding("sampler", f"{type(sampler).__name__} asks the records")]
     stream = Rng.from_entropy() if rng is None else rng
