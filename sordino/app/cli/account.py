@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sordino.app.cli.accounting_options import (
     AccountantName,
@@ -16,6 +16,7 @@ from sordino.app.cli.accounting_options import (
     event_of_flags,
     print_result,
 )
+from sordino.app.cli.help_page import HelpPage
 from sordino.events import Event, Gaussian, to_json
 from sordino.events.training import lots_in_a_pass, training_event
 from sordino.ledger.claims import describe_event
@@ -33,6 +34,20 @@ def _word_result(statement: str, number: str, method: Any) -> str:
 class Command:
     """Account for a training run: epsilon at a delta (or delta at an epsilon)."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "ε of 60 epochs on 60,000 records in lots of 600:",
+                "sordino account --rate 0.01 --multiplier 1.1 --steps 6000 --delta 1e-5",
+            ),
+            ("What other methods would say:", "sordino account --rate 0.01 --sigma 1.1 --steps 6000 --explain"),
+        ),
+        groups={
+            "The run": ("rate", "multiplier", "steps", "sampling", "noise", "dataset_size"),
+            "What is asked": ("delta", "epsilon", "accountant"),
+            "Output": ("explain", "plot", "json"),
+        },
+    )
     rate: float
     """Sampling rate: expected batch / dataset size."""
     multiplier: float

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
+
+from sordino.app.cli.help_page import HelpPage
 
 
 @dataclass(frozen=True)
 class Command:
     """Attack runs: who was trained on (mia), what a class looks like (inversion), or guess yourself (game)."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            ("Membership inference against a run, with a picture:", "sordino attack mia runs/people --plot roc.png"),
+            ("Guess yourself:", "sordino attack game runs/people"),
+        ),
+    )
     action: Annotated[Literal["mia", "inversion", "game"], tyro.conf.Positional]
     """mia: loss threshold, LiRA and RMIA. inversion: an input for every class. game: guess who was trained on."""
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
+
+from sordino.app.cli.help_page import HelpPage
 
 if TYPE_CHECKING:
     from sordino.app.audits.one_run_audit import OneRunAudit
@@ -24,6 +26,22 @@ class Command:
     Exit code 0: nothing was found; 1: something was.
     """
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            ("Test sums, noise, sampler and ledger of a recipe, in seconds:", "sordino audit selftest mnist"),
+            (
+                "Take recorded steps apart, of a run that was trained with --keep-key:",
+                "sordino audit replay runs/people",
+            ),
+            ("Train a copy with canaries and measure a lower bound on ε:", "sordino audit run digits --epsilon 1"),
+        ),
+        groups={
+            "Of selftest": ("error",),
+            "Of replay": ("steps",),
+            "Of run": ("canaries", "kinds", "epsilon", "records", "rate", "training_steps"),
+            "Output": ("json",),
+        },
+    )
     action: Annotated[Literal["selftest", "replay", "run"], tyro.conf.Positional]
     """selftest: sums, noise, sampler and ledger of a recipe or a run, in seconds. replay: recorded steps, bit by bit.
     run: a copy is trained once with canaries, and a lower bound on ε measured beside the claim."""

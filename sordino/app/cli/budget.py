@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from tyro.conf import Positional
 
 from sordino.app.cli.accounting_options import NoiseName, SamplingName, event_of_flags, print_result
+from sordino.app.cli.help_page import HelpPage
 from sordino.ledger.claims import describe_event
 
 _EXHAUSTED = 3
@@ -22,6 +23,18 @@ _EXHAUSTED = 3
 class Command:
     """Create a budget, show what is left, or enter a run before it starts."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            ("A budget for a dataset:", "sordino budget create people.jsonl --epsilon 3 --delta 1e-5"),
+            ("A run within it:", "sordino train --data people.csv --target income --epsilon 1 --budget people.jsonl"),
+            ("What is left:", "sordino budget show people.jsonl"),
+        ),
+        groups={
+            "Of create": ("epsilon", "delta"),
+            "Of spend": ("rate", "multiplier", "steps", "sampling", "noise", "dataset_size", "name"),
+            "Output": ("json",),
+        },
+    )
     action: Positional[Literal["create", "show", "spend"]]
     """What to do."""
     path: Positional[Path]

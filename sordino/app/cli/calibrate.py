@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sordino.app.cli.accounting_options import (
     AccountantName,
@@ -15,6 +15,7 @@ from sordino.app.cli.accounting_options import (
     event_of_flags,
     print_result,
 )
+from sordino.app.cli.help_page import HelpPage
 from sordino.events import Event
 
 
@@ -22,6 +23,24 @@ from sordino.events import Event
 class Command:
     """Find the one of --multiplier, --steps, --rate that is left out, for a target epsilon."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            ("The noise that gives ε = 3:", "sordino calibrate --epsilon 3 --rate 0.01 --steps 6000"),
+            ("The steps that fit:", "sordino calibrate --eps 3 --rate 0.01 --sigma 1.1"),
+        ),
+        groups={
+            "Target": ("epsilon", "delta"),
+            "The run; leave out the one that is to be found": (
+                "rate",
+                "multiplier",
+                "steps",
+                "sampling",
+                "noise",
+                "dataset_size",
+            ),
+            "Method and output": ("accountant", "json"),
+        },
+    )
     epsilon: float
     """Target ε."""
     delta: float = 1e-5

@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
+
+from sordino.app.cli.help_page import HelpPage
 
 
 @dataclass(frozen=True)
 class Command:
     """Compare runs: claim, accuracy, loss, time, where each begins to differ from the first. Runs with --trace say more."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "Two runs side by side, and a page about them:",
+                "sordino compare runs/first runs/second --out compared.html",
+            ),
+        ),
+    )
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Two or more run directories, or folders of `sordino train --seeds`, which are drawn as means with their spread; the
     first is the reference."""

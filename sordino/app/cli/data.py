@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
 from sordino import events
 from sordino.accounting import PLD
+from sordino.app.cli.help_page import HelpPage
 from sordino.app.data import NAMES, NotFetched, cache, data_catalogue
 from sordino.app.data import check as checked
 from sordino.app.data import fetch as fetched
@@ -20,6 +21,7 @@ from sordino.app.data.own.bad_file import raise_faults
 from sordino.app.data.own.inspection import propose_schema
 from sordino.app.runs import atomic_files
 from sordino.app.runs.own_file import RANGES
+from sordino.app.suggestions import did_you_mean
 
 _DELTA = 1e-5
 
@@ -39,6 +41,17 @@ def _describe_price(columns: int) -> str:
 class Command:
     """Get, list and check data sets, or inspect a file of your own and propose a schema for it."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "Propose a schema for a table of your own, to be edited:",
+                "sordino data inspect people.csv --target income --out schema.toml",
+            ),
+            ("Get a data set:", "sordino data fetch mnist"),
+            ("What is there:", "sordino data list"),
+        ),
+        groups={"Of inspect": ("target", "delimiter", "out"), "Output": ("json",)},
+    )
     action: Annotated[Literal["fetch", "list", "check", "inspect"], tyro.conf.Positional]
     """What to do."""
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
@@ -61,7 +74,8 @@ class Command:
         names = self.names or (NAMES if self.action == "fetch" else (*NAMES, *filed.FILES))
         for name in names:
             if name not in filed.FILES and name not in NAMES:
-                raise ValueError(f"data set {name!r}: there is {', '.join((*NAMES, *filed.FILES))}")
+                known = (*NAMES, *filed.FILES)
+                raise ValueError(f"data set {name!r}: there is {', '.join(known)}{did_you_mean(name, known)}")
         rows = {name: self._describe_data_set(name) for name in names}
         if self.json:
             print(json.dumps(rows))

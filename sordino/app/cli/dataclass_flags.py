@@ -17,8 +17,6 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 Flag = tuple[str, Any, Field[Any]]
-FURTHER_NAMES = {"weigher": ("--clipping",)}
-"""Further flags of a field, by the word that the field of privacy has for it."""
 
 
 def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag]:
@@ -34,8 +32,7 @@ def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag
             (bool, default_of_unset_flag(bool(one.default))) if yes_or_no else (kinds[one.name] | None, None)
         )
         hint = f"(default: {one.default})" if yes_or_no else None
-        aliases = FURTHER_NAMES.get(one.name)
-        about = tyro.conf.arg(help=help_texts.get(one.name, ""), help_behavior_hint=hint, aliases=aliases)
+        about = tyro.conf.arg(help=help_texts.get(one.name, ""), help_behavior_hint=hint)
         yield one.name, Annotated[kind, about], field(default=default)  # type: ignore[arg-type]  # flags differ in type
 
 

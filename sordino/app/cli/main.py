@@ -46,6 +46,20 @@ def all_commands() -> dict[str, tuple[str, str]]:
     return {**COMMANDS, **added}
 
 
+_COMMAND_GROUPS = {
+    "Train a model and use it": ("train", "resume", "tune", "recipes", "data", "predict", "report", "compare"),
+    "Compute what training costs": ("account", "calibrate", "tradeoff", "plan", "budget"),
+    "Test what is claimed": ("audit", "attack"),
+}
+"""Titles in the help, and the commands under each."""
+FIRST_STEPS = (
+    "sordino data inspect people.csv --target income --out schema.toml",
+    "sordino train --data people.csv --schema schema.toml --epsilon 3 --out runs/people",
+    "sordino predict runs/people new.csv --out predictions.csv",
+    "sordino report runs/people",
+)
+"""From a file to a model in use, as the help shows it and a test runs it."""
+
 DISTRIBUTED_COMMANDS = ("train", "resume")
 """What several ranks can do together."""
 BAD_INPUT = 2
@@ -66,7 +80,10 @@ def main(argv: list[str] | None = None) -> int:
     name, *rest = arguments
     commands = all_commands()
     if name not in commands:
-        print(f"sordino: no command {name!r}; there is: {', '.join(commands)}", file=sys.stderr)
+        from sordino.app.suggestions import did_you_mean
+
+        close = did_you_mean(name, commands)
+        print(f"sordino: no command {name!r}; there is: {', '.join(commands)}{close}", file=sys.stderr)
         return BAD_INPUT
     # Only training runs on several ranks; other commands would do everything several times.
     if name not in DISTRIBUTED_COMMANDS and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -102,14 +119,20 @@ def _help_text() -> str:
     """Returns the main help text, that of `sordino --help`."""
     commands = all_commands()
     width = max(map(len, commands))
-    rows = [f"  {name:<{width}}  {about}" for name, (_, about) in commands.items()]
-    head = [
+    lines = [
         "sordino: differentially private training that is tested while it runs",
         "",
         "usage: sordino COMMAND [options]",
-        "",
     ]
-    return "\n".join([*head, *rows, "", "sordino COMMAND --help says more; --version prints the version."])
+    # From a file to a model in use, in four lines.
+    lines += ["", "First steps", *(f"  $ {typed}" for typed in FIRST_STEPS)]
+    # Commands that packages add come last.
+    grouped = {name for names in _COMMAND_GROUPS.values() for name in names}
+    added = tuple(name for name in commands if name not in grouped)
+    for title, names in {**_COMMAND_GROUPS, "Added by installed packages": added}.items():
+        if names:
+            lines += ["", title, *(f"  {name:<{width}}  {commands[name][1]}" for name in names)]
+    return "\n".join([*lines, "", "sordino COMMAND --help says more; --version prints the version."])
 
 
 if __name__ == "__main__":

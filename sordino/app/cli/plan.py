@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import ClassVar
+
+from sordino.app.cli.help_page import HelpPage
 
 
 @dataclass(frozen=True)
 class Command:
     """Open a what-if page in the browser: data, lots, epochs, noise, δ and ε against each other. Ctrl-C ends it."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(("Open the page with sliders:", "sordino plan"),),
+    )
     port: int = 8733
     """Where to listen on 127.0.0.1; 0 takes any free port."""
     browser: bool = True

@@ -7,9 +7,11 @@ import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
+
+from sordino.app.cli.help_page import HelpPage
 
 _MOST_PROBABILITIES = 20
 """Classes up to which every probability gets a column of its own."""
@@ -19,6 +21,15 @@ _MOST_PROBABILITIES = 20
 class Command:
     """Write what a trained model says of new records: classes with probabilities, or numbers in the target's units."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "Predictions for new records, as a CSV file with their ids:",
+                "sordino predict runs/people new.csv --keep id --out predictions.csv",
+            ),
+            ("On the terminal:", "sordino predict runs/people new.csv"),
+        ),
+    )
     run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The directory of a finished run on own data."""
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]

@@ -6,7 +6,9 @@ import json
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import ClassVar
 
+from sordino.app.cli.help_page import HelpPage
 from sordino.app.runs import RECIPES, Recipe
 
 
@@ -14,6 +16,12 @@ from sordino.app.runs import RECIPES, Recipe
 class Command:
     """List recipes with their measured accuracy, ε and time, or the methods, or the words of methods."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            ("What can be trained, with measured accuracy:", "sordino recipes"),
+            ("The variants that --method takes:", "sordino recipes --methods"),
+        ),
+    )
     methods: bool = False
     """List the private gradients that --method takes instead."""
     words: bool = False

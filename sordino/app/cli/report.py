@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
+
+from sordino.app.cli.help_page import HelpPage
 
 
 @dataclass(frozen=True)
 class Command:
     """Write report.html and PRIVACY.md of a run; what only you know can be stated and is kept for the next time."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "Write it again, with what only you know:",
+                'sordino report runs/people --unit "all visits of a patient" --release "the model, to everyone"',
+            ),
+        ),
+    )
     run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run directory."""
     unit: str | None = None

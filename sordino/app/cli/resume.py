@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
 from sordino.app.cli.dataclass_flags import default_of_unset_flag, was_given
+from sordino.app.cli.help_page import HelpPage
 from sordino.app.cli.launcher import join_process_group
 from sordino.app.cli.training_outcome import exit_code_of, report_outcome, run_and_report_failures
 from sordino.app.runs.directory import CONFIG
@@ -20,6 +21,9 @@ from sordino.app.runs.settings import read_config
 class Command:
     """Go on with a run where its last whole checkpoint is."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(("Go on where it stopped:", "sordino resume runs/people-20260101-120000"),),
+    )
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run directory."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(

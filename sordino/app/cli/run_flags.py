@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from sordino.app.data.own.declared_columns import (
     parse_hashed,
     read_schema,
 )
-from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.own_file import COMMON_FIELDS, HELD_OUT_SHARE, RANGES, OwnFile
 from sordino.app.runs.recipe import SETTING_RECORDS, Recipe
+from sordino.app.runs.settings import Options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +53,86 @@ class OwnFlags:
     test: str | None = None
     """Another such file or folder to test on; without it, a part of the data is held out."""
     held_out: float | None = None
-    """The share that is held out for testing, 0.1 if it is not said; each record by a hash of itself."""
+    """The share that is held out for testing; each record by a hash of itself."""
     delimiter: str | None = None
     """Between the cells of a CSV file, if it is no comma."""
     size: str | None = None
     """Make all images of this size, as in 32x32."""
     channels: int | None = None
     """Colours of images: 1 or 3; as in the first image if it is not said."""
+
+
+RUN_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Data of your own": (
+        "data",
+        "target",
+        "text",
+        "schema",
+        "test",
+        "held_out",
+        "drop",
+        "delimiter",
+        "size",
+        "channels",
+    ),
+    "What is known of its columns, which is then public": (
+        *("bounds", "categories", "dates", "hashed", "missing", "classes", "ignore_label"),
+    ),
+    "Task and model": ("model", "widths", "features", "loss", "class_weights", "dataset", "records"),
+    "Privacy": ("epsilon", "delta", "noise_multiplier", "bound", "batch_size", "rate", "unit", "unit_records"),
+    "Budget": ("budget", "budget_stop"),
+    "Optimisation, which costs no privacy": (
+        *("epochs", "steps", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "final_rate"),
+        *("warm_up", "schedule_steps", "schedule_per", "ema"),
+    ),
+    "Variants of DP-SGD": ("method", "sampler", "weigher", "query", "noise", "backend", "penalty", "parameter"),
+    "Released before the first step, within the same ε": ("ranges", "normalise", "pca", "components", "histogram"),
+    "Images without a feature map": ("pixel_mean", "pixel_deviation"),
+    "Comparison": ("baseline", "non_private", "seeds", "seed", "init_seed"),
+    "Output": ("out", "report", "json", "evaluate_every", "trace", "diagnose", "show_private"),
+    "Running": ("checkpoint_every", "physical_batch", "isolate", "keep_key"),
+    "Recipe": ("config", "without", "name", "tuned"),
+}
+"""The groups in which the help of `sordino train` and `sordino tune` shows their options."""
+
+RUN_VALUES: Mapping[str, str] = {
+    **dict.fromkeys(("data", "test", "schema", "config", "budget"), "FILE"),
+    **dict.fromkeys(("target", "text", "unit"), "COLUMN"),
+    **dict.fromkeys(("drop", "missing"), "COLUMN,…"),
+    **dict.fromkeys(("sampler", "weigher", "query", "noise", "backend", "method", "features"), "NAME"),
+    **dict.fromkeys(("model", "loss", "optimizer", "schedule", "dataset", "name"), "NAME"),
+    "bounds": "COLUMN=LOW:HIGH,…",
+    "categories": "COLUMN=A|B;…",
+    "dates": "COLUMN=DAY:DAY,…",
+    "hashed": "COLUMN=COUNT,…",
+    "classes": "A|B|…",
+    "out": "FOLDER",
+    "size": "WxH",
+    "parameter": "NAME=NUMBER …",
+    "without": "FIELD …",
+}
+"""What is typed after these options."""
+
+RUN_NOTE = (
+    "An option that is left out has the value of the recipe that is named. The value in [brackets] is the one that is used "
+    "with --data; images, texts and other models than linear begin with values of their own."
+)
+
+
+def describe_defaults() -> dict[str, str]:
+    """Returns the values that `sordino train --data` uses where an option is left out, as the help shows them."""
+    defaults = {
+        one.name: one.default
+        for record in (*SETTING_RECORDS, Options)
+        for one in fields(record)
+        if one.default is not MISSING
+    }
+    defaults |= {name: value for name, value in COMMON_FIELDS.items() if name != "tuned"}
+    return {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in defaults.items()
+        if value is not None and not isinstance(value, bool)
+    } | {"epsilon": "must be given", "held_out": f"{HELD_OUT_SHARE:g}", "ranges": f"{RANGES:g}"}
 
 
 def recipe_flags() -> Iterator[Flag]:

@@ -5,14 +5,28 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from sordino.app.cli.accounting_options import NoiseName, SamplingName, event_of_flags, print_result
+from sordino.app.cli.help_page import HelpPage
 
 
 @dataclass(frozen=True)
 class Command:
     """Trade-off curve (f-DP) of a training run."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "What the best attack can do against a run:",
+                "sordino tradeoff --rate 0.01 --multiplier 1.1 --steps 6000",
+            ),
+        ),
+        groups={
+            "The run": ("rate", "multiplier", "steps", "sampling", "noise", "dataset_size"),
+            "Output": ("plot", "json"),
+        },
+    )
     rate: float
     """Sampling rate."""
     multiplier: float

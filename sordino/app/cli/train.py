@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from sordino import validate
 from sordino.app.cli.dataclass_flags import default_of_unset_flag, flags_of, was_given
+from sordino.app.cli.help_page import HelpPage
 from sordino.app.cli.launcher import join_process_group
-from sordino.app.cli.run_flags import OwnFlags, own_file_from_flags, recipe_flags
+from sordino.app.cli.run_flags import (
+    RUN_GROUPS,
+    RUN_NOTE,
+    RUN_VALUES,
+    OwnFlags,
+    describe_defaults,
+    own_file_from_flags,
+    recipe_flags,
+)
 from sordino.app.cli.training_outcome import (
     exit_code_of,
     report_outcome,
@@ -28,7 +37,7 @@ from sordino.app.runs.fit import carry_out_run
 from sordino.app.runs.own_file import own_file_from_table
 from sordino.app.runs.progress_view import Silent, choose_view
 from sordino.app.runs.recipe import Recipe
-from sordino.app.runs.settings import Config, Options, Settings, make_settings, read_config
+from sordino.app.runs.settings import SAME_CHOICE, Config, Options, Settings, make_settings, read_config
 from sordino.app.runs.several_seeds import carry_out_several
 from sordino.distributed.process_group import ranks_of
 
@@ -37,6 +46,22 @@ from sordino.distributed.process_group import ranks_of
 class Train:
     """The flags of the command itself, and what it does."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            ("A table of your own, to ε = 3:", "sordino train --data people.csv --target income --epsilon 3"),
+            ("Texts:", "sordino train --data reviews.jsonl --text review --target stars --epsilon 8"),
+            ("Images, in a folder for each class:", "sordino train --data pictures --epsilon 8 --epochs 20"),
+            ("A recipe with a measured accuracy:", "sordino train mnist --epsilon 3"),
+            (
+                "Choices of your own:",
+                "sordino train mnist --eps 3 --batch-size 600 --epochs 15 --lr 0.5 --clip 0.1 --out runs/mine",
+            ),
+        ),
+        groups=RUN_GROUPS,
+        values=RUN_VALUES,
+        defaults=describe_defaults(),
+        notes=(RUN_NOTE,),
+    )
     recipe: Annotated[str | None, tyro.conf.Positional] = None
     """A name that `sordino recipes` lists; left out with --data, or when --config names it."""
     config: str | None = None
@@ -80,7 +105,8 @@ class Train:
         own = own_file_from_table(config.data) if own is None and config is not None and config.data else own
         # Flags win over the fields of the file.
         given: dict[str, Any] = {} if config is None else dict(config.fields)
-        for name, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
+        same_choice = (*SAME_CHOICE, ("epsilon", "noise_multiplier"))
+        for name, other in (*same_choice, *((second, first) for first, second in same_choice)):
             if name in flags:
                 given.pop(other, None)  # a flag for one takes the place of the other in a file
         given.update(flags)

@@ -10,20 +10,30 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
 from sordino.app.cli.dataclass_flags import flags_of, was_given
-from sordino.app.cli.run_flags import OwnFlags, own_file_from_flags, recipe_flags
+from sordino.app.cli.help_page import HelpPage
+from sordino.app.cli.run_flags import (
+    RUN_GROUPS,
+    RUN_NOTE,
+    RUN_VALUES,
+    OwnFlags,
+    describe_defaults,
+    own_file_from_flags,
+    recipe_flags,
+)
 from sordino.app.cli.training_outcome import STOPPED, run_and_report_failures
+from sordino.app.option_names import use_own_names
 from sordino.app.runs.fit import folder_for
 from sordino.app.runs.progress_view import choose_view
+from sordino.app.runs.recipe import FIELDS
 from sordino.app.runs.search import WINNER, NegativeBinomial, PoissonNumber, SearchResult, carry_out_search, plan_search
 from sordino.app.runs.settings import Options, make_settings
 from sordino.ledger import claims
 
-_SHORT = {"lr": "learning_rate"}
 _SINGLE_RUN_OPTIONS = ("budget", "show_private", "diagnose", "non_private")
 
 
@@ -31,6 +41,22 @@ _SINGLE_RUN_OPTIONS = ("budget", "show_private", "diagnose", "non_private")
 class Tune:
     """The flags of the command itself, and what it does."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "Three learning rates on a table of your own, everything within ε = 3:",
+                "sordino tune --data people.csv --target income --epsilon 3 --grid lr=0.01,0.02,0.05",
+            ),
+            (
+                "Two fields of a recipe, about 20 trials:",
+                "sordino tune digits --epsilon 3 --grid lr=0.5,1,2 momentum=0,0.9 --runs 20",
+            ),
+        ),
+        groups={"Search": ("grid", "runs", "law", "score_noise"), **RUN_GROUPS},
+        values={**RUN_VALUES, "grid": "FIELD=A,B,… …"},
+        defaults={**describe_defaults(), "runs": "10"},
+        notes=(RUN_NOTE,),
+    )
     recipe: Annotated[str | None, tyro.conf.Positional] = None
     """A name that `sordino recipes` lists; none with --data."""
     grid: tuple[str, ...] = ()
@@ -111,7 +137,7 @@ def _parse_grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
     values_by_field: dict[str, tuple[Any, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
-        name = _SHORT.get(name, name).replace("-", "_")
+        (name,) = use_own_names({name.replace("-", "_"): None}, FIELDS)
         if not equals or not name or not all(values.split(",")):
             raise ValueError(f"grid {text!r}: need a field and values, as in learning_rate=0.5,1,2")
         if name in values_by_field:

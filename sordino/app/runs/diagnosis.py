@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sordino.app.suggestions import did_you_mean
 from sordino.diagnostics import (
     CLASSES,
     LENGTHS,
@@ -46,7 +47,9 @@ def parse_names(text: str | None) -> tuple[str, ...]:
     given = [name.strip() for name in text.split(",")]
     for name in given:
         if name not in NAMES:
-            raise ValueError(f"diagnose={text!r}: {name!r} is not there; there is {', '.join(NAMES)}")
+            raise ValueError(
+                f"diagnose={text!r}: {name!r} is not there; there is {', '.join(NAMES)}{did_you_mean(name, NAMES)}"
+            )
     return tuple(name for name in NAMES if name in given)
 
 

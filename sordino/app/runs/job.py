@@ -19,7 +19,7 @@ from sordino.app.runs.prepared import RunData
 from sordino.app.runs.problem import Problem, build, file_digest, set_noise_scale
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.run_data import Say, load_run_data
-from sordino.app.runs.settings import Settings
+from sordino.app.runs.settings import Settings, resolve_batch_and_epochs
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.environment import current_environment
 from sordino.events import Event, compose
@@ -197,8 +197,9 @@ def _refuse_unfit_diagnostics(settings: Settings, problem: Problem) -> None:
 
 def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any] | None) -> Job:
     """Assembles a job: reads the data, builds model, sampler and query, and calibrates noise and number of steps."""
+    data = load_run_data(settings.recipe, settings.options.records, say, settings.own)
+    settings = resolve_batch_and_epochs(settings, data.prepared.drawn)
     recipe, options = settings.recipe, settings.options
-    data = load_run_data(recipe, options.records, say, settings.own)
     if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
         recipe = replace(recipe, preparation=replace(recipe.preparation, ranges=None))
         settings = replace(settings, recipe=recipe)

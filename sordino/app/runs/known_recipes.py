@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from sordino import validate
 from sordino.app.runs.recipe import MeasuredFigures, Recipe
+from sordino.app.suggestions import did_you_mean
 
 FIGURES: dict[str, tuple[float, float | None, int, float]] = {
     "adult ε=1": (0.85329, 0.00044, 3, 8),
@@ -468,7 +469,7 @@ def find(name: str, epsilon: float | None = None) -> Recipe:
     """
     named = [recipe for recipe in RECIPES if recipe.name == name]
     if not named:
-        raise ValueError(f"recipe {name!r}: there is {', '.join(NAMES)}")
+        raise ValueError(f"recipe {name!r}: there is {', '.join(NAMES)}{did_you_mean(name, NAMES)}")
     if epsilon is None:
         return max(named, key=lambda recipe: recipe.epsilon or 0.0)
     wanted = validate.positive("epsilon", epsilon)

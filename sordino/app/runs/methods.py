@@ -22,6 +22,7 @@ from typing import Any
 from sordino import clipping, queries, sampling
 from sordino.app.runs import own_clipping
 from sordino.app.runs.recipe import PLAIN, Recipe
+from sordino.app.suggestions import did_you_mean
 from sordino.per_sample import JL, Captured, Loop, PerformanceOptions, Vmap
 from sordino.queries.noisy_sum import NoisySum
 from sordino.registry import PARTS, Declaration, Example, Method, NamedSampler, Parameters, RunNumbers
@@ -77,7 +78,7 @@ def method_by_name(name: str) -> Method:
     'every gradient normalised to the bound (Bu et al. 2022)'
     """
     if name not in METHODS:
-        raise ValueError(f"method={name!r}: there is {', '.join(METHODS)}")
+        raise ValueError(f"method={name!r}: there is {', '.join(METHODS)}{did_you_mean(name, METHODS)}")
     return METHODS[name]
 
 
@@ -165,7 +166,7 @@ def find_word(part: str, name: str) -> Word:
         )
     if name not in WORDS[part]:
         more = ", or FILE.py:NAME" if part == "weigher" else ""
-        raise ValueError(f"{part}={name!r}: there is {', '.join(WORDS[part])}{more}")
+        raise ValueError(f"{part}={name!r}: there is {', '.join(WORDS[part])}{more}{did_you_mean(name, WORDS[part])}")
     return WORDS[part][name]
 
 

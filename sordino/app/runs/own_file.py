@@ -187,7 +187,7 @@ _TEXT_MODELS: Mapping[str, Mapping[str, Any]] = {
 """Models of texts: what they are of other fields."""
 
 
-_COMMON_FIELDS: Mapping[str, Any] = {
+COMMON_FIELDS: Mapping[str, Any] = {
     "features": "none",
     "model": "linear",
     "rate": 1 / 32,
@@ -230,7 +230,7 @@ def _fields_for_given_data(own: GivenData, changes: Mapping[str, Any]) -> dict[s
         raise ValueError("model or features beside a model of your own: leave them out")
     kind = {"name": "own", "dataset": GIVEN, "model": type(own.model).__name__, "learning_rate": 0.005}
     numbers = {"loss": "squared"} if own.train[1].is_floating_point() else {}
-    return {**_COMMON_FIELDS, **kind, **numbers, **changes}
+    return {**COMMON_FIELDS, **kind, **numbers, **changes}
 
 
 def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]
     elif own.text is not None:
         kind |= {"model": "minilm-head", "rate": 0.1, "steps": 200, "learning_rate": 0.01, "ema": 0.9}
     # Models of texts bring their own features; other models get sentence vectors of a frozen encoder.
-    model = str(given.get("model", kind.get("model", _COMMON_FIELDS["model"])))
+    model = str(given.get("model", kind.get("model", COMMON_FIELDS["model"])))
     if own.text is not None and model in _TEXT_MODELS:
         given.pop("model", None)
         kind |= _TEXT_MODELS[model]
@@ -262,4 +262,4 @@ def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]
         given["model"] = with_absolute_path(model)
     if model == "mlp":
         kind |= {"learning_rate": 0.005}
-    return {**_COMMON_FIELDS, **kind, **given}
+    return {**COMMON_FIELDS, **kind, **given}

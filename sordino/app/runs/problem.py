@@ -35,6 +35,7 @@ from sordino.app.runs.features import MAPS
 from sordino.app.runs.preparation import ClassWeights, unfitted_projection
 from sordino.app.runs.prepared import Prepared
 from sordino.app.runs.recipe import BALANCED, Recipe
+from sordino.app.suggestions import did_you_mean
 from sordino.clipping.clipping_rule import Stateless
 from sordino.nn import OF_WIDTHS
 from sordino.optim import AdamCorrected, noise_scale
@@ -104,7 +105,7 @@ LOSSES: Mapping[str, NamedLoss] = {
 def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
     """Returns the loss that a recipe's problem names and refuses one that does not fit the targets."""
     if name not in LOSSES:
-        raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}")
+        raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}{did_you_mean(name, LOSSES)}")
     loss, classes = LOSSES[name], not targets.is_floating_point()
     if loss.classifies != classes:
         kind = "classes" if classes else "numbers"
@@ -258,7 +259,8 @@ def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     if FILE_MARK in recipe.model:
         return build_from_file(recipe.model, shape, classes)
     if recipe.model not in MODELS:
-        raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION")
+        close = did_you_mean(recipe.model, MODELS)
+        raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION{close}")
     if recipe.widths is None:
         return MODELS[recipe.model](shape, classes)
     if recipe.model not in OF_WIDTHS:

@@ -26,6 +26,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from sordino import validate
+from sordino.app.suggestions import did_you_mean
 
 FEATURES = (
     "none",
@@ -91,7 +92,7 @@ class PreparationPlan:
     ranges: float | None = None
     """Of own data: noise multiplier of the private bounds of columns that were given none."""
     normalise: float | None = None
-    """Noise multiplier of the private means and variances of the features' channels; None leaves them as they are."""
+    """Noise multiplier of the private means and variances of the features' channels; None: they stay as they are."""
     pca: float | None = None
     """Noise multiplier of a private PCA of the features, the directions of which are then fixed; None: no PCA."""
     histogram: float | None = None
@@ -259,7 +260,8 @@ class Recipe:
             former = given.pop(record, None)
             object.__setattr__(self, record, kind(**own) if former is None else replace(former, **own))
         if given:
-            raise TypeError(f"{', '.join(given)}: not a field of a recipe; there is {', '.join(FIELDS)}")
+            close = did_you_mean(next(iter(given)), FIELDS)
+            raise TypeError(f"{', '.join(given)}: not a field of a recipe; there is {', '.join(FIELDS)}{close}")
         _convert_fields(self, only=("name", "tuned"))
         # The fields of different records that concern each other.
         plan = self.preparation
@@ -361,7 +363,8 @@ def _refuse_unknown(table: Mapping[str, Any]) -> None:
     """Raises if the table of a recipe holds a field that recipes do not have."""
     unknown = [str(name) for name in table if name not in FIELDS]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(FIELDS)}")
+        close = did_you_mean(unknown[0], FIELDS)
+        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(FIELDS)}{close}")
 
 
 def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
@@ -375,7 +378,8 @@ def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
         if name in _NOT_EMPTY and not value.strip():
             raise ValueError(f"{name}='': must not be empty")
         if name in _CHOICES and value not in _CHOICES[name]:
-            raise ValueError(f"{name}={value!r}: there is {', '.join(_CHOICES[name])}")
+            close = did_you_mean(value, _CHOICES[name])
+            raise ValueError(f"{name}={value!r}: there is {', '.join(_CHOICES[name])}{close}")
         object.__setattr__(record, name, value)
 
 

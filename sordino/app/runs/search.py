@@ -52,7 +52,7 @@ from sordino.app.runs.problem import build
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.run_data import Say, load_run_data
-from sordino.app.runs.settings import Settings, read_config
+from sordino.app.runs.settings import Settings, read_config, resolve_batch_and_epochs
 from sordino.app.runs.training_loop import TrainingNotFinite
 from sordino.events import Event, TuneNegativeBinomial, TunePoisson, canonical, compose, to_json
 from sordino.ledger import claims
@@ -229,6 +229,8 @@ def plan_search(
     if score_noise is not None and recipe.unit is not None:
         raise ValueError(f"score_noise with unit={recipe.unit!r}: that score is bounded by record; use the test set's")
     data = load_run_data(recipe, options.records, say, settings.own)
+    settings = resolve_batch_and_epochs(settings, data.prepared.drawn)
+    recipe = settings.recipe
     if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
         recipe = replace(recipe, preparation=replace(recipe.preparation, ranges=None))
         settings = replace(settings, recipe=recipe)

@@ -13,18 +13,21 @@ until it is named here.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sordino import validate
+from sordino.app.option_names import use_own_names
 from sordino.app.runs import diagnosis, own_clipping
 from sordino.app.runs.known_recipes import find
 from sordino.app.runs.methods import words_of
 from sordino.app.runs.own_file import GivenData, OwnFile, own_file_from_table, recipe_for_own_data
 from sordino.app.runs.recipe import FIELDS, MEASURED, Recipe, from_table
+from sordino.app.suggestions import did_you_mean
 
 _TABLES = ("recipe", "options", "parameters", "data")
 _TABLES_OF_A_RUN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
@@ -43,6 +46,10 @@ class Options:
     """Of the initial weights, which are public."""
     records: int | None = None
     """Train on the first so many records only."""
+    batch_size: int | None = None
+    """Records in a lot on average, in place of the rate, which is then this over the number of records."""
+    epochs: float | None = None
+    """Passes over the data, in place of steps: as many steps as draw about so many times all records."""
     budget: float | None = None
     """Stop before ε exceeds this."""
     non_private: bool = False
@@ -70,9 +77,11 @@ class Options:
         for name, least in (("seed", 0), ("init_seed", 0), ("records", 1), ("physical_batch", 1)):
             if getattr(self, name) is not None:
                 validate.count(name, getattr(self, name), least=least)
-        for name in ("evaluate_every", "checkpoint_every"):
+        for name in ("evaluate_every", "checkpoint_every", "batch_size"):
             if getattr(self, name) is not None:
                 validate.count(name, getattr(self, name))
+        if self.epochs is not None:
+            validate.positive("epochs", self.epochs)
         diagnosis.parse_names(self.diagnose)
         if self.budget is not None:
             validate.positive("budget", self.budget)
@@ -104,6 +113,39 @@ class Settings:
 
 
 _OPTIONS = tuple(f.name for f in fields(Options))
+SAME_CHOICE = (("batch_size", "rate"), ("epochs", "steps"))
+"""Options, and the fields of a recipe that say the same in another way."""
+
+
+def resolve_batch_and_epochs(settings: Settings, drawn: int) -> Settings:
+    """Returns the settings with a rate and a number of steps in place of a batch size and a number of epochs.
+
+    Args:
+        settings: of a run.
+        drawn: how many records, or units, lots are drawn of.
+
+    Privacy:
+        A rate that is made of the number of records tells it. The claim of a run names the dataset size as not covered
+        in any case, because sums are divided by the rate times this number.
+
+    """
+    recipe, options = settings.recipe, settings.options
+    if options.batch_size is None and options.epochs is None:
+        return settings
+    changes: dict[str, Any] = {}
+    if options.batch_size is not None:
+        if recipe.unit is not None:
+            raise ValueError(
+                f"batch_size={options.batch_size} beside unit={recipe.unit!r}: lots are of units; give the rate"
+            )
+        if options.batch_size > drawn:
+            raise ValueError(f"batch_size={options.batch_size}: must be at most the number of records, {drawn}")
+        changes["rate"] = options.batch_size / drawn
+    # Epochs mean as many steps as draw about as many records, at whichever rate holds.
+    if options.epochs is not None:
+        rate = changes.get("rate", recipe.rate)
+        changes["steps"] = max(1, math.ceil(options.epochs / rate - 1e-9))
+    return replace(settings, recipe=recipe.but(**changes), options=replace(options, batch_size=None, epochs=None))
 
 
 def make_settings(
@@ -121,10 +163,15 @@ def make_settings(
     100
     """
     # Sort the fields into those of the recipe and those of the options; unknown names are refused.
-    given_fields = {name: value for name, value in given.items() if value is not None}
-    unknown = [name for name in given_fields if name not in _RECIPE and name not in _OPTIONS]
+    known_fields = (*_RECIPE, *_OPTIONS)
+    given_fields = use_own_names({name: value for name, value in given.items() if value is not None}, known_fields)
+    unknown = [name for name in given_fields if name not in known_fields]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: not a field; there is {', '.join((*_RECIPE, *_OPTIONS))}")
+        close = did_you_mean(unknown[0], known_fields)
+        raise ValueError(f"{', '.join(unknown)}: not a field; there is {', '.join(known_fields)}{close}")
+    for name, other in SAME_CHOICE:
+        if name in given_fields and other in given_fields:
+            raise ValueError(f"{name}={given_fields[name]} beside {other}={given_fields[other]}: give one of the two")
     changes = {name: value for name, value in given_fields.items() if name in _RECIPE and name not in MEASURED}
     options = {name: value for name, value in given_fields.items() if name in _OPTIONS}
     # With `budget_stop`, ε is a limit and no calibration target.
@@ -174,7 +221,8 @@ class Config:
         options = {name: value for name, value in self.options.items() if name != _REPORT}
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}")
+            close = did_you_mean(unknown[0], _OPTIONS)
+            raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}{close}")
         own = own_file_from_table(self.data) if self.data else None
         settings = Settings(from_table(self.recipe), Options(**options), _check_numbers(self.parameters), own)
         words_of(settings.recipe)

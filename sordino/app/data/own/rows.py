@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from sordino.app.data.own.bad_file import BadFile, Fault, check_names, read_text
+from sordino.app.suggestions import did_you_mean
 
 LONGEST_CELL = 1_000_000
 """Characters of a cell: a quote that is never closed makes one of the rest of the file."""
@@ -43,9 +44,8 @@ class TableRows:
         exist.
         """
         if name not in self.columns:
-            raise BadFile(
-                self.path, f"has no column {name!r}, which {flag} names", f"there is {', '.join(self.columns)}"
-            )
+            cure = f"there is {', '.join(self.columns)}{did_you_mean(name, self.columns)}"
+            raise BadFile(self.path, f"has no column {name!r}, which {flag} names", cure)
         place = self.columns.index(name)
         return [row[place] for row in self.cells]
 
