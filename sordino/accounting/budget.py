@@ -123,15 +123,19 @@ class Budget:
         """Enters a run in the budget's file before the run starts; returns the total ε with it, or raises
         `BudgetExhausted` and enters nothing.
         """
+        # Read, decide and write under one exclusive lock: two processes that both saw the old total could exceed the
+        # limit together.
         with self._open_locked(exclusive=True) as file:
             lines = _read_lines(file)
             epsilon, delta = _read_limit(lines, self.path)
             total = self._compose_epsilon(_read_entries(lines, self.path), (event,), delta)
+            # Not `total > epsilon`: a total that is not a number must be refused too.
             if not total <= epsilon:
                 raise BudgetExhausted(
                     f"{self.path}: the run would bring epsilon to {total:.4g} at delta={delta:g};"
                     f" the limit is {epsilon:g}"
                 )
+            # The entry is on the disk before the run may start. A run that crashes afterwards has spent its budget.
             entry = {"name": name, "time": datetime.now(UTC).isoformat(timespec="seconds"), "event": to_json(event)}
             file.seek(0, os.SEEK_END)
             file.write(json.dumps(entry) + "\n")

@@ -31,9 +31,11 @@ def relation_of(event: Event, asked: Relation | None = None) -> Relation:
     event = require_event(event)
     if asked is not None:
         return Relation(asked)
+    # An event without sampling can be accounted about any neighbours; adding or removing one is the usual reading.
     found = relations(event)
     if not found:
         return Relation.ADD_OR_REMOVE
+    # Parts about adding or removing a record compose with parts about zeroing one out, and the claim is about the latter.
     if found <= {Relation.ADD_OR_REMOVE, Relation.ZERO_OUT}:
         return Relation.ZERO_OUT if Relation.ZERO_OUT in found else Relation.ADD_OR_REMOVE
     if found == {Relation.REPLACE}:

@@ -132,14 +132,19 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
     epsilon, delta = _require_guarantee(epsilon, delta)
     count = validate.count("count", count)
     total_epsilon = validate.non_negative("total_epsilon", total_epsilon)
+    # The worst case of k releases is k randomised responses: `heads` of them came out one way, and the loss is (2·heads
+    # − k)·ε.
     heads = np.arange(count + 1)
     loss = (2 * heads - count) * epsilon
     use = loss > total_epsilon
     inside = 0.0
     if use.any():
+        # Binomial masses in logarithms; only outcomes whose loss exceeds total ε contribute, each with the share 1 −
+        # e^{ε_total − loss}.
         log_choose = gammaln(count + 1) - gammaln(heads + 1) - gammaln(count - heads + 1)
         log_mass = log_choose + heads * epsilon - count * np.logaddexp(0.0, epsilon)
         inside = math.exp(float(logsumexp(log_mass[use] + np.log(-np.expm1(total_epsilon - loss[use])))))
+    # The k chances δ of failing altogether are independent of these.
     return 1 - (1 - delta) ** count * (1 - inside) if delta else inside
 
 
@@ -152,6 +157,7 @@ def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> flo
     total_delta = validate.fraction("total_delta", total_delta)
     epsilon, delta = _require_guarantee(epsilon, delta)
     count = validate.count("count", count)
+    # δ falls as ε grows, so bisection finds the smallest ε; the upper end is returned, which is on the safe side.
     low, high = 0.0, count * epsilon
     if optimal_delta(epsilon, delta, count, high) > total_delta:
         return math.inf

@@ -94,6 +94,7 @@ def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
     # f_q has slope −1 where G_μ has: α* = Φ(−μ/2); there f_q = q·α* + (1−q)(1−α*)
     corner = float(ndtr(-mu / 2))
     level = rate * corner + (1 - rate) * (1 - corner)
+    # Left of the corner the curve is f_q itself, then a line of slope −1, and right of it f_q⁻¹, by symmetry.
     left = rate * gaussian_tradeoff(mu, np.minimum(alpha, corner)) + (1 - rate) * (1 - np.minimum(alpha, corner))
     line = np.maximum(corner + level - alpha, 0.0)
     low, high = np.zeros_like(alpha), np.full_like(alpha, corner)
@@ -168,12 +169,16 @@ def tradeoff(event: Event, accountant: Accountant | None = None, points: int = _
     event = require_event(event)
     if not is_private(event):
         return Tradeoff(np.array([0.0]), np.array([1.0]))
+    # The curve is the upper envelope of the lines of all (ε, δ); ε runs up to where δ is negligible.
     largest_epsilon = chosen.epsilon(event, _LEAST_DELTA)
     if math.isinf(largest_epsilon):
         largest_epsilon = chosen.epsilon(event, 1e-5)
     if math.isinf(largest_epsilon):
         # nothing is known about the event at any ε, so nothing is promised about an attack
         return Tradeoff(np.array([0.0]), np.array([1.0]))
+    # More points at small ε, where the curve bends most.
     epsilons = np.concatenate(([0.0], np.linspace(0.0, 1.0, points)[1:] ** 1.5 * max(largest_epsilon, 1e-6)))
+    # δ falls with ε. Small errors of an accountant must not make it rise, and the smaller value is also true at the
+    # larger ε.
     deltas = np.array([chosen.delta(event, float(epsilon)) for epsilon in epsilons])
     return Tradeoff(epsilons, np.minimum.accumulate(deltas))

@@ -74,11 +74,13 @@ class AdaptiveLayerwise:
         share: Share | None = None,
         weigher: Callable[[Any], ClippingRule] | None = None,
     ) -> None:
+        # The fields are frozen, so they are set around the dataclass. Layerwise checks the bounds.
         object.__setattr__(self, "start", Layerwise(bounds, share))
         object.__setattr__(self, "quantile", validate.fraction("quantile", quantile))
         object.__setattr__(self, "count_noise", validate.non_negative("count_noise", count_noise))
         object.__setattr__(self, "learning_rate", validate.non_negative("learning_rate", learning_rate))
         object.__setattr__(self, "weigher", weigher)
+        # An infinite bound would never be reached and could not follow a quantile.
         if not all(map(math.isfinite, self.start.values)):
             raise ValueError(f"bounds={bounds!r}: must be finite, to be followed")
 

@@ -63,8 +63,11 @@ class GlobalAdapt(Stateless):
             threshold.
             """
             r = norms.total()
+            # An infinite bound means no clipping: every record counts as it is.
             if math.isinf(self.bound):
                 return torch.ones_like(r).unsqueeze(1)
+            # Long gradients are scaled to length C, and all others by the same factor C/Z; so weight · norm ≤ C for
+            # every norm.
             return torch.div(self.bound, r.clamp(min=self.threshold)).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))

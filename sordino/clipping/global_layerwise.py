@@ -66,8 +66,11 @@ class GlobalLayerwise(Stateless):
     ) -> None:
         object.__setattr__(self, "layers", Layerwise(bounds, share))
         object.__setattr__(self, "thresholds", Layerwise(thresholds))
+        # A group needs both numbers, in the same order, or weights and bounds would belong to different tensors.
         if self.layers.groups != self.thresholds.groups:
             raise ValueError(f"bounds={bounds!r}, thresholds={thresholds!r}: need the same groups in the same order")
+        # A finite bound with an infinite threshold would weigh everybody with 0; the other way round nothing would be
+        # bounded.
         for bound, threshold in zip(self.layers.values, self.thresholds.values, strict=True):
             if math.isinf(bound) != math.isinf(threshold):
                 raise ValueError(f"bound={bound}, threshold={threshold}: both finite, or both infinite")

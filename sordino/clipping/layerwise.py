@@ -55,6 +55,7 @@ class Layerwise(Stateless):
     share: Share
 
     def __init__(self, bounds: Sequence[float] | Mapping[str, float], share: Share | None = None) -> None:
+        # A sequence has one bound per tensor, a mapping one per group of names.
         need = "a bound per tensor, or a mapping from name beginnings to bounds"
         if not isinstance(bounds, Mapping):
             bounds = validate.sequence("bounds", bounds, need)
@@ -87,6 +88,7 @@ class Layerwise(Stateless):
         values = self.values
 
         def weights(norms: Norms) -> Tensor:
+            # Norms of a group: the root of the sum of its tensors' squares, with a weight per record and tensor.
             index, squared = self.group_norms(norms)
             limit = torch.tensor(values, dtype=squared.dtype, device=squared.device)
             return shorten(squared.sqrt(), limit)[:, index]  # (B, P)
@@ -94,6 +96,7 @@ class Layerwise(Stateless):
         def units_by_tensor(sizes: Mapping[str, int]) -> dict[str, float]:
             """Returns the factor of each tensor by which layerwise clipping divides the noise among its groups."""
             groups = self._group_of_names(tuple(sizes))
+            # How much noise a group gets may depend on how many numbers it holds, which is public.
             group_sizes = [
                 sum(n for n, g in zip(sizes.values(), groups, strict=True) if g == k) for k in range(len(values))
             ]
@@ -116,6 +119,7 @@ class Layerwise(Stateless):
         """Returns the layerwise group of each parameter name; raises ValueError for one that belongs to none or to
         several.
         """
+        # Without names, bound k belongs to tensor k; a wrong number of bounds would leave tensors unclipped.
         prefixes = [bound[0] for bound in self.bounds if isinstance(bound, tuple)]
         if not prefixes:
             if len(names) not in (0, len(self.bounds)):

@@ -64,10 +64,12 @@ def works_row_by_row(
     >>> works_row_by_row(lambda r: r / r.max(), lengths, Rng.from_seed(0))
     False
     """
+    # One row has no others that it could depend on.
     n = len(rows.squared) if isinstance(rows, Norms) else len(rows)
     if n < 2:
         return True
     all_rows = _as_float64(function(rows) if result is None else result)
+    # A sample is enough: a function that mixes rows shows it in almost any of them.
     sample = (
         np.arange(n) if n <= largest_sample else np.unique(rng.integers(largest_sample, n))
     )  # none twice: the halves have no row in common
@@ -116,8 +118,10 @@ class RowwiseWatch:
             """Returns the function's result, after the rowwise check tried the function on other rows; a failure is
             remembered.
             """
+            # The user's result is what is used in any case, so a check never changes what is trained.
             result = function(norms)
             if not self.is_broken and len(norms.squared):
+                # Work on a copy: the function might keep the tensor and write to it later.
                 kept_result = result.clone()
                 self.is_broken = not (
                     works_row_by_row(function, norms, self._rng, kept_result)

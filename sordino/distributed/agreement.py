@@ -1,8 +1,9 @@
 """Ranks compare everything that a claim depends on, before anything is drawn or released.
 
-`Together` collects the facts when `draws` is called: query, loss, model, data, sampler, settings, ledger, versions. All
-ranks meet over one digest of them. Where the digests differ the facts themselves are exchanged, and every rank raises
-the same error, which names what differs. After that a digest at every lot (`ranked_lot.py`) keeps the ranks together.
+`DistributedRun` collects the facts when `draws` is called: query, loss, model, data, sampler, settings, ledger,
+versions. All ranks meet over one digest of them. Where the digests differ the facts themselves are exchanged, and every
+rank raises the same error, which names what differs. After that a digest at every lot (`shared_lot.py`) keeps the ranks
+together.
 
 Privacy: the meeting comes before the first draw, so a run whose ranks disagree has released nothing and is charged nothing.
 """
@@ -58,9 +59,12 @@ def agree_within_group(add: Callable[[ClaimFacts, bytes], None]) -> None:
         Disagreement: on every rank, with the names of the facts that differ.
 
     """
+    # A single process agrees with itself.
     ranks = ranks_of(None)
     if ranks is None or ranks.size == 1:
         return
+    # Digests of data are keyed, so that what a rank sends tells nobody who does not know the key anything about its
+    # records.
     key = bytes(ranks.broadcast_from_first(secrets.token_bytes(32)))
 
     def collect() -> tuple[None, ClaimFacts]:

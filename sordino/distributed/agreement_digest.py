@@ -37,10 +37,12 @@ def _bytes_of(thing: Any) -> bytes:
     """
     if isinstance(thing, Tensor) and is_shard(thing):
         return f"shard {tuple(thing.shape)};".encode()  # its numbers are this rank's own
+    # Tensors are read as whole numbers, so that equal bits and nothing else give equal digests.
     if isinstance(thing, Tensor):
         return f"tensor {tuple(thing.shape)} {sum_of_words(thing)};".encode()
     if isinstance(thing, np.ndarray):
         return b"array " + hashlib.blake2b(np.ascontiguousarray(thing).tobytes(), digest_size=16).digest()
+    # Containers are wrapped in brackets, so that different nestings have different bytes.
     if isinstance(thing, Mapping):
         return b"{" + b"".join(_bytes_of(key) + _bytes_of(value) for key, value in thing.items()) + b"}"
     if isinstance(thing, list | tuple):

@@ -148,12 +148,14 @@ class ClaimFacts:
         """Adds an object to the claim facts by its class and its fields; of other libraries' objects only those of
         dataclasses.
         """
+        # A dataclass is described by its fields, of whatever library it is.
         kind = type(thing)
         self._add_class(name, kind)
         if is_dataclass(thing):
             for each in fields(thing):
                 if each.init or each.compare:  # what is neither is a cache
                     self.add(f"{name}.{each.name}", getattr(thing, each.name, None))
+        # An object of the user's own by all of its attributes, one of this library by those that are values.
         elif not _is_of_library(kind):
             for attribute, value in _attributes(thing):
                 self.add(f"{name}.{attribute}", value)
@@ -164,6 +166,8 @@ class ClaimFacts:
     def _add_class(self, name: str, kind: type) -> None:
         """Adds a class to the claim facts by its name and, where it is a user's, by the code of all its methods."""
         self._add_fact(name, _qualified_name(kind))
+        # Methods that a user wrote are part of what is computed, so their code is compared; each class is described
+        # once.
         for base in kind.__mro__:
             if _is_of_library(base) or id(base) in self._described:
                 continue
@@ -177,12 +181,14 @@ class ClaimFacts:
 
     def _add_function(self, name: str, function: types.FunctionType) -> None:
         """Adds a function to the claim facts by its code, its defaults, and what it reads from around it."""
+        # Code of a library is known by its name: all ranks must have the same versions, which is compared elsewhere.
         if _is_of_library(function) or id(function) in self._described:
             self._add_fact(name, f"{function.__module__}.{function.__qualname__}")
             return
         self._described.add(id(function))
         code = function.__code__
         self._add_fact(name, f"other code of {function.__qualname__}", self._digest_of_parts(_code_parts(code)))
+        # Defaults, captured variables and named globals can change what equal code computes.
         self.add(f"{name} defaults", function.__defaults__)
         self.add(f"{name} keyword defaults", function.__kwdefaults__)
         for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -210,6 +216,7 @@ class ClaimFacts:
         """Adds a model to the claim facts: its layers with their settings, which of its parameters are trained, and its
         users' code.
         """
+        # Layers by their settings and mode; weights are compared by their own digest.
         for path, each in module.named_modules():
             where = f"{name}.{path}" if path else name
             self._add_class(where, type(each))
@@ -218,6 +225,7 @@ class ClaimFacts:
             for attribute, value in sorted(each.__dict__.items()):
                 if not attribute.startswith("_") and attribute != "training" and isinstance(value, _PLAIN):
                     self._add_plain(f"{where}.{attribute}", value)
+        # Which parameters are trained decides what is released.
         for path, p in module.named_parameters():
             trained = "trained" if p.requires_grad else "frozen"
             self._add_fact(f"{name}.{path}", f"{trained}, {tuple(p.shape)}, {p.dtype}")
@@ -296,9 +304,11 @@ def _feed_hash(made: Any, thing: Any, depth: int) -> None:
 def describe_differences(by_rank: list[dict[str, Fact]]) -> list[str]:
     """Returns one line for every claim fact in which some rank differs from the first, with what may be shown of both."""
     first, lines = by_rank[0], list[str]()
+    # Facts are listed in the order of the first rank, and those that only others have after them.
     for name in dict.fromkeys(name for found in by_rank for name in found):
         missing = Fact("nothing", b"")
         values = [found.get(name, missing) for found in by_rank]
+        # Only digests are compared; values that are shown were marked as public when the fact was added.
         other = next((rank for rank, fact in enumerate(values) if fact.digest != values[0].digest), None)
         if other is None:
             continue

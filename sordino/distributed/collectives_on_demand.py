@@ -101,12 +101,14 @@ class CollectiveRounds:
         some rank demands.
         """
         p = self.shards[number]
+        # All ranks take part with equally long buffers, filled up with zeros, whether or not they have a sum to bring.
         room, length = row_shard.stretch_width(p) * self._ranks.size, p.numel()
         if sums is None or length < room:
             padded = torch.zeros(room, dtype=torch.int64, device=row_shard.local_rows(p).device)
             if sums is not None:
                 padded[:length] = sums
             sums = padded
+        # Each rank receives the sum of its own rows, in whole numbers, so the order of the ranks changes nothing.
         self.largest_round = max(self.largest_round, room)
         own_rows = self._ranks.reduce_scatter(sums)[: row_shard.own_stretch(p)[1]]
         assert self.on_receive is not None, "ranks that bring sums are in the same pass"

@@ -44,6 +44,7 @@ class FullySharded:
         self.layers: LayerByLayer | None = None  # inside `gathered_layer_by_layer`
         self._ranks = Ranks()
         self.release_full_parameters()
+        # What this library cannot gather exactly is refused before training.
         for name, p in model.named_parameters():
             _refuse_other_division(name, p)
         for name, module in model.named_modules():
@@ -113,9 +114,11 @@ class FullySharded:
         if self.is_gathered:  # whole already
             yield
             return
+        # From here on passes see plain parameters that are empty until their module runs.
         self._depth += 1
         try:
             self._times += 1
+            # All ranks must be at the same point, or their collectives would wait for each other.
             check_in_step(self._ranks, "the parameters, layer by layer", self._times)
             with ExitStack() as put_back, torch.no_grad():
                 charges, numbers = self._find_charges(put_back)
@@ -123,6 +126,7 @@ class FullySharded:
                 self.layers = LayerByLayer(self._ranks, shards, held)
                 with self.layers.gather_on_forward(charges), torch.enable_grad():
                     yield
+        # The memory of gathered parameters is given back in any case.
         finally:
             self._depth, self.layers = 0, None
             for _, each in self._gathered_by_shard.values():
@@ -165,6 +169,7 @@ class FullySharded:
         These are the same objects every time, because the engine knows a model by them.
         """
         replaced: list[tuple[Tensor, nn.Parameter]] = []
+        # The stand-in of a shard is made once and reused, because the engine recognises parameters by their identity.
         for name, p in module._parameters.items():
             if p is None or not row_shard.is_shard(p):
                 continue
@@ -189,6 +194,7 @@ class FullySharded:
         """Makes a module what it was before `fully_shard`: of its own class, without FSDP's hooks and state."""
         if not _is_fsdp(module):
             return
+        # Everything that is taken away is put back in the opposite order when the pass ends.
         attributes: dict[str, Any] = module.__dict__
         for key in [key for key in attributes if key.startswith(_TORCH_STATE)]:
             put_back.callback(attributes.__setitem__, key, attributes.pop(key))
@@ -241,6 +247,7 @@ def _refuse_policies(name: str, module: Any) -> None:
 
 def _refuse_other_division(name: str, p: Tensor) -> None:
     """Refuses a parameter of a fully sharded model that is not divided by rows along one dimension of ranks."""
+    # Every trained parameter must be divided like the others, because sums and noise are divided with it.
     if not row_shard.is_shard(p):
         if p.requires_grad:
             raise Refusal(
@@ -248,6 +255,7 @@ def _refuse_other_division(name: str, p: Tensor) -> None:
                 "too, which takes in what its layers have left over"
             )
         return
+    # Rows along one dimension of ranks are what sums and noise are divided by.
     mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
     if mesh.ndim != 1 or not placements[0].is_shard(0):
         raise Refusal(

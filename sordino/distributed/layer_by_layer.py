@@ -86,6 +86,7 @@ class LayerByLayer:
 
     def _register_hooks(self, module: nn.Module, numbers: Sequence[int], put_back: ExitStack) -> None:
         """Registers hooks on a layer that gather its sharded parameters before its forward pass and drop them after it."""
+        # A module may call itself again before it returns, so its contexts form a stack.
         stack: list[ExitStack] = []
 
         def before(module: nn.Module, args: Any) -> None:
@@ -97,6 +98,7 @@ class LayerByLayer:
                 if stack:  # else gathering ended in an error
                     stack.pop().close()
 
+        # The hooks go with the pass; the second one is called after errors too.
         put_back.callback(module.register_forward_pre_hook(before).remove)
         put_back.callback(module.register_forward_hook(after, always_call=True).remove)
 
@@ -120,6 +122,7 @@ class LayerByLayer:
         """
         taken = []
         try:
+            # Parameters that several layers share are gathered by the first and dropped by the last of them.
             for number in numbers:
                 p = self._held[number]
                 if not self._users[number]:
@@ -128,6 +131,7 @@ class LayerByLayer:
                 self._users[number] += 1
                 taken.append(number)
             yield
+        # After an error only those that were gathered are given back.
         finally:
             for number in taken:
                 self._users[number] -= 1

@@ -57,6 +57,7 @@ class Ranks:
         """
         if self.size == 1:
             return values
+        # Where layers are gathered on demand, other ranks may still need this one; they are served before it goes on.
         self._wait_for_others()
         if self._gloo:  # its reduce-scatter is an all-reduce; here each rank is sent what is its own, and adds it up
             sent = self.buffers.borrow(len(values), values.dtype, values.device)
@@ -66,6 +67,7 @@ class Ranks:
             for other in others:
                 own_sum.add_(other)
             return own_sum
+        # Other backends have a reduce-scatter of their own, which sends less.
         own_sum = torch.empty_like(values[: len(values) // self.size])
         dist.reduce_scatter(own_sum, list(values.chunk(self.size)), group=self.group)
         return own_sum
@@ -154,6 +156,7 @@ def ranks_of(mesh: Any) -> Ranks | None:
             torch's own group, if there is one.
 
     """
+    # Several spellings lead to the same: a mesh, a process group, torch's own group, or none.
     if isinstance(mesh, Ranks):
         return mesh
     if mesh == SINGLE:
@@ -165,6 +168,7 @@ def ranks_of(mesh: Any) -> Ranks | None:
         return Ranks(mesh)
     if not isinstance(mesh, dist.device_mesh.DeviceMesh):
         raise TypeError(f"mesh={mesh!r}: must be a torch DeviceMesh of one dimension, a process group, or 'single'")
+    # Along more than one dimension the records would be divided differently than is charged for.
     if mesh.ndim != 1:
         raise ValueError(
             f"mesh of {mesh.ndim} dimensions: need one, along which the records of a lot are divided; pass "

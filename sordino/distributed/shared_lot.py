@@ -169,12 +169,14 @@ def check_in_step(ranks: Ranks, what: str, number: int, condition: bool = False)
 
 def _raise_unless_agreed(ranks: Ranks, known: int, digests: int, chunks: tuple[int, int] | None) -> None:
     """Raises unless all ranks that share a lot have the same digest and every chunk of the lot was computed once."""
+    # A sum of digests over all ranks equals size × digest exactly if they agree, except by a chance of 2⁻⁶⁴.
     if digests != wrap_to_64_bits(known * ranks.size):
         raise Disagreement(
             "the ranks do not agree: they differ in the draw, the parameters, the query's state, the ledger or the grid of "
             "the sum, so nothing was released; give all ranks the same model, data, query, seed and settings, run the same "
             "loop on all of them, and leave out no lot on any"
         )
+    # A chunk that was left out or counted twice would change a record's reach.
     if chunks is not None and chunks[0] != chunks[1]:
         raise Disagreement(
             "a chunk of the lot was computed twice, or by nobody, so nothing was released; this is a bug of the library or "
@@ -209,5 +211,6 @@ def first_finding(ranks: Ranks, work: Callable[[], T | None], *facts: Any) -> T 
         except Disagreement:
             raise error from None
         raise
+    # Every rank takes part in the exchange, whether or not it found anything.
     meet_others(failed=False)
     return next((each for each in ranks.gather_objects(finding) if each is not None), None)

@@ -136,9 +136,11 @@ class Event:
         """Returns the Rényi divergence of any event at each order; by default, the sum of the divergences of its
         phases.
         """
+        # An event whose parts have no Rényi divergence is refused by name; a sum without them would be too small.
         for inner in self.walk():
             if inner.no_renyi_divergence:
                 raise Unsupported(inner, inner.no_renyi_divergence)
+        # Divergences of one order add up over independent phases, and a phase of k equal steps counts k times.
         collector = PhaseCollector(relation)
         self.add_phases(collector, 1)
         total = np.zeros(len(orders))

@@ -43,6 +43,7 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
         Gaussian(multiplier=1.0)
 
     """
+    # Text is parsed first; an object that was parsed already is taken as it is.
     try:
         parsed = json.loads(data) if isinstance(data, str) else data
     except json.JSONDecodeError as error:
@@ -50,14 +51,17 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
             f"data={validate.shorten(data)}: must be JSON, as to_json describes an event; {error}"
         ) from None
     types = event_types()
+    # Only registered kinds are accepted, so a file can never name a class to be built.
     if not isinstance(parsed, Mapping) or parsed.get("type") not in types:
         known = ", ".join(sorted(types))
         raise ValueError(f"not an event: {str(parsed)[:80]!r}; need an object whose 'type' is one of {known}")
     kind = types[parsed["type"]]
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    # Missing or further fields are refused: a field that is silently ignored could have been what the ε depended on.
     given = {name: _decode(value) for name, value in parsed.items() if name != "type"}
     if set(given) != names:
         raise ValueError(f"{kind.__name__}: needs the fields {sorted(names)}, got {sorted(given)}")
+    # The class checks the values themselves, as it does when a user builds the event.
     return kind.from_fields(given)
 
 

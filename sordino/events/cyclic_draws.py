@@ -59,6 +59,8 @@ class CyclicPoisson(Event):
         set_field(self, "groups", validate.count("groups", self.groups))
         set_field(self, "steps", validate.count("steps", self.steps))
         set_field(self, "event", require_event(self.event, may_be_step=True))
+        # The bands of the noise reach back over that many steps. Within them a record may take part once, which holds
+        # if its group comes back no sooner than that.
         part = find_correlated(self.event)
         bands = 1 if part is None else part.factorisation.bands_in(self.steps)
         if bands > self.groups:

@@ -64,11 +64,15 @@ class Poisson(Event):
         """Adds to the phases the inner event's pair on a Poisson draw; a draw from a draw is one draw whose rate is the
         product.
         """
+        # A record is in a draw from a draw with probability q₁q₂ and independently of the others: Poisson sampling at
+        # the product.
         rate, inner = self.rate, canonical(self.event)
         while isinstance(inner, Poisson):
             rate, inner = rate * inner.rate, canonical(inner.event)
+        # At rate 1 everybody is in, and nothing is amplified.
         if rate == 1.0:
             inner.add_phases(collector, count)
+        # Replacing one record moves two coins, for which a dominating pair is known for Gaussians.
         elif collector.relation is Relation.REPLACE:
             pair = inner.dominating_pair(1)
             if not isinstance(pair, GaussianPair):

@@ -87,9 +87,12 @@ class Shuffle(Event):
         """Adds to the phases the worst single release of a shuffled pass; of releases that cannot be ranked, one of
         each kind.
         """
+        # The position of a record in the pass is secret, but no amplification is claimed for it here. A record is in
+        # one batch, so the worst single release bounds what it is exposed to.
         collector.require_relation(self, Relation.ZERO_OUT, Relation.REPLACE)
         largest, others = 0.0, set()
         for release in different_releases(self.event):
+            # Account each release by itself, to see whether it is a plain Gaussian.
             alone = collector.empty_copy()
             release.add_phases(alone, 1)
             if alone.sampled:

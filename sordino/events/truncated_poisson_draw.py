@@ -61,6 +61,7 @@ class TruncatedPoisson(Event):
 
     def _mixed_pair(self) -> Pair:
         """Returns the pair of one truncated Poisson draw, which contains the sampling."""
+        # Where cutting is impossible, this is plain Poisson sampling.
         pair = self.event.dominating_pair(1)
         if not isinstance(pair, GaussianPair):
             raise Unsupported(self, "truncated Poisson sampling is known for Gaussian releases only")
@@ -68,6 +69,7 @@ class TruncatedPoisson(Event):
         poisson = SampledPair(pair, rate)
         if largest >= size:
             return poisson
+        # Otherwise two cases are mixed: the other n − 1 records alone fill the draw, or they do not.
         probability_cut = float(bdtrc(largest - 1, size - 1, rate))  # P[Binomial(n−1, q) ≥ B]
         if probability_cut == 0.0:
             return poisson

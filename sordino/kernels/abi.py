@@ -155,10 +155,12 @@ def _make_shape_struct(
     """Returns the shape struct of a convolution or pooling, as the ABI of the kernels has it; one dimension is a row of
     an image one pixel high.
     """
+    # One dimension is an image of height 1 whose kernel, stride and dilation are neutral in that direction.
     if len(a) == 2:
         a, y = (a[0], 1, a[1]), (y[0], 1, y[1])
         a_step, y_step = (*a_step[:2], 0, a_step[2]), (*y_step[:2], 0, y_step[2])
         neutral = (1, 1, 0, 1)
         options = tuple((one, *given) for one, given in zip(neutral, options, strict=True))
+    # The order of the numbers is that of the struct in image.h.
     numbers = (*a, *y, *(n for given in options for n in given), groups, *a_step, *y_step, *w_step)
     return (ctypes.c_int64 * len(numbers))(*numbers)

@@ -51,12 +51,14 @@ class Affines:
 
     def __call__(self, x: Tensor, m: Tensor, bias: Tensor | None = None, threads: int = 1) -> Tensor:
         """Returns x m + b for x (rows, k), rows dense, and m (k, n), rows or columns dense; nothing may be empty."""
+        # The kernel writes every element, so the result needs no zeros.
         out, n = torch.empty((len(x), m.shape[1])), m.shape[1]
         bias = None if bias is None else bias.contiguous()
         given = _Affine(
             x.data_ptr(), m.data_ptr(), address_of(bias), x.stride(0), *m.stride(), *x.shape, n, out.data_ptr(), n
         )
 
+        # Small products cost less than waking threads does.
         several = threads if x.numel() * n >= _SPLIT else 1
         leading_arguments = (self.level, ctypes.addressof(given))
         run_in_parts(

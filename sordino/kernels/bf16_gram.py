@@ -44,10 +44,13 @@ class LowGrams:
         """Returns the Gram sums of a linear map with one input, (B, 3), read from bfloat16 (bf16)."""
         (b, t, p), d = g.shape, a.shape[2]
         out = torch.empty((b, 3), dtype=torch.float64)
+        # Sums are formed in float64: products of bfloat16 numbers are exact in float32, and their sum must not read
+        # low.
         (left, held), (right, also_held) = (
             pack_numbers((x.data_ptr(), x.stride(0), x.stride(1), x.shape[2])) for x in (g, a)
         )
         leading_arguments, trailing_arguments = (self.level, left, right), (t, floor, out.data_ptr())
+        # Samples are independent, so they are divided among threads and no sum depends on their number.
         several = 1 if b * t * t * (p + d) < _SPLIT else min(threads, b)
         run_in_parts(
             self.library.sordino_bf16_grams,

@@ -62,6 +62,7 @@ class Grams:
     ) -> Tensor:
         """Runs the compiled Gram function over all samples, with rows made dense, divided among threads."""
         (b, _, p), count = g.shape, len(inputs)
+        # The kernel reads rows that are dense; what is laid out otherwise is copied once.
         given = [x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous() for x in (g, *inputs)]
         out = torch.empty((b, count, 3), dtype=torch.float64)
         if not out.numel():
@@ -69,6 +70,7 @@ class Grams:
         factors = (_Factor * len(given))(*[_Factor(x.data_ptr(), x.stride(0), x.stride(1), x.shape[2]) for x in given])
         listed = None if ranges is None else ctypes.addressof(ranges)
 
+        # Threads are worth waking from some work on. Each takes whole samples.
         work = b * t * t * (p + sum(x.shape[2] for x in inputs))
         several = 1 if work < _SPLIT else min(threads, b)
         leading_arguments, trailing_arguments = (

@@ -15,10 +15,12 @@ class KernelUnavailable(Exception):
 
 def open_library(library: Library) -> ctypes.CDLL:
     """Opens a compiled kernel library, without the types of its functions; raises `KernelUnavailable` to say why not."""
+    # The switch is read at every opening, so that a test or a user can turn kernels off without a rebuild.
     if os.environ.get("SORDINO_KERNELS") == "0":
         raise KernelUnavailable("SORDINO_KERNELS=0")
     if not library.path.exists():
         raise KernelUnavailable("no library was built at install")
+    # Every library carries the digest of the sources it was built from.
     try:
         found = ctypes.CDLL(str(library.path))
         stamp = (ctypes.c_char * 64).in_dll(found, "sordino_source").value.decode()

@@ -112,10 +112,12 @@ class Recurrence:
 
         `inner` asks for the gradient at x too.
         """
+        # The kernel reads dense rows; the gradients that it makes are fresh memory.
         dout, dlast = _with_dense_rows(dout), dlast.contiguous()
         (steps, b, n), d = dout.shape, weights.w_ih.shape[1]
         dx = room((steps, b, d), dout) if inner else None
         back = Back(dx, dlast.new_empty((b, n)), dlast.new_empty((b, n)), dlast.new_empty((b, 4 * n)))
+        # The struct holds addresses only. The tensors above keep that memory alive during the call.
         layer = weights.make_layer_struct(steps, b)
         layer.dout, layer.dout_step, layer.dout_sample = dout.data_ptr(), dout.stride(0), dout.stride(1)
         layer.dlast, layer.dx = dlast.data_ptr(), address_of(dx)
@@ -145,6 +147,7 @@ def load_recurrence() -> Recurrence | None:
 
 def agrees_with_torch(made: Recurrence) -> bool:
     """Returns whether the compiled LSTM layer gives the values and gradients of torch's own layer."""
+    # Odd sizes, so that the ends of vectors and tiles are exercised too.
     rng = torch.Generator().manual_seed(0)
     steps, b, d, n = 3, 7, 5, 9
     given = [(steps, b, d), (b, n), (b, n), (4 * n, d), (4 * n, n), (4 * n,), (steps, b, n), (b, n)]
@@ -163,5 +166,6 @@ def agrees_with_torch(made: Recurrence) -> bool:
             wanted.append(h)
         slopes = torch.autograd.grad([torch.stack(wanted), c], leaves, [dout, dlast])
     assert back.dx is not None, "asked for"
+    # The gates' gradients are summed over time and samples as the bias's gradient is.
     found = (out, back.dx, back.dh0, back.dc0, back.sums.sum(0))
     return are_close(*zip(found, (torch.stack(wanted).detach(), *slopes), strict=True))

@@ -130,6 +130,7 @@ def load_functions() -> Functions | None:
 def agrees_with_torch(made: Functions) -> bool:
     """Returns whether the compiled functions on small matrices give what torch gives in double precision."""
     # Squared norms of two matrices and of their pairs.
+    # Rows with a gap behind each of them, and a length that no vector width divides.
     x = torch.arange(3 * 1100).remainder(7).sub(3).float().view(3, 1100)[:, :1061]
     y = x[:, :5].contiguous()
     both = Matrices(made, [x, y])
@@ -142,6 +143,7 @@ def agrees_with_torch(made: Functions) -> bool:
     made.add_three(three[0], three[1], z, 0.3)
     to, total, w = torch.zeros_like(y), torch.ones(5), torch.tensor([0.5, -1.0, 2.0])
     both.write_weighted_rows(w, {1: to}, {1: total}, anew=False)
+    # Exactness is asked where the kernel promises the bits of torch, and closeness where it promises rounding.
     return (
         fine
         and torch.equal(z, sums_of_three)
@@ -176,6 +178,7 @@ def accelerate_clipping(plain: Callable[[Tensor, float], Tensor]) -> Callable[[T
         """Returns the clipping factors by the compiled matrices library for a lot of few records, and by the plain
         function otherwise.
         """
+        # The kernel pays for few records; for many, torch's own vector code is as fast.
         compiled = load_functions()
         if compiled is not None and compiled.are_readable((squared,), _FEW):
             return compiled.clipping_factors(squared, bound)
@@ -195,6 +198,7 @@ def accelerate_bound(
         """Returns whether weighted rows stay within a limit, by the compiled matrices library for few records, and by
         the plain function otherwise.
         """
+        # The same answer either way; only the time differs.
         compiled = load_functions()
         if compiled is not None and compiled.are_readable((squared, weights), _FEW):
             return compiled.is_within_bound(weights, squared, floor, limit)
@@ -212,6 +216,7 @@ def accelerate_finiteness(plain: Callable[[Sequence[Tensor]], bool]) -> Callable
         """Returns whether all tensors are finite, by the compiled matrices library if they are small, and by the plain
         function otherwise.
         """
+        # One call for all tensors in place of one per tensor.
         compiled = load_functions()
         if compiled is not None and compiled.are_readable(tensors, _SMALL):
             return compiled.are_finite(tensors)
@@ -229,6 +234,7 @@ def accelerate_wide_addition(
 
     def add_in_float64(rows: Iterable[Sequence[Tensor]], factor: float) -> None:
         """Adds rows of three tensors by the compiled matrices library, and others by the plain function."""
+        # The kernel adds in float64 and rounds once, as the plain function does.
         compiled = load_functions()
         for row in rows:
             if len(row) == 3 and compiled is not None and compiled.are_readable(row, _ANY):

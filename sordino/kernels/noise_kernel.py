@@ -88,6 +88,7 @@ class NoiseKernel:
         sums by a factor.
         """
         # The kernel sees one long array, whose pieces end where `ends` says.
+        # Addresses and ends are packed into one block of numbers that lives until the call returns.
         ends, count = list(accumulate(sizes)), len(sizes)
         tensors, held = pack_numbers((*addresses, *ends))
         state, n, bounds = stream.key_and_number(), ends[-1], tensors + 8 * count

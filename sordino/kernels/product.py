@@ -77,7 +77,9 @@ class Products:
         returns ‖·‖², (B,).
         """
         (b, t, p), d = g.shape, a.shape[2]
+        # Squared norms are summed in float64 while the rows are still in the cache.
         squared = torch.empty(b, dtype=torch.float64)
+        # Addresses, strides and sizes as the struct in product.c has them.
         factors = (g.data_ptr(), a.data_ptr(), 0, g.stride(1), a.stride(1))
         given, held = pack_numbers((*factors, t, p, d, out.data_ptr(), out.stride(1)))
         apart, also_held = pack_numbers((g.stride(0), a.stride(0), out.stride(0)))

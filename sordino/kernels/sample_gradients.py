@@ -66,6 +66,7 @@ def is_readable(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
 
 def agrees_with_torch_on(made: SampleGradients, geometry: KernelGeometry) -> bool:
     """Returns whether the sample gradients of a small convolution, with norms and sum, are torch's."""
+    # A small convolution with every option of the geometry, computed by torch one sample at a time.
     a, groups = make_waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
     weight = torch.zeros(5 if groups == 1 else groups, CHANNELS // groups, *geometry.kernel)
     options = (geometry.stride, geometry.padding, geometry.dilation, groups)
@@ -73,6 +74,7 @@ def agrees_with_torch_on(made: SampleGradients, geometry: KernelGeometry) -> boo
     wanted = torch.stack(
         [conv2d_weight(a[i : i + 1], weight.shape, g[i : i + 1], *options).flatten(2).mT for i in range(2)]
     )
+    # The same by the kernel: the rows themselves, their norms, and a weighted sum.
     rows = torch.empty_like(wanted)
     squared, total = made.measure_rows(a, g, geometry, rows), made.weighted_sum(a, g, geometry, weights)
     return are_close(

@@ -40,10 +40,12 @@ def _thread_pool(process: int, threads: int) -> ThreadPoolExecutor:
 @cache
 def find_torch_threads() -> int | None:
     """Returns the address by which torch's own threads are called, if its OpenMP runtime is one whose entry is known."""
+    # The runtime is found among the libraries that this process has mapped.
     try:
         maps = Path("/proc/self/maps").read_text().split()
     except OSError:  # not Linux
         return None
+    # Exactly one copy, and one that belongs to torch: with two of them it would be a guess whose threads these are.
     found = sorted({name for name in maps if "libgomp" in name and "torch" in name})
     if len(found) != 1 or platform.machine().lower() not in _MACHINES:
         return None
@@ -109,10 +111,12 @@ def _call_team(team: Callable[..., int], function: Any, before: Arguments, after
     arguments = list(zip((*before, 0, 0, *after), is_float, strict=True))
     given = [_to_number(x) for x, one in arguments if not one]
     floats = array("f", [x for x, one in arguments if one])
+    # threads.c has room for a fixed number of arguments.
     assert len(given) <= _NUMBERS, "there is room for so many"
     assert len(floats) <= _FLOATS, "and for so many"
     floats.extend([0.0] * (_FLOATS - len(floats)))
     at, held = pack_numbers([*given, *[0] * (_NUMBERS - len(given)), *cuts])
+    # Where the two ends of a range stand among the whole numbers.
     place = len(before) - sum(is_float[: len(before)])
     where = (at, floats.buffer_info()[0], place, len(cuts) - 1, at + 8 * _NUMBERS)
     problem = team(find_torch_threads(), address, *where)
@@ -136,6 +140,7 @@ def run_in_parts(
     of formulas reads. `short`: of what there may be too little memory, where the function returns a number that says
     so.
     """
+    # An empty range needs no call.
     if begin >= end:
         return
     # Cut the range, and run it here, by torch's threads, or by a pool.
@@ -146,6 +151,7 @@ def run_in_parts(
         problem = _call_team(team, function, before, after, cuts)
     else:
         problem = _run_by_pool(lambda first, last: function(*before, first, last, *after), cuts)
+    # A kernel that could not allocate its workspace says so by its return value.
     if short is not None:
         raise_if_short(problem, short)
 

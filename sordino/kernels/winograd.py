@@ -100,6 +100,7 @@ class Passes:
         """Runs one pass of a Winograd convolution: transforms and packs the weights, then multiplies the tiles of all
         samples.
         """
+        # The kernel reads and writes images with channels last.
         x = x if has_channels_last(x) else x.contiguous(memory_format=torch.channels_last)
         y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
         panel = _PANEL[self.library.sordino_level(self.level)]
@@ -108,6 +109,7 @@ class Passes:
         packed = room((panels * panel * _POINTS * (x.shape[1] + 1),), x)
         bias = None if bias is None else bias.contiguous()
 
+        # Both calls are divided among threads: the first by panels of output channels, the second by samples.
         leading_arguments, where = (
             (self.level, shape),
             (x.data_ptr(), packed.data_ptr(), address_of(bias), y.data_ptr()),

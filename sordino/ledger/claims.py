@@ -98,6 +98,7 @@ class Guarantee:
             f"  accountant   {self.accountant}",
             f"  event        {describe_event(self.event)}",
         ]
+        # What the claim does not cover comes before what it rests on: a reader must not take ε for more than it is.
         for name in self.not_covered:
             why = _WHY.get(name)
             lines.append(f"  not covered  {name}" + (f": {why}" if why else ""))
@@ -160,6 +161,7 @@ def make_claim(
 
     A `unit` is what every draw was made of, and what every sum was bounded in.
     """
+    # A δ of 1 would make any ε true, so it is no claim.
     delta = validate.number("delta", delta)
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta!r}: must lie in [0, 1); usual is less than 1 / dataset size")
@@ -167,8 +169,10 @@ def make_claim(
     event = events.canonical(event)
     if isinstance(event, NonPrivate):
         return NoGuarantee(event.reason)
+    # An empty event would get ε = 0, which reads like a guarantee about a training that never happened.
     if event == events.Together():
         return NoGuarantee("nothing was drawn and nothing was released, so there is nothing to make a claim about")
+    # An approximation may lie below the true ε. Only a bound may be printed as a guarantee.
     if not accountant.is_bound:
         return NoGuarantee(f"{accountant.name} is an approximation, not a bound")
     try:
@@ -181,8 +185,10 @@ def make_claim(
                 f"δ={tail_delta:.2g}; ask at a larger δ"
             )
         epsilon = accountant.epsilon(event, delta if tail_delta <= _SEEN * delta else delta - tail_delta)
+    # No theorem means no number. The claim then names the part of the event that has none.
     except Unsupported as error:
         return NoGuarantee(f"the {accountant.name} accountant has no theorem for {error}")
+    # An infinite ε is true of every mechanism and protects nobody.
     if not math.isfinite(epsilon):
         return NoGuarantee(f"no finite ε holds at δ={delta:g}")
     return Guarantee(max(0.0, epsilon), delta, relation, accountant.name, event, not_covered, rests_on, unit)

@@ -138,7 +138,11 @@ class Ledger:
             spent: events of making the draw, which are of all of the data.
 
         """
+        # At most one draw is open in a section. Closing the one before charges what it released, or what it had
+        # planned.
         self.close(section)
+        # What was released in order to make the draw is about all records, so it is charged without this draw's
+        # amplification.
         for event in spent:
             self.release(event, section)
         self._open[section] = _OpenDraw(amplify, planned, None if cover is None else f"{section}/{cover}", bins)
@@ -242,6 +246,8 @@ class Ledger:
         """Returns everything in the ledger so far as one event; open draws are included."""
         passes: dict[str, list[LedgerEntry]] = {}
         parts: list[Event | str] = []  # a string stands for the pass of that name, where it began
+        # Entries of one pass are collected, because the theorem about a pass is about all of its lots together. The
+        # pass stands where its first lot stood; composition does not depend on the order.
         for entry in self._all_entries():
             if entry.cover is None:
                 parts.append(Repeat(entry.event, entry.count))
@@ -283,10 +289,13 @@ class Ledger:
         A ledger that holds something else is never overwritten; one that holds the same entries keeps them.
         """
         saved_entries = [LedgerEntry(from_json(event), *rest) for event, *rest in state["entries"]]
+        # A ledger only grows. Loading over other entries would forget releases that cannot be taken back.
         if not self.empty and self._all_entries() != saved_entries:
             raise ValueError("this ledger is not empty: loading would forget what was released; load into a new one")
         if self.empty:
             self._entries, self._unit = saved_entries, state.get("unit", _RECORD)
+        # Of every count the larger or the united value stays: what one side knows about the data was done, whichever
+        # side it is.
         self._sections = max(self._sections, state["pages"])
         self._coordinates = max(self._coordinates, state["coordinates"])
         self._disclosed = {**dict.fromkeys(state["disclosed"]), **self._disclosed}

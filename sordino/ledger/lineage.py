@@ -101,14 +101,18 @@ def _digest_of_values(p: nn.Parameter) -> int | None:
     """Returns a digest of some numbers of a tensor, by which its lineage is recognised, or None for one that is small,
     divided or constant.
     """
+    # Only plain tensors on the host can be read by address without a copy or a wait.
     if is_shard(p) or p.is_meta or p.numel() < _FEWEST or not p.is_contiguous() or not p.is_cpu:
         return None
     count = min(_COMPARED, p.numel())
+    # The place is drawn once per shape and kept, so that equal tensors have equal digests. It is secret, so
+    # that no code can spare just these numbers.
     start = _places.get(_shape_and_dtype(p))
     if start is None:
         start = _places[_shape_and_dtype(p)] = _coins.randrange(p.numel() - count + 1)
     size = p.element_size()
     raw_bytes = read_bytes(p.data_ptr() + start * size, count * size).raw
+    # Constant values, such as zeros of a new bias, are alike in unrelated models and prove no descent.
     if raw_bytes == raw_bytes[:size] * count:
         return None
     return hash(raw_bytes)

@@ -50,6 +50,7 @@ def describe_counts(counts: Iterable[LotCounts], unit: str = "record") -> tuple[
         sum(count[column] for count in every) for column in range(len(LotCounts._fields))
     )
     lines = []
+    # Isolated lots cannot couple records, whatever the model does. That is stronger than a test, so it is said first.
     if isolated:
         lines.append(
             f"{isolated:,} of {drawn:,} lots run {unit} by {unit}, by construction: no {unit} can reach another, and "
@@ -59,9 +60,11 @@ def describe_counts(counts: Iterable[LotCounts], unit: str = "record") -> tuple[
     if drawn > isolated:
         article = "an" if unit.lower().startswith(("a", "e", "i", "o")) else "a"
         lines.append(f"{tested:,} of {drawn - isolated:,} lots replayed with {article} {unit} exchanged")
+    # A coupling that began after the last test would not have been seen; the claim says how many lots that leaves.
     if untested:
         many = f"the last {untested:,} lots were" if untested > 1 else "the last lot was"
         lines.append(f"{many} drawn after the last test")
+    # Such lots cost privacy all the same. Many of them hint at a loop that forgets its optimizer step.
     if unused:
         were, them = ("was", "it") if unused == 1 else ("were", "them")
         lines.append(f"{unused:,} of {drawn:,} lots {were} drawn and charged, and no optimizer step used {them}")
@@ -80,9 +83,12 @@ def describe_assumptions(counts: Iterable[LotCounts], unit: str = "record") -> t
     drawn = [count for count in counts if count.drawn]
     if not drawn:
         return ()
+    # These facts can be neither tested nor proved from inside the process.
     words = ["initial weights are public"]
     if unit == "record":  # what another unit is, the user has declared, and the claim says it in a line of its own
         words.append("a record is one row of the data")
+    # What the tests may have missed depends on how many there were: a coupling in a small share of the lots can slip
+    # through.
     tested = [count for count in drawn if count.drawn > count.isolated]
     if tested:
         share = smallest_share(sum(count.tested for count in tested))

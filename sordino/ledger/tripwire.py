@@ -99,16 +99,19 @@ class Tripwire:
     """Watches the parameters of one model."""
 
     def __init__(self, ledger: Ledger) -> None:
+        # What is watched, and under which names.
         self._ledger, self._void, self._lineage = ledger, ledger.void, Lineage(ledger)
         self._named: Mapping[str, nn.Parameter] = {}
         self._buffers: Buffers = ()
         self._ids: dict[int, str] = {}  # names by the parameter's identity
         self._hooked: dict[int, weakref.ref[nn.Parameter]] = {}
+        # What is known of the values, and which changes are allowed at the moment.
         self._values = ParameterWatch()
         self._trusted = False  # the parameters' values are known to be right
         self._excused = False  # inside `public` or `post_processing`
         self._public = False
         self.public_before = False  # steps on public data were declared
+        # Where the training loop is.
         self.is_looping = False  # a lot is drawn and the next one is not
         self.steps = 0  # optimizer steps on released gradients
         self.release_was_used = True  # what was last released fed a step, or is in the user's hands
@@ -125,6 +128,8 @@ class Tripwire:
             if wire is not None:
                 wire._after_step(optimizer)
 
+        # torch calls these hooks for every optimizer of the process, so each of them asks first whether the step
+        # concerns this run.
         handles = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
         for handle in handles:
             weakref.finalize(self, handle.remove)
@@ -134,6 +139,7 @@ class Tripwire:
 
         It is called for every lot, because parameters can be thawed and modules exchanged at any time.
         """
+        # Nothing to do for the mapping of the last call, which is the case at almost every lot.
         self._buffers = buffers
         if parameters is self._named:  # another mapping is made when one is frozen or thawed
             return
@@ -147,6 +153,7 @@ class Tripwire:
                 self._void(
                     _MOVED.format(missing, before, now) if is_moved else _PARAMETER.format(f"parameter {missing!r}")
                 )
+        # From here on the new objects are watched; their values are those that were trusted under the same names.
         self._named, self._ids, me = parameters, new, weakref.ref(self)
         if self._trusted:
             self._values.replace_parameters(parameters)
@@ -233,15 +240,19 @@ class Tripwire:
     @contextmanager
     def post_processing(self) -> Iterator[None]:
         """Makes the tripwire allow, inside the context, changes of parameters and gradients by what was released."""
+        # Look before the block begins: a change made before it is not excused by it.
         self.check_parameters()
         before, self._excused, self.release_was_used = self._excused, True, True
         try:
             yield
         finally:
             self._excused = before
+            # What the user did to gradients inside the block is now what may be stepped on; nested blocks leave that to
+            # the outer one.
             for p in self._named.values():
                 if p.grad is not None and not before:
                     remember_gradient(p, self)
+            # The same for parameters and buffers.
             if self._trusted:
                 self._values.accept_all(self._named, self._buffers)
 
@@ -253,10 +264,13 @@ class Tripwire:
         if self._excused:
             return None
         mine = self._watched_parameters_of(optimizer)
+        # An optimizer of another model may train on raw gradients of the same records. That counts only while a lot is
+        # drawn and when no other private run watches that model.
         if not mine:
             if self.is_looping and not _is_watched_by_a_run(optimizer) and _has_own_gradients(optimizer):
                 self._void(_ANOTHER)
             return None
+        # A step of our own: parameters must be as the last step left them, and gradients as they were released.
         self.check_parameters()
         self._check_gradients(mine)
         self._check_other_parameters(optimizer, mine)
@@ -269,6 +283,7 @@ class Tripwire:
 
     def _check_other_parameters(self, optimizer: Optimizer, mine: list[nn.Parameter]) -> None:
         """Checks, for the tripwire, what an optimizer trains besides the model in a step on released gradients."""
+        # The usual case: the optimizer trains watched parameters and nothing else.
         if len(mine) == sum(len(group["params"]) for group in optimizer.param_groups) or not self.is_looping:
             return
         beside = [
@@ -277,8 +292,11 @@ class Tripwire:
             for p in group["params"]
             if p.requires_grad and not _is_known_parameter(p)
         ]
+        # Gradients of other parameters came from a backward pass without noise, unless they are copies of released
+        # values.
         if any(p.grad is not None and not is_released_copy(p.grad) for p in beside):
             self._void(_BESIDE)
+        # A parameter that gets no gradient was probably meant to be trained. Refusing loses nothing yet.
         idle = next((p for p in beside if p.grad is None), None)
         if idle is not None and any(p.grad is not None for p in mine):
             raise Refusal(_NEVER.format(tuple(idle.shape)))
@@ -287,10 +305,12 @@ class Tripwire:
         """Returns an optimizer step's arguments with the closure wrapped, so that the tripwire checks its gradients
         too.
         """
+        # torch passes the closure by name or as the first argument behind the optimizer.
         closure = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
         if not callable(closure):
             return None
 
+        # A closure computes gradients in the middle of the step, after the check that was made before it.
         def checked_closure() -> Any:
             result = closure()
             self._check_gradients(mine)
@@ -378,13 +398,16 @@ class ParameterWatch:
 
     def accept_all(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
         """Records all parameters and buffers as right in the state that the tripwire sees now."""
+        # Buffers are compared by version only: torch counts every write in place.
         self._buffers = [tensor for _, tensor in buffers]
         self._buffer_versions = list(map(_version, self._buffers))
         self._names, self._parameters = list(named), list(named.values())
         self._positions = {id(p): i for i, p in enumerate(self._parameters)}
         self._divided = any(map(is_shard, self._parameters))
         self._devices = list(map(_device, self._parameters))
+        # Versions show writes that torch knows of, addresses show tensors that were replaced behind `.data`.
         self._versions, self._addresses = self._versions_and_addresses(self._parameters)
+        # Some numbers are compared too, because numpy or a kernel can write without a new version.
         self._pieces = _choose_pieces(self._parameters)
         places = zip(self._addresses, self._pieces, strict=True)
         self._windows = [read_bytes(address + start, many) for address, (start, many) in places]
@@ -416,14 +439,18 @@ class ParameterWatch:
         """Records versions and addresses of parameters for the tripwire and returns the parameters' places in its
         lists.
         """
+        # All parameters in their usual order: compare whole lists, which is much faster than one parameter after the
+        # other.
         if len(parameters) == len(self._parameters) and all(map(is_, parameters, self._parameters)):  # as a rule
             self._versions, addresses = self._versions_and_addresses(parameters)
             if addresses == self._addresses:
                 return range(len(addresses))
+        # Otherwise some parameters only, such as those of one optimizer among several.
         places = [i for i in map(self._positions.get, map(id, parameters)) if i is not None]
         for i in places:
             p = self._parameters[i]
             self._versions[i], address = version_of(p), local_rows(p).data_ptr()
+            # A parameter that moved in memory is read at its new address from now on.
             if address != self._addresses[i]:
                 start, many = self._pieces[i]
                 self._addresses[i], self._windows[i] = address, read_bytes(address + start, many)
@@ -433,9 +460,11 @@ class ParameterWatch:
         """Returns the name of a parameter or buffer that is not as the tripwire saw it last; `numbers` compares some
         numbers too.
         """
+        # Buffers first: their check is cheapest.
         for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
             if now is not tensor or now._version != known:
                 return name
+        # Versions and addresses of all parameters at once; names are looked for only when something differs.
         versions, addresses = self._versions_and_addresses(self._parameters)
         if versions != self._versions or addresses != self._addresses:
             before, after = zip(self._versions, self._addresses, strict=True), zip(versions, addresses, strict=True)
@@ -480,6 +509,7 @@ def _choose_pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
     pieces = []
     for p in parameters:
         held_rows = local_rows(p).detach()
+        # What cannot be read by address is watched by versions alone.
         if (
             held_rows.is_meta
             or not held_rows.numel()
@@ -489,6 +519,8 @@ def _choose_pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
         ):
             pieces.append((0, 0))
             continue
+        # A fixed number of bytes is shared among all parameters, so that the check costs the same for models of any
+        # size. The place in each is random and secret.
         count = min(held_rows.numel(), max(_LEAST, _PIECE // len(parameters)))
         start = _coins.randrange(held_rows.numel() - count + 1)
         pieces.append((start * held_rows.element_size(), count * held_rows.element_size()))
@@ -541,6 +573,7 @@ class ReleasedGradient:
         """Returns the factors by which the tripwire's sampled numbers of a released gradient were multiplied since;
         None where no multiplication explains the gradient as it is now.
         """
+        # Another shape or kind of number is never a multiple of what was released.
         if grad.shape != self.grad.shape or grad.dtype != self.grad.dtype:
             return None
         if (
@@ -548,6 +581,8 @@ class ReleasedGradient:
         ):  # it may have less memory: one number
             return None
         ratios = []
+        # A zero must have stayed a zero, and every other number has a factor; equal factors everywhere mean that the
+        # gradient was only scaled.
         for before, after in zip(self.sample, _read_two_numbers(grad, self.first, self.stride), strict=True):
             if before == 0:
                 if after != 0:
@@ -592,12 +627,15 @@ def _store_sample(p: nn.Parameter, grad: Tensor, owner: ref[object], *, may_wait
 
     Without `may_wait` the numbers of a tensor on a device are left out, for the caller to copy.
     """
+    # The two places are drawn at random, so a gradient that was altered elsewhere is noticed with the chance that
+    # belongs to the altered share.
     n, coin = local_rows(grad).numel(), _coins.random
     first = int(coin() * n)
     stride = int(coin() * (n - first))
     key = id(p)
     known = _written.get(key)
     whose = known[0] if known is not None and known[0]() is p else _reference_that_forgets(p)
+    # Reading from a device would wait for all its pending work, so it is left out there where waiting is not allowed.
     is_readable = may_wait or local_rows(grad).is_cpu
     numbers = _read_two_numbers(grad, first, stride) if is_readable else []
     held = ReleasedGradient(grad, version_of(grad), first, stride, numbers, owner)

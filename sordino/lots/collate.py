@@ -29,6 +29,7 @@ def join_records(records: list[Any]) -> Any:
         if any(record.keys() != records[0].keys() for record in records):
             raise Refusal("the records of a dataset have different keys: need the same in each; give `collate`")
         return {key: _join_column(key, [record[key] for record in records]) for key in keys}
+    # torch's own rule for everything else. It refuses what has no common shape.
     try:
         return default_collate(records)
     except (TypeError, RuntimeError) as error:  # its words may hold sizes; the kind is enough
@@ -70,6 +71,7 @@ def _as_tensor_if_numeric(value: Any) -> Any:
             return torch.as_tensor(value)
         except (ValueError, TypeError, RuntimeError):
             return value
+    # Numbers get the same kinds as torch's default_collate gives them.
     if isinstance(value, np.ndarray | np.generic):
         return torch.as_tensor(value)
     if isinstance(value, float):

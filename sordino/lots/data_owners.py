@@ -38,6 +38,7 @@ class Sites(Dataset[Any]):
     """
 
     def __init__(self, lengths: Sequence[int], held: Mapping[int, Any]) -> None:
+        # The lengths of all sites are public; every rank needs them to draw the same lots.
         each_length = validate.sequence("lengths", lengths, "the number of records of each site")
         self.lengths = tuple(validate.count("lengths", each) for each in each_length)
         validate.instance("held", held, Mapping, "a mapping from the numbers of the sites held here to their datasets")
@@ -45,6 +46,7 @@ class Sites(Dataset[Any]):
             validate.count("held", number, least=0)
         self.held = dict(sorted(held.items()))
         self.ends = np.cumsum(self.lengths)
+        # What is held here must be what the lengths say, or places of records would belong to other sites.
         for number, dataset in self.held.items():
             if number >= len(self.lengths):
                 raise ValueError(f"site {number}: there are {len(self.lengths)} of them, counted from 0")

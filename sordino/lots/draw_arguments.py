@@ -61,9 +61,11 @@ class DrawArguments:
             has_unit: whether units are drawn; then a batch size in records says nothing.
 
         """
+        # A DataLoader says what it would have done; its records are drawn by our samplers all the same.
         if isinstance(dataset, DataLoader):
             dataset, batch_size, workers, collate = _open_loader(dataset, sampler, batch_size, workers, collate)
         n = count_records(dataset)
+        # Two statements about the same thing may disagree, so only one is accepted.
         if sampler is not None and batch_size is not None:
             batch, given = validate.shorten(batch_size), validate.shorten(sampler)
             raise TypeError(f"batch_size={batch} beside sampler={given}: a sampler says how large lots are")
@@ -103,6 +105,7 @@ def _open_loader(
     """Returns the arguments of `draws` that a DataLoader holds: dataset, batch size, workers and collate function; what
     was given beside it comes first.
     """
+    # Amplification needs to know who could have been drawn.
     if isinstance(loader.dataset, IterableDataset):
         raise Refusal(
             "a DataLoader of an IterableDataset was given.\n"
@@ -117,5 +120,6 @@ def _open_loader(
                 "The size of its lots is not known, and its draws have no proof.\n"
                 "Give its dataset, with batch_size= or a sampler of sordino."
             )
+    # torch's default means that the user gave none.
     own_collate = None if loader.collate_fn is default_collate else loader.collate_fn
     return loader.dataset, batch_size, workers or loader.num_workers, own_collate if collate is None else collate

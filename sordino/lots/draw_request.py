@@ -65,7 +65,10 @@ class DrawPhase:
             ValueError: if it has more bands than there are groups.
 
         """
+        # The charge of one release may depend on the whole phase.
         amplify = draw.amplify_in(self.steps)
+        # The first draw of a phase decides whether its noise can be priced at all; this is found out before anything is
+        # released.
         if not self.is_checked:
             correlated = find_correlated_noise(query)
             if correlated is not None and draw.of_phase is None:
@@ -77,6 +80,7 @@ class DrawPhase:
             if correlated is not None:
                 amplify(correlated.as_event)  # refuses what no theorem covers, such as more bands than groups
             self.is_checked = True
+        # A phase that is charged as a whole has noise streams of its own, which every step of it continues.
         if draw.of_phase is not None and self.noise is None:
             self.noise = PhaseNoise(noise.child("phase", self.number), self.steps)
         if self.noise is not None:
@@ -211,6 +215,7 @@ class DrawRequest:
 
         A query whose noise has no price with such draws is refused before the first.
         """
+        # Everything about draw k follows from the stream and k alone, so a resumed run makes the same draws.
         stream, start = root.child("draws", phase.number), phase.position
         memory = None if phase.memory is None else phase.memory()
 
@@ -226,6 +231,7 @@ class DrawRequest:
             prefetched = None if prefetch is None else prefetch.batches_of_lot(k)
             # A record that is in the dataset several times is charged as a group.
             charged_draw = draw if self.copies == 1 else charge_as_group(draw, self.copies, self.sampler)
+            # Units choose some of their records at random; each draw has a stream of its own for that.
             load = self.load
             if isinstance(load, UnitLoader):
                 load = load.with_stream(root.child("records of units", phase.number, start + k))
@@ -233,6 +239,8 @@ class DrawRequest:
                 self.dataset.to_local_places(draw.indices) if isinstance(self.dataset, Sites) else draw.indices
             )
             pass_name = None if draw.cover is None else f"{phase.number}/{draw.cover}"
+            # The phase moves on before the lot is handed out: a lot that was drawn counts even if the loop breaks off
+            # inside it.
             phase.position, phase.memory = phase.position + 1, draw.memory
             lot_batches = LotBatches(draw.indices, chunk, load, self.n, prefetched, self.cutting)
             amplify = phase.begin_step(charged_draw, query, noise)

@@ -105,12 +105,15 @@ class FrozenState:
         """Notes everything in the frozen state of the user's code that can be reached from these roots, each thing
         once.
         """
+        # A breadth-first walk over everything reachable, each object once, because objects may refer to each other in
+        # circles.
         waiting = deque(roots)
         while waiting:
             thing = waiting.popleft()
             if isinstance(thing, _ATOMS) or id(thing) in self._seen:
                 continue
             self._seen.add(id(thing))
+            # Objects are held as long as their ids are compared, or an id could be given to another object.
             self._kept_alive.append(thing)
             if len(self._kept_alive) > _MOST_OBJECTS:
                 raise Refusal(
@@ -126,6 +129,7 @@ class FrozenState:
         """Returns whether a container of the dataset holds the records, which the frozen state leaves out; refuses one
         that the model or loss holds.
         """
+        # A container with as many entries as there are records is taken to hold them.
         if isinstance(thing, Tensor | np.ndarray):
             held = thing.ndim > 0 and thing.shape[0] == self._records and id(thing) not in self._model_tensors
         else:
@@ -147,6 +151,7 @@ class FrozenState:
 
     def _note_object_state(self, thing: Any) -> Iterable[Any]:
         """Notes how the frozen state puts one thing of the user's code back, and returns what the thing holds."""
+        # Arrays and tensors have a memory of their own and are noted by their numbers.
         if isinstance(thing, Tensor):
             return self._note_tensor(thing)
         if isinstance(thing, np.ndarray):
@@ -196,6 +201,7 @@ class FrozenState:
         """Notes a tensor in the frozen state: a small one is written back after every record, a large one must not be
         written to.
         """
+        # A leaf's gradient is a tensor of its own and is noted as well.
         held = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
         # Copying a large tensor after every record would be slow; its version shows whether it was written to.
         if (
@@ -274,6 +280,7 @@ class FrozenState:
         """Notes a function of the user's in the frozen state: what it captured and defaults to, and the global
         variables that its code names.
         """
+        # Closures and defaults are the usual places in which a function remembers something.
         held: list[Any] = [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__]
         if function.__dict__:
             held.append(function.__dict__)
@@ -321,6 +328,7 @@ class FrozenState:
         """Notes an object of the user's code in the frozen state by its attributes and slots, and by those of its
         class.
         """
+        # An object's attributes live in its `__dict__`, which is a container like any other.
         held: list[Any] = [type(thing)]
         space = getattr(thing, "__dict__", None)
         if isinstance(space, dict):

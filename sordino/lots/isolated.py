@@ -71,6 +71,7 @@ def isolated_request(request: DrawRequest, declare: Callable[[str], None]) -> Dr
         Refusal: the request needs several records at once.
 
     """
+    # What would bring records together before they are run is refused.
     if not isinstance(request.load, Loader):
         raise Refusal("isolate=True is for records: leave `unit` out")
     if request.workers:
@@ -153,9 +154,11 @@ class Isolated:
         model_checks.refuse_batch_statistics(model)
         if not isinstance(batch, UnreadPart):
             raise Refusal("isolate=True: records are run one by one; use the lots of private.draws")
+        # An empty lot has gradients of no records, to which noise is added as to any other.
         parameters = trainable_parameters(model)
         if not len(batch.indices):
             return make_empty(parameters)
+        # One seed for the whole pass, from which each record's own seed is derived.
         seed = int(torch.randint(2**62, ())) if self.seed is None else self.seed
         device = next(iter(parameters.values())).device
         loader, vectors = batch.loader, find_spectral_vectors(model.modules())
@@ -168,6 +171,7 @@ class Isolated:
                 # The record's random numbers depend on its own number, not on who else is in the lot.
                 seed_all(_seed_of(seed, index))
                 try:
+                    # Plain autograd on one record: nothing of the engine could mix records either.
                     with torch.enable_grad():
                         loss = model_checks.require_one_loss(
                             losses_of(loss_fn, model, move_to(loader.load_alone(index), device))

@@ -43,6 +43,7 @@ def count_records(dataset: Any) -> int:
     """Returns the number of records of a map-style dataset, for loading batches by index; raises Refusal for anything
     else.
     """
+    # A DataLoader draws by itself, and how it does so has no proof.
     if isinstance(dataset, DataLoader):
         raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
     by_index = isinstance(dataset, MapStyle) and not isinstance(dataset, Tensor | tuple | Mapping | str)
@@ -191,6 +192,7 @@ def _copy_without_data(thing: Any) -> Any:
 
 def _row_loader(dataset: Any) -> Load | None:
     """Returns a function for loading batches by indexing, if the dataset consists of tensors; otherwise None."""
+    # Tensors are indexed at once; the result is the same as collating the records one by one, and much faster.
     if type(dataset) is TensorDataset:
         columns = dataset.tensors
         return lambda indices: _select_rows(columns, torch.from_numpy(indices))
@@ -242,6 +244,7 @@ class LotBatches:
         cutting: LotCutting = ONE_PROCESS,
     ) -> None:
         """Cuts the lot by `cutting` and keeps the batches that are loaded by this rank."""
+        # Every rank cuts the lot alike and takes its share, so that all ranks together load every batch once.
         parts = cutting.cut(indices, physical_batch, records)
         shares = cutting.shares_of_ranks(parts)
         self.chunks, self.numbers = len(parts), shares[cutting.rank]
@@ -270,6 +273,7 @@ class Prefetch:
         seed: int,
         cutting: LotCutting = ONE_PROCESS,
     ) -> None:
+        # The workers run ahead of the loop, so the draws must not depend on the model.
         n = count_records(dataset)
 
         def local_parts(draw: Draw) -> Iterator[tuple[int, Indices]]:

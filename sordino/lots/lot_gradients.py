@@ -130,9 +130,13 @@ class LotGradients:
 
         """
         losses: list[Tensor] = []
+        # The passes get the run's own random numbers, and whatever was displaced on the way is put back at the end,
+        # also after an error.
         with self.seeded_passes(forward), ExitStack() as put_back:
             ranked = None if join_ranks is None else join_ranks()
             grads = self.as_query_input(lot, losses, put_back, records, ranked)
+            # Gradients are computed when the query asks for them, batch by batch, so a lot of any size passes through
+            # memory.
             release, state = query(grads, state, lot.expected_batch, noise)
         return release, state, Sealed(losses[0] if len(losses) == 1 else torch.cat(losses), seal)
 
@@ -165,6 +169,7 @@ class LotGradients:
         `notify_watcher`: a watcher that waits sees the first of these passes.
         """
         losses.clear()
+        # A neighbour test that waits for a training pass sees the first batch of this one, and no other.
         watcher: Watcher | None = None
         if notify_watcher:
             watcher, self.watcher = self.watcher, None
@@ -214,6 +219,7 @@ class LotGradients:
         The losses handed to the user are those of the first pass, wherever it was made.
         """
 
+        # The model is moved while the generator is being read, and put back when it is closed.
         def parts() -> Generator[PerSample, None, None]:
             with displace_model(self.model, displacement):
                 yield from self.generate_parts(lot, [] if losses else losses, ranked)
@@ -226,6 +232,7 @@ class LotGradients:
         self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]
     ) -> tuple[PerSample, Tensor]:
         """Returns the per-sample gradients of one batch of a lot, the penalty in them, and its losses."""
+        # The versions of all tensors before and after show whether the forward pass wrote to any of them.
         seen = self.pass_model
         before = list(map(_version, seen.tensors))
         loss_fn, batch = self.loss_for(batch), batches.move_to(batch, seen.device)

@@ -34,6 +34,7 @@ def dataset_of_one_record(dataset: Any, index: int) -> Any | None:
     >>> dataset_of_one_record(["a", "b", "c"], 1)
     ['b']
     """
+    # Known kinds of datasets are cut by their own structure. Exact types only: a subclass may look at other rows.
     if type(dataset) is TensorDataset:
         return TensorDataset(*(column[index : index + 1] for column in dataset.tensors))
     if type(dataset) in (list, tuple):
@@ -73,6 +74,7 @@ def _cut_to_one_row(value: Any, length: int, index: int, deep: int) -> tuple[Any
     """Returns an attribute of a dataset of one record, with the one row it may show, and whether it held rows;
     containers are copied.
     """
+    # Arrays: a first dimension as long as the dataset is taken for its records.
     if isinstance(value, Tensor | np.ndarray):
         held = value.ndim > 0 and value.shape[0] == length
         return (value[index : index + 1], True) if held else (value, False)
@@ -86,6 +88,7 @@ def _cut_to_one_row(value: Any, length: int, index: int, deep: int) -> tuple[Any
             return copy.copy(value), False
         parts = [_cut_to_one_row(each, length, index, deep - 1) for each in value]
         return type(value)(part for part, _ in parts), any(rows for _, rows in parts)
+    # Dicts by index are cut to one entry; others are searched like any container.
     if isinstance(value, dict):
         if len(value) == length and index in value:
             return {0: value[index]}, True
@@ -97,6 +100,7 @@ def _cut_to_one_row(value: Any, length: int, index: int, deep: int) -> tuple[Any
         return made, any(rows for _, rows in named.values())
     if isinstance(value, set):
         return set(value), False
+    # A nested dataset is cut by the rules of the outer one.
     if hasattr(type(value), "__getitem__") and hasattr(type(value), "__len__") and not isinstance(value, str | bytes):
         try:
             inside = dataset_of_one_record(value, index) if len(value) == length else None
@@ -104,6 +108,7 @@ def _cut_to_one_row(value: Any, length: int, index: int, deep: int) -> tuple[Any
             inside = None
         if inside is not None:
             return inside, True
+    # Any other object is copied with its own attributes cut, up to some depth.
     if getattr(value, "__dict__", None) and deep and not isinstance(value, nn.Module | type | types.FunctionType):
         try:
             return _copy_with_one_row(value, length, index, deep - 1)
@@ -116,6 +121,7 @@ def _reads_rows_elsewhere(kind: type, length: int) -> bool:
     """Returns whether a method of the class holds an entry per record in a closure or a global variable, so that no
     dataset of one record can be made.
     """
+    # Classes of Python and torch hold no records.
     for each in kind.__mro__:
         if each.__module__.split(".")[0] in ("builtins", "torch", "typing", "abc"):
             continue

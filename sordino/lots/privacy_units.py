@@ -70,6 +70,7 @@ class Unit:
 
     def members(self, dataset: Any) -> Members:
         """Returns the privacy units of a dataset with their records, in the order in which they are met."""
+        # The ids come from a column of the dataset or from the user, one per record.
         ids = _read_column(dataset, self.of) if isinstance(self.of, str) else self.of
         listed = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         if len(listed) != len(dataset):
@@ -80,6 +81,7 @@ class Unit:
             unit_numbers = np.array([numbers.setdefault(each, len(numbers)) for each in listed], dtype=np.int64)
         except TypeError:
             raise Refusal(f"unit={self.name!r}: need ids that are numbers or strings, one per record") from None
+        # Stable sorting keeps the records of a unit in the dataset's order, so that choices among them can be repeated.
         order = np.argsort(unit_numbers, kind="stable").astype(np.int64)
         ends = np.cumsum(np.bincount(unit_numbers, minlength=len(numbers))).astype(np.int64)
         return Members(order, np.concatenate([[0], ends]).astype(np.int64), self.records)
@@ -179,6 +181,7 @@ class UnitLoader:
         """Returns the batch of these units; `before(k)` is called before the first record of the unit at place k is
         read.
         """
+        # Every unit has K places. Those that it has no record for are filled up, and `taken` says which are real.
         rows, taken = self.members.choose_records(indices, self.stream)
         k = self.members.records
 

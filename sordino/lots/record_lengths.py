@@ -39,6 +39,7 @@ def records_for_samplers(
     """
 
     def lengths(rows: Rows) -> Lengths:
+        # Ranks that hold shards of the model gather them for as long as lengths are computed.
         with gathered_parameters():
             return gradient_lengths(gradients(load(part)) for part in cut_into_batches(rows, chunk)).cpu().numpy()
 
@@ -66,6 +67,7 @@ def class_labels(batch: Any, label: Label | None) -> Tensor:
     """Returns the class label of every record of a batch, which samplers and diagnostics ask for beside gradient
     lengths: what `label` makes of its columns, or the last column.
     """
+    # The shape and the kind are checked before the labels are used to choose records.
     columns = columns_of(batch)
     labels = columns[-1] if label is None else label(*columns)
     if (

@@ -117,6 +117,7 @@ def _tensors_with_records(dataset: Any) -> tuple[Sequence[Tensor], Rows]:
     """Returns tensors with one row per record, in which repeated records are looked for, and which of their rows are
     records; no rows where there are none.
     """
+    # Known kinds of datasets show their tensors; a Subset may list a row several times, and that is what is looked for.
     if type(dataset) is TensorDataset:
         return dataset.tensors, np.arange(len(dataset), dtype=np.int64)
     if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
@@ -140,10 +141,12 @@ def _digest_tensor_rows(
     total = np.zeros(len(rows), dtype=np.uint64)
     for tensor in tensors:
         flat = tensor.detach().reshape(len(tensor), -1)
+        # Columns and weights are random, so that different rows have equal digests only by chance.
         chosen = keys.permutation(flat.shape[1])
         chosen = np.sort(chosen[: max(1, len(chosen) // every)][:columns])
         values = flat[torch.from_numpy(rows)[:, None], torch.from_numpy(chosen)[None]].double().numpy() + 0.0
         weights = keys.integers(0, 2**64, size=len(chosen), dtype=np.uint64) | np.uint64(1)
+        # A multiplication and a shift mix the bits of each number before the weighted sum, as hash functions do.
         mixed = np.ascontiguousarray(values).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         total += ((mixed ^ (mixed >> np.uint64(29))) * weights).sum(axis=1, dtype=np.uint64)
     return total
@@ -160,6 +163,7 @@ def charge_as_group(draw: Draw, copies: int, sampler: Sampler) -> Draw:
             "record once (unique indices, no dataset joined to itself), or draw with Poisson, which charges for the copies"
         )
 
+    # Whoever is in the dataset several times is protected as a group of that size.
     def group(event: Event) -> Event:
         return Group(event, copies)
 
@@ -180,6 +184,8 @@ def _find_origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple
     """Returns where records come from, so that repeated ones are found: the number of a root for each, and a place in
     it.
     """
+    # A Subset or a joined dataset leads to the places in the datasets below it; negative indices count from the end, as
+    # in Python.
     if isinstance(dataset, Subset):
         chosen = np.asarray(dataset.indices, dtype=np.int64)
         return _find_origins(dataset.dataset, chosen[rows], roots)
@@ -201,12 +207,14 @@ def _find_origins(dataset: Any, rows: Rows, roots: dict[Hashable, int]) -> tuple
         things = [dataset[i] for i in rows.tolist()]
         if not any(isinstance(thing, _VALUES) for thing in things):
             return _root_for_all(("objects",), rows, roots), np.array([id(thing) for thing in things], dtype=np.int64)
+    # What is left is a dataset of the user's own.
     if (rows < 0).any():
         rows = np.where(rows < 0, rows + len(dataset), rows)
     # A wrapper of the same length around other data has the origins of those.
     inner = _wrapped_dataset(dataset)
     if inner is not None:
         return _find_origins(inner, rows, roots)
+    # As a last resort the largest array that it holds tells records apart, or else their places do.
     held = _largest_array(dataset)
     if held is not None:
         return _origins_in_memory((held,), rows, roots)

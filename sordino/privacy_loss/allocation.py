@@ -264,14 +264,17 @@ class _Summands:
         """Returns the size of the tilt that centres the sum of an allocation pass's ratios where its tail has
         e^{−depth} of the mass.
         """
+        # Bisect over the logarithm of the tilt, because its size is known within a few powers of ten only.
         low, high = math.log(1e-3 / self.scale), math.log(1e3 / self.scale)
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             tilt = sign * math.exp(middle)
+            # The exponent's maximum is taken out before exp, so that no moment overflows.
             exponent = tilt * self._coarse_r
             top = float(exponent.max())
             log_moment = top + math.log(float(self._coarse_q @ np.exp(exponent - top)))
             mean, _ = self._tilted_moments(tilt)
+            # Cramér: tilt·mean − log moment is −log of the tail's mass at the tilted mean. It grows with the tilt.
             low, high = (middle, high) if tilt * mean - self.grid.bins * log_moment < depth else (low, middle)
             if high - low < 1e-2:
                 break
@@ -282,11 +285,15 @@ class _Summands:
         `extra`.
         """
         grid, number = self.grid, count + (extra is not None)
+        # Every tilt makes some stretch of the law precise. At each place the value with the smallest certified error is
+        # kept.
         best = np.full(self.length, math.inf)
         mass = np.zeros(self.length)
         index = np.arange(self.length)
         for tilt in self.tilts:
             found, error, log_scale = self._transform_tilted(tilt, count, extra)
+            # Undo the tilt in logarithms. Where the factor would overflow, the error counts as infinite and another
+            # tilt is used.
             exponent = log_scale - tilt * grid.step * index
             factor = np.exp(np.minimum(exponent, _LARGEST_EXPONENT))
             off = np.where(exponent < _LARGEST_EXPONENT, error * factor, math.inf)
@@ -406,8 +413,11 @@ def _coarsen(law: _Sum) -> _Sum:
     points = _coarse_points(law)
     if len(points) < 2:
         return law
+    # Only the stretch between the first and the last point is spread; what lies outside is counted as beyond.
     low, high = int(points[0]), int(points[-1])
     grid, inside = law.values[points], slice(low, high + 1)
+    # A mass between two points is divided so that its mean stays, which makes the law a mean-preserving spread of the
+    # true one.
     cell = np.clip(np.searchsorted(points, np.arange(low, high + 1), side="right") - 1, 0, len(points) - 2)
     share = (law.values[inside] - grid[cell]) / (grid[cell + 1] - grid[cell])
     mass, error = (
@@ -449,13 +459,17 @@ def _make_removing_pair(
     """Returns the pair of an allocation pass for removing a record, P from above against Q from below; a mass of the
     sum that is not known well counts as the next known one above.
     """
+    # P/Q = S/t for the sum S of all ratios, where t is the number of bins.
     keep = whole.places_known_well()
     p = whole.above * whole.values / bins
+    # A mass that is not known well moves to a larger loss, which makes δ larger and the bound safe; beyond the last
+    # known place the loss counts as infinite.
     place = np.searchsorted(keep, np.arange(len(p)))
     masses = _sum_by_place(place, p, len(keep) + 1)
     infinite += float(masses[-1])
     masses = masses[:-1]
     values = np.log(whole.values[keep] / bins) + np.log(whole.above[keep] / whole.below[keep])
+    # One release beyond the lattice is handled separately, and only where its mass is known to a factor of two.
     known = one_below > 0.5 * one_above
     one_p = one_above * one_s / bins
     infinite += float(one_p[~known].sum())
@@ -470,11 +484,13 @@ def _make_adding_pair(
     """Returns the pair of an allocation pass for adding a record, Q from above against P from below; a mass of the sum
     that is not known well counts as the next known one below.
     """
+    # For adding a record the loss is −log(S/t), so the safe side is the other one: unknown masses move down.
     keep = whole.places_known_well()
     if not len(keep):
         return _make_sorted_pair(np.zeros(1), np.zeros(1), np.zeros(1), 0.0, 1.0)
     place = np.searchsorted(keep, np.arange(len(whole.mass)), side="right")
     masses = _sum_by_place(place, whole.above, len(keep) + 1)
+    # What lies below all known places is counted as lost altogether.
     lost += float(masses[0])
     masses = masses[1:]
     masses[-1] += whole.beyond + far
@@ -503,11 +519,13 @@ def _make_dominated_pair(pair: Pair, grid: _Grid, last: float) -> DiscretePair:
     against us.
     """
     bins = grid.bins
+    # The first cell takes up what lies below the lattice: binning loses information, so a binned pair is dominated.
     a, b = _cell_masses(pair, grid.edges)
     q, p = a[1:-1].copy(), b[1:-1].copy()
     q[0] += a[0]
     p[0] += b[0]
     summands = _Summands(grid, q, p)
+    # Under Q all bins are without the record; under P one of them has it.
     q_laws = [summands.law_of_sum(bins)]
     p_laws = [summands.law_of_sum(bins - 1, p)]
     far_q, far_p = pair.masses(_far_edges(float(grid.edges[-1]), last))

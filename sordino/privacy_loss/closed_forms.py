@@ -50,10 +50,12 @@ def one_release_epsilon(sampled: Sampled, delta: float, add: bool | None = None)
     larger of both.
     """
     assert isinstance(sampled.pair, GaussianPair)
+    # Without sampling the Gaussian's own closed form applies.
     if sampled.rate == 1.0:
         return gaussian_epsilon(sampled.pair.mu, delta)
     if one_release_delta(sampled, 0.0, add) <= delta:
         return 0.0
+    # Sampling never costs more than no sampling, so that ε is above the answer.
     low, high = 0.0, gaussian_epsilon(sampled.pair.mu, delta)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)

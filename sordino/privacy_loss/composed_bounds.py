@@ -134,14 +134,17 @@ class UpperBound:
 
     def epsilon(self, delta: float) -> float:
         """Returns the composed upper bound on ε at δ, rounded up; at least `floor`, infinite when δ is not reached."""
+        # δ cannot go below the mass at infinite loss, whatever ε is.
         if delta <= self.infinite:
             return math.inf
         low = max(0.0, self.floor)
         if self.delta(low) <= delta:
             return low
+        # Beyond the last loss of the window no mass is left to remove.
         high = max((float(curve.loss[-1]) for curve in self.curves), default=0.0)
         if high <= low or self.delta(high) > delta:
             return math.inf
+        # Bisect from above: the returned end always fulfils δ(ε) ≤ δ.
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             if not low < middle < high or high - low < 1e-9 * high:

@@ -64,10 +64,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     4.3772
     """
     mu, delta = validate.non_negative("mu", mu), validate.probability("delta", delta)
+    # Trivial ends first: δ(0) may be small enough, and δ = 0 has no finite ε for a Gaussian.
     if delta >= 1 or _delta(mu, 0.0) <= delta:
         return 0.0
     if delta <= 0 or mu > LARGEST_MU:
         return math.inf
+    # Double until the target is met, then bisect. The upper end is returned, so ε is rounded up.
     low, high = 0.0, max(mu, 1e-300)
     while _delta(mu, high) > delta:
         low, high = high, 2 * high

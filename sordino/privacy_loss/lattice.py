@@ -124,14 +124,17 @@ class Sampled:
         """Returns graded edges of lattice cells, in units of the step on the loss axis of removing, and the base masses
         of the cells.
         """
+        # The cells cover all losses that have mass above the cut, and one step more on each side.
         native = self.native_losses(add, mesh.cut)
         step, std = mesh.step, native.std
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
         mean = -native.mean if add else native.mean
         if self.subset:
             low, mean = 0, 0.0
+        # Cells are fine around the mean of the losses and wider in the tails, where little mass lies.
         unit = max(1, int(std / (mesh.fine * step)))
         edges = graded_indices(low, high, mean / step, std / step, unit, mesh.fine)
+        # The edges are mapped back to λ of the unsampled pair, whose masses are known in closed form.
         base_q, base_p = self.pair.for_direction(add).masses(base_ratio(self.rate, edges * step))
         bottom = math.log1p(-self.rate) if self.rate < 1 else -math.inf
         if edges[0] * step < bottom <= edges[-1] * step:

@@ -90,6 +90,8 @@ def cell_masses_from_tails(below: Array, above: Array) -> Array:
 def resolving_points(centres: Sequence[float], count: int) -> Array:
     """Returns points that resolve a pair of normal densities around ascending centres, about `count` around each."""
     grid = np.linspace(centres[0] - TAIL, centres[0] + TAIL, count)
+    # Stretches around two centres either overlap, and then only the missing part is added, or are joined by a few
+    # points.
     for centre in centres[1:]:
         last = float(grid[-1])
         if centre - TAIL > last:

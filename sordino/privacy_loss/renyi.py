@@ -128,11 +128,14 @@ def _subset_log_moment(rate: float, mu: float, order: int) -> float:
     def cumulant(x: float) -> float:
         return x * (x + 1) * mu**2 / 2
 
+    # The terms j = 2 … α of theorem 27 of Wang, Balle & Kasiviswanathan (2019).
     i = np.arange(2, order + 1)
     log_choose = gammaln(order + 1) - gammaln(i + 1) - gammaln(order - i + 1)
+    # Two bounds per term, of which the smaller is used: a general one, and a sharper one for the second term.
     bound = math.log(2) + i * (i - 1) * mu**2 / 2
     second = mu**2 + (math.log(-math.expm1(-(mu**2))) if mu**2 > 1e-300 else -math.inf)
     bound[0] = min(math.log(4) + second, mu**2 + math.log(2))
+    # The sharpest bound comes from forward differences, where μ and α are small enough to compute them.
     if 2 < order <= _EXACT_SUBSET and mu <= _SHARP_SUBSET:
         differences = _forward_differences(mu, order + 1)
         for n in range(3, order + 1):
@@ -149,9 +152,11 @@ def _forward_differences(mu: float, most: int) -> tuple[float, ...]:
 
     For even n the moment is positive; it is computed by quadrature, without the cancellation of the alternating sum.
     """
+    # The expectation E_Q[|r − 1|ⁿ] by the trapezoidal rule, whose error falls exponentially for such integrands.
     step = min(_QUADRATURE_STEP, 0.4 / mu)
     z = np.arange(-_REACH, most * mu + _REACH + step, step)
     ratio = mu * z - mu**2 / 2
+    # log |e^ratio − 1| in the form that keeps its digits on either side of 1.
     with np.errstate(divide="ignore", over="ignore"):
         log_size = np.where(
             ratio > 1,

@@ -49,6 +49,7 @@ class Estimate:
         self.parts: list[tuple[Array, Array, int]] = []
         self.jumps: list[tuple[Array, Array, int]] = []
         variance = 0.0
+        # Losses up to the limit form the bulk; larger ones are jumps, which are rare and handled one by one.
         for sampled, count in phases:
             native = sampled.native_losses(add, cut)
             bulk = native.loss <= limit
@@ -56,6 +57,7 @@ class Estimate:
                 self.parts.append((native.loss, native.log_mass, count))
                 variance += count * native.std**2
                 continue
+            # At least one loss stays in the bulk, or there would be nothing to expand around.
             if not bulk.any():
                 bulk[int(np.argmin(native.loss))] = True
             self.parts.append((native.loss[bulk], native.log_mass[bulk], count))
@@ -71,6 +73,7 @@ class Estimate:
     def derivatives(self, theta: float) -> tuple[float, float, float]:
         """Returns the cumulant K, K' and K'' at a tilt, from which a saddle point follows."""
         value = mean = variance = 0.0
+        # Moments of the tilted law, with the maximum taken out of the exponent so that nothing overflows.
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
             top = float(exponent.max())
@@ -100,6 +103,7 @@ class Estimate:
 
     def _find_saddle(self, below: bool, goal: float) -> Saddle:
         """Returns the saddle point at which −log δ (`below`) or ε reaches a goal, by bisection over log θ."""
+        # The search runs from a tilt that hardly tilts to one far out in the tail.
         reach = max(float(loss.max()) for loss, _, _ in self.parts)
         low = math.log(min(_SPREADS[0] / self.std, 0.5 / max(reach, 1e-280)))
         high = math.log(_SPREADS[1] / self.std)

@@ -88,12 +88,15 @@ class GroupPair(Pair):
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """Returns the Q- and P-masses of the cells of λ for the sampled pair of a group of records."""
+        # λ rises with the observation z, so the place of each edge on the axis of z is found by bisection.
         far = TAIL + 2 + self.size * self.mu
         low, high = np.full(len(edges), -far), np.full(len(edges), far)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             left = self._ratio(middle) <= edges
             low, high = np.where(left, middle, low), np.where(left, high, middle)
+        # Under Q nobody of the group is drawn. Under P the number of members that are drawn is binomial, and each moves
+        # the mean by μ.
         z = (low + high) / 2
         p = np.zeros(len(edges) + 1)
         for i, log_weight in enumerate(self._weights()):
@@ -218,12 +221,14 @@ def make_product_pair(parts: Sequence[tuple[Pair, int]]) -> Between:
     step = min(native.std for native, _, _ in natives) / _PRODUCT_CELLS
     width = sum((native.high - native.low) * count for native, _, count in natives)
     step = max(step, width / _LONGEST_PRODUCT)
+    # Two products are kept: one that spreads masses upwards, for upper bounds, and one that bins them, for lower ones.
     p, q, binned_p, binned_q = (np.ones(1) for _ in range(4))
     start, finite, kept = 0, 1.0, 1.0
     for native, pair, count in natives:
         low, high = math.floor(native.low / step) - 1, math.ceil(native.high / step) + 1
         spread_p, spread_q, infinite, lost = spread_over_lattice(pair, step, low, high)
         bin_q, bin_p = pair.lower_pair().masses(np.arange(low, high + 1) * step)
+        # Independent releases: masses convolve, and what was cut off each of them multiplies.
         start += count * low
         finite, kept = finite * (1 - infinite) ** count, kept * (1 - lost) ** count
         for _ in range(count):

@@ -102,6 +102,7 @@ class Profile:
         last point it is the last δ. Below zero δ(ε) = 1 − e^ε + e^ε δ(−ε) of the two directions, the larger of which is
         known.
         """
+        # A profile is known at some ε only. It is convex in e^ε, so the chord between two points lies above it.
         size = np.abs(epsilon)
         if len(self.epsilons) == 1:
             positive = np.full(np.shape(size), self.deltas[0])
@@ -114,6 +115,7 @@ class Profile:
                 share = np.exp(inside - high) * np.expm1(low - inside) / np.expm1(low - high)
             share = np.where(high > low, share, 1.0)
             positive = self.deltas[right - 1] + share * (self.deltas[right] - self.deltas[right - 1])
+        # δ(−ε) follows from δ(ε) by exchanging the two datasets: δ(−ε) = 1 − e^{−ε} + e^{−ε} δ(ε).
         down = np.minimum(epsilon, 0.0)
         return np.where(epsilon >= 0, positive, -np.expm1(down) + np.exp(down) * positive)
 

@@ -32,16 +32,20 @@ def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
     """Returns the pair of the best known attack on a shuffled pass: the largest of the pass's releases, binned finely,
     with and without the record.
     """
+    # The largest of `batches` releases: its distribution is a product of normal ones, computed in logarithms.
     x = np.linspace(-_REACH * multiplier, 2 + _REACH * multiplier, _POINTS)
     rest = (batches - 1) * log_ndtr(x / multiplier)
     below_p = np.exp(log_ndtr((x - 2) / multiplier) + rest)
     below_q = np.exp(log_ndtr((x - 1) / multiplier) + rest)
     above_p = -np.expm1(log_ndtr((x - 2) / multiplier) + rest)
     above_q = -np.expm1(log_ndtr((x - 1) / multiplier) + rest)
+    # A cell's mass is a difference of two tails; the smaller tail is used, because differences of numbers near 1 lose
+    # digits.
     p = np.where(below_p[1:] < 0.5, np.diff(below_p), -np.diff(above_p))
     q = np.where(below_q[1:] < 0.5, np.diff(below_q), -np.diff(above_q))
     # where floats end, a mass counts as this much: it is far below any δ, and no ratio becomes larger than it is
     p, q = np.maximum(p, _LEAST), np.maximum(q, _LEAST)
+    # Sorted by the ratio, as the threshold tests of an attack are.
     values = np.log(p) - np.log(q)
     order = np.argsort(values, kind="stable")
     return DiscretePair(values[order], p[order], q[order])

@@ -195,10 +195,13 @@ def _masses_from_frequencies(
     each frequency stands for two.
     """
     first, length = frame
+    # Frequencies that were not computed are zero; their size is in the error already.
     whole = np.zeros(length // 2 + 1, dtype=np.complex128)
     whole[active] = product
     masses = irfft(whole, length)
+    # The inverse transform adds a rounding error of its own, in proportion to the logarithm of its length.
     back = EPS * (math.log2(length) + _ARITHMETIC) * float(np.abs(product).sum())
     error = 2 * (float(errors.sum()) + back) / length + SILENT
+    # True masses are not negative, so what rounding made negative is cut; the error bound covers the cut.
     masses = np.maximum(np.roll(masses, -(first % length)), 0.0)
     return Composed(first, step, theta, log_total, masses, error)

@@ -98,8 +98,10 @@ def find_window(
     scale = max(std, step)
     need = -math.log(outside)
     reach = max((float(p.index.max()) * step for p in jumps or () if len(p.index)), default=scale)
+    # Chernoff's bound at several tilts. Each is valid, so the tightest is taken on either side.
     top, bottom = math.inf, -math.inf
     factors = {f / scale for f in (1.2, 3.0, 5.0, 6.5, 8.0)}
+    # With jumps the tails are longer than the bulk's spread, and smaller tilts reach them.
     if jumps is not None:
         factors |= {f / max(reach, scale) for f in (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)}
     log_rest = log_jump_moment(cumulant, jumps, step, theta) if jumps is not None else base
@@ -110,6 +112,7 @@ def find_window(
             up, down = (log_jump_moment(cumulant, jumps, step, theta + t) for t in (s, -s))
         top = min(top, (up - log_rest + need) / s)
         bottom = max(bottom, -(down - log_rest + need) / s)
+    # The window holds the mean in any case, and its length is one for which the transform is fast.
     first = math.floor(min(bottom, mean) / step) - 1
     length = math.ceil(max(top, mean) / step) + 2 - first
     return first, next_fast_len(max(length, 16), real=True)
@@ -121,6 +124,7 @@ def log_jump_moment(bulk: Cumulant, jumps: Sequence[Weighted], step: float, thet
 
     All of it is computed in logarithms: jumps that are rarer than floats are small are still there.
     """
+    # Each phase contributes its chance of a jump, relative to its bulk, once for every repetition.
     logs = []
     for (log_mass, count), jump in zip(bulk.log_mass(theta), jumps, strict=True):
         if len(jump.index):
@@ -132,6 +136,7 @@ def log_jump_moment(bulk: Cumulant, jumps: Sequence[Weighted], step: float, thet
     if not logs:
         return -math.inf
     log_total = float(np.logaddexp.reduce(logs))
+    # expm1 of a number that small is the number itself, and taking its exponential would underflow.
     if log_total < -_FEW:
         return bulk(theta) + log_total
     total = math.exp(log_total)

@@ -64,6 +64,7 @@ def dry_run(
         Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=5)
 
     """
+    # Check everything before the first draw, as a real run does.
     validate.query("query", query)
     validate.sampler("sampler", sampler)
     n = validate.count("dataset_size", dataset_size)
@@ -76,6 +77,7 @@ def dry_run(
         draw_lots(sampler, indistinguishable_records(n), Rng(bytes(32)), 0), validate.count("steps", steps)
     ):
         event, state = dry_step(query, state, expected, backend)
+        # Close the draw before what the next one cost is entered, or that would be amplified by the wrong draw.
         ledger.close()
         for spent in draw.spent:
             ledger.release(spent)  # no draw is open: of the whole data

@@ -79,6 +79,7 @@ def resolve_query(
         TypeError: if both or neither were given, or a part of the target is missing.
 
     """
+    # A query and a target exclude each other: two sources of noise would leave open which one the claim is about.
     target_parts = {"epsilon": epsilon, "delta": delta, "clip": clip}
     given = [f"{name}={validate.shorten(value)}" for name, value in target_parts.items() if value is not None]
     if query is not None:
@@ -87,6 +88,7 @@ def resolve_query(
                 f"{', '.join(given)} beside query: a query brings its own clipping and noise; give one of the two"
             )
         return query, None
+    # There are no defaults for ε and δ: privacy parameters are always the user's own decision.
     if epsilon is None or delta is None:
         raise TypeError(
             "neither query nor target: give a query such as sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)), "

@@ -117,15 +117,19 @@ class L1Sum:
 
         # Asking for the lot's norms is refused, because those would be L2 norms.
         rule = self.weigher.rule(state, refuse_look)
+        # A rule without a proof stays without one in any norm.
         promise = rule.sensitivity
         if isinstance(promise, Unproven):
             return rule
+        # A promise with units or an L1 bound of its own is about other norms than the one that is handed to the rule
+        # here.
         if promise.units is not None or promise.l1 is not None:
             raise Refusal(
                 f"{self.weigher!r} bounds something else than one norm of the whole gradient.\n"
                 "L1Sum gives the rule the L1 norm of each record and nothing else.\n"
                 "Use a clipping rule of one norm, such as Flat."
             )
+        # |v|₂ ≤ |v|₁ for every vector, so a bound on the L1 norm is one on the L2 norm too.
         return replace(rule, sensitivity=Sensitivity(l2=promise.l2, l1=promise.l2))
 
 

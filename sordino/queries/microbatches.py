@@ -183,6 +183,7 @@ class Microbatches:
                 "Use a clipping rule that does not look, such as Flat or Scheduled."
             )
 
+        # A look at the lot is refused at once: the rule would see norms of records, and what is clipped here are means.
         rule = self.weigher.rule(state, refuse_look)
         # A record that changes a group's mean changes the tally of that group from any value to any other.
         if rule.tally is not None:
@@ -206,6 +207,7 @@ class Microbatches:
     def _group_means(self, grads: PerSample, rng: Rng) -> _GroupMeans:
         """Returns the mean gradient of every microbatch that has a record."""
         parts: Iterable[PerSample] = grads if isinstance(grads, Chunked) else (grads,)
+        # Which group a record is in comes from the run's own stream, or from its place; never from the other records.
         groups_of = _group_lookup(grads, self.grouping, rng)
         total: Grads | None = None
         sums: dict[int, Grads] = {}
@@ -214,6 +216,7 @@ class Microbatches:
         for part in parts:
             b = len(part.losses)
             finite = part.norms().squared.isfinite().all(dim=1)  # (B,)
+            # A sum over nobody gives a zero of the right shapes, so that an empty lot is released like any other.
             if total is None:
                 total = _add_members(part, torch.zeros_like(finite), None)
             # Add the records of this batch to the sums of their groups; a record that is not finite is left out.
@@ -224,6 +227,7 @@ class Microbatches:
                 counts[k] = counts.get(k, 0) + int(member.sum())
             start += b
         assert total is not None, "a lot has at least one part"
+        # A group's mean divides by its own number of records. That number stays inside: only clipped means leave.
         return _GroupMeans(total, [{n: t / max(1, counts[k]) for n, t in sums[k].items()} for k in sorted(sums)])
 
 

@@ -74,11 +74,13 @@ class NoisyLookahead:
             if k > 0:
                 # Only released values decide where the next gradient is taken.
                 gradients = move_gradients(grads, add_scaled({}, update, -eta / expected_batch))
+            # Every part is clipped and noised by itself, so it is a DP-SGD release with its own event.
             total, tally, sensitivity = clip_and_sum(self.weigher, inner, gradients)
             first_tally = tally if k == 0 else first_tally
             released = release(Sealed(total), sensitivity, noise, rng)
             update = add_scaled(update, released.value, weight)
             events.append(released.event)
+        # The rule learns from the first part alone; the others are gradients at displaced models.
         spent, inner = self.weigher.advance(inner, first_tally, expected_batch, rng)
         return Release(update, compose([*events, *spent])), {"step": state["step"] + 1, "weigher": inner}
 

@@ -143,6 +143,7 @@ def release_sum(
         The release with the events of the noise and of what was learnt, and the rule's next state.
 
     """
+    # The sum leaves with noise before the rule looks at its tally, which is a release of its own with its own event.
     released = release(Sealed(clipped.total), clipped.sensitivity, noise, rng, divide_by=divide_by)
     spent, state = weigher.advance(state, clipped.tally, expected_batch, rng)
     return Release(released.value, compose([released.event, *spent]), released.divided_by), state

@@ -67,6 +67,7 @@ class PrivateQuantile:
 
     def of(self, values: Tensor, *, ledger: Ledger, seed: int | None = None) -> float:
         """Returns the private quantile of a tensor of numbers, one per record, and enters its release in the ledger."""
+        # Whoever knows the seed knows the noise, so the claim says that there was one.
         if seed is not None:
             ledger.disclose(SEED)
         else:

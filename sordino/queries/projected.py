@@ -80,11 +80,14 @@ class Projected:
         """Returns the sum of the parts with one noise, and the next state; the clipping rule learns from the first
         part.
         """
+        # The first part is the clipped sum at the current parameters, as in DP-SGD.
         eta, inner = learning_rate_at(self.learning_rate, state["step"]), state["weigher"]
         total, first_tally, sensitivity = clip_and_sum(self.weigher, inner, grads)
         first, *others = part_weights(self.rho, self.rounds)
         step = add_scaled({}, complete_sum(total), 1.0)  # private, and so is every point on the way
         update = add_scaled({}, step, first)
+        # Each further part is taken at a point that depends on the private sums before it. One record can therefore
+        # move all later parts, no bound is known for that, and the release is marked as unproven.
         for weight in others:
             total, _, sensitivity = clip_and_sum(
                 self.weigher, inner, move_gradients(grads, add_scaled({}, update, -eta / expected_batch))
@@ -94,6 +97,7 @@ class Projected:
             sensitivity = Unproven(REASON, scale)
         # The update before noise is handed out sealed, for diagnostics.
         kept = {"first": Sealed(step), "update": Sealed(add_scaled({}, update, 1.0))}
+        # One noise at the end, as published. It is released as `NonPrivate`, whatever the multiplier.
         released = release(Sealed(update), sensitivity, self.noise, rng)
         spent, inner = self.weigher.advance(inner, first_tally, expected_batch, rng)
         event = compose([released.event, *spent])

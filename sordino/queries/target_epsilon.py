@@ -26,6 +26,7 @@ def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: f
     >>> PLD().epsilon(Repeat(Poisson(0.01, Gaussian(sigma)), 1000), 1e-5) <= 1.0
     True
     """
+    # Build the event at two multipliers to see whether it depends on them linearly.
     first = event_of(_ONE)
     event_form = find_linear_form(to_json(first), to_json(event_of(_TWO)))
     # What is released besides the steps may already cost more than ε.
@@ -35,6 +36,7 @@ def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: f
             f"epsilon={epsilon:g}: what is released besides the steps costs ε = {floor:.3g} by itself; "
             "give it more noise (ranges, normalise, pca), leave it out, or allow more"
         )
+    # An event without a guarantee at one multiplier has none at any.
     claim_at_one = claims.make_claim(first, delta, PLD())
     if isinstance(claim_at_one, NoGuarantee):
         raise ValueError(
@@ -66,6 +68,7 @@ def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float,
             raise ValueError(f"budget={budget:g}: no number of steps keeps to it, {claim.reason}")
         return claim.epsilon <= budget
 
+    # Try the extremes first: most runs fit as a whole, and some not even once.
     if fits_budget(steps):
         return steps
     if not fits_budget(1):
@@ -99,6 +102,7 @@ def find_linear_form(one: Any, two: Any) -> Callable[[float], Any] | None:
     numbers = isinstance(one, int | float) and isinstance(two, int | float)
     if numbers and not isinstance(one, bool) and two == _TWO * one:
         return lambda s: s * one
+    # A mapping or a list is linear if all of its entries are.
     if isinstance(one, dict) and isinstance(two, dict) and one.keys() == two.keys():
         inner = {key: find_linear_form(value, two[key]) for key, value in one.items()}
         if all(f is not None for f in inner.values()):

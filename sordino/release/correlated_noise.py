@@ -97,13 +97,19 @@ class Correlated:
 
         The values at a coordinate do not depend on which other coordinates are asked for, so ranks may divide them.
         """
+        # The noise of a step is a combination of the noise of earlier steps, so there must be a phase that those belong
+        # to.
         phase = rng.phase
         if phase is None:
             raise Refusal(
                 "correlated noise belongs to the steps of a phase, and no phase has begun.\n"
                 "Draw lots by private.draws(…) with CyclicPoisson or FixedOrder."
             )
+        # The phase refuses a step whose scale, size or strategy differs from its first: the factorisation was charged
+        # for equal steps.
         step = phase.take_step(scale, f"{total} coordinates in {dtype}, {self.strategy}")
+        # A combination that was begun for these coordinates goes on; otherwise it is made anew from the phase's own
+        # streams.
         kept = phase.kept
         if not isinstance(kept, _Combination) or not kept.is_at(stretches):
             kept = phase.kept = _combination(self.strategy, phase, total, stretches, dtype)

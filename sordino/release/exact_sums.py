@@ -208,6 +208,7 @@ class OnGridAccumulator:
     def _move_to_integers(self) -> None:
         """Moves the exact sums from float64, where a few sums of whole numbers are exact, to 64-bit integers."""
         assert self._sums is not None, "a lot has at least one part"
+        # Integer addition is associative, so from here on the order and the number of ranks cannot change a bit.
         rows = list(self._sums.values())
         first = self._values is None
         if self._values is None:

@@ -206,14 +206,17 @@ def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
     The compiled kernel makes the values on the host, in memory that the device can read by itself, so that the host goes on
     while they are copied. They are those that `normal_blocks` gives, bit by bit.
     """
+    # float32 only: the kernel's bits are defined for it, and they must be those of the same run on the host.
     place = targets[0].device
     if place.type == "cpu" or any(t.dtype is not torch.float32 or t.device != place for t in targets):
         return False
+    # All values are drawn on the host in one stream; the device then adds exactly these numbers.
     sizes = [len(tensor) for tensor in targets]
     try:
         values = torch.zeros(sum(sizes), pin_memory=True)
     except RuntimeError:  # a device for which PyTorch has no pinned memory
         values = torch.zeros(sum(sizes))
+    # A False here has drawn nothing from the stream, so the caller can take the slow way with the same bits.
     if not rng.add_normal_([values], scale):
         return False
     torch._foreach_add_(list(targets), list(values.to(place, non_blocking=True).split(sizes)))

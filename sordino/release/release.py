@@ -299,10 +299,13 @@ def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, r
     """Releases a choice: a number where the function is high, ε-DP when one record moves it by `sensitivity` at most."""
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
+    # A tap, by which an audit sees the scores, may choose in place of the mechanism; the event is not private then.
     steps = unseal(utility)
     choice = _ask_choice_taps(steps, sensitivity, epsilon)
     if choice is not None:
         return float(choice), _choice_event(epsilon)
+    # The exponential mechanism over intervals: weight = width · exp(ε u / 2Δ), in logarithms so that no weight
+    # overflows.
     width = steps.edges.diff()  # an interval of width 0 has a weight of log 0 and is never chosen
     i = _choose_by_weight(width.log() + steps.heights * (epsilon / (2 * sensitivity)), rng)
     # Within an interval all places are equally good; the last bits would tell the interval, so they are rounded away.

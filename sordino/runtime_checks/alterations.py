@@ -94,6 +94,7 @@ class Alterations:
         """Returns one value of a record with those alterations made that apply to it."""
         if path not in self._leaves:
             return leaf
+        # Each alteration applies to some kinds of values only; others are left as they are.
         for part in parts:
             if part == "label":
                 other = self._choose_other_label(path, leaf)
@@ -118,16 +119,21 @@ class Alterations:
         """Returns the label that an alteration puts in place of a record's: another that was seen, or else the one next
         to it; None if there is none.
         """
+        # Only labels have other classes that a neighbour might have.
         if self._kinds[path] not in ("label", "truths"):
             return None
         own_label = _to_array(leaf)
+        # Truths, such as a multi-label target, are turned round.
         if self._kinds[path] == "truths":
             return ~own_label if own_label.dtype == np.bool_ else 1 - own_label
+        # A label that was seen on another record is certainly one that the model knows.
         for other in self._leaves[path]:
             if not np.array_equal(_to_array(other), own_label):
                 return other
         if own_label in (0, 1):
             return 1 - own_label
+        # A class below the smallest one may be out of range, which an accelerator answers with an error that ends the
+        # process.
         return None if self._safe else own_label - 1
 
     def _value_range(self, path: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -184,6 +190,7 @@ def _kind_of(leaf: Any) -> str:
     """Returns which alterations a value of a record allows: numbers, truths, a label, tokens, pixels, text, or
     something else.
     """
+    # Text and unknown objects cannot be altered by arithmetic.
     if isinstance(leaf, str):
         return "text"
     if not isinstance(leaf, (bool, int, float, list, Tensor, np.ndarray, np.generic)):
@@ -191,11 +198,13 @@ def _kind_of(leaf: Any) -> str:
     plain = _to_array(leaf)
     if plain.dtype == np.bool_:
         return "truths"
+    # Floats that are all 0 or 1 are truths, for example one-hot labels.
     if plain.dtype.kind == "f":
         binary = plain.size > 0 and bool(np.isin(plain, (0.0, 1.0)).all())
         return "truths" if binary else "numbers"
     if plain.dtype.kind not in "iu":
         return "else"
+    # A single whole number is taken for a label, a row of them for tokens.
     if plain.ndim == 0:
         return "label"
     return "pixels" if plain.dtype == np.uint8 else "tokens"

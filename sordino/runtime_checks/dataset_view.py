@@ -143,16 +143,21 @@ class DatasetWalk:
         """Returns the copy of `thing` for the view of the dataset, or `thing` itself if nothing in it had to be copied.
         Every object is copied once per exchange of rows.
         """
+        # Numbers, texts, classes and models hold no rows of the dataset.
         if thing is None or isinstance(
             thing, int | float | complex | str | bytes | type | types.ModuleType | nn.Module
         ):
             return thing
+        # The memo ends circles and keeps shared objects shared. Its key has the exchange too, because one container may
+        # be seen with different rows.
         key = (id(thing), id(exchange))
         if key in self._memo:
             return self._memo[key]
         self._visited += 1
+        # Very deep or very large structures are left as they are: the view then exchanges less and the check sees less.
         if depth > _DEEPEST or self._visited > _MOST_OBJECTS:
             return thing
+        # The object stands for itself until its copy is made, so that a circle ends here.
         self._memo[key] = thing
         self._alive.append((thing, exchange))  # an id is good as long as its object lives
         made = self._copy_by_kind(thing, exchange, depth, top=top)
@@ -307,11 +312,13 @@ class DatasetWalk:
         an index, and its transform is walked.
         """
         made = thing
+        # Rows are exchanged by an index over the same table, without a copy of the data.
         matching = self._find_exchange(thing, exchange)
         if matching is not None:
             chosen = self._note_container(thing, matching)
             if chosen is not None:
                 made = thing.select(chosen.source.tolist(), keep_in_memory=True)
+        # A transform may hold other records, so it is walked like any function.
         kept = getattr(thing, "_format_kwargs", None)
         walked = self._walk(kept, exchange, depth + 1) if isinstance(kept, dict) else kept
         if made is thing:
@@ -323,6 +330,7 @@ class DatasetWalk:
         """Returns the dataset view's shallow copy of an object with its attributes walked; nested datasets have rows of
         their own.
         """
+        # Objects of other libraries hold no records of the user, unless they are datasets.
         if (type(thing).__module__ or "").split(".")[0] in _FOREIGN and not isinstance(thing, Dataset):
             return thing
         # A nested dataset has rows of its own, which must be exchanged by their own numbers.
@@ -362,6 +370,7 @@ class DatasetWalk:
         """Returns the dataset view's copy of what one of torch's own dataset wrappers (Subset, ConcatDataset) wraps,
         walked with the rows that its records are made of; else None.
         """
+        # Only torch's own wrappers are opened, because it is known how their records follow from those inside.
         kept_rows = sorted(exchange.kept)
         if isinstance(thing, Subset) and name == "dataset":
             rows = [int(thing.indices[i]) for i in kept_rows]
@@ -408,6 +417,7 @@ class DatasetWalk:
                 if name in seen or name in ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__"):
                     continue
                 seen.add(name)
+                # Methods, properties and static methods may read records from globals or closures.
                 if isinstance(member, property) and isinstance(member.fget, types.FunctionType):
                     new: Any = self._copy_code(member.fget, exchange, depth + 1)
                     if new is not member.fget:
@@ -426,6 +436,7 @@ class DatasetWalk:
         """Returns a `__getitem__` for the dataset view that notes the rows read, and reads another record in place of
         each exchanged one.
         """
+        # The read of the view's class where its code was copied, and the original one otherwise.
         read = space.get("__getitem__", type(original).__getitem__)
         noted = self.reads.setdefault(id(original), set())
         # A test of one container alone exchanges only that one.
@@ -457,12 +468,14 @@ def _has_rows(thing: Any, length: int) -> bool:
     """Returns whether an object met on the walk through a dataset is a container of data with one row per record."""
     # A stranger's container may raise anything when it is asked for its length.
     try:
+        # One row per record is recognised by the length of the first dimension.
         if isinstance(thing, Tensor):
             return thing.dim() > 0 and len(thing) == length and not thing.is_nested
         if isinstance(thing, np.ndarray):
             return thing.ndim > 0 and len(thing) == length
         if type(thing) in (list, tuple):
             return len(thing) == length
+        # Tables of other libraries are known by their package, so that none of them has to be imported.
         package = type(thing).__module__.split(".")[0]
         if package in ("pandas", "polars", "pyarrow"):
             return hasattr(thing, "__len__") and len(thing) == length
@@ -479,6 +492,7 @@ def take_rows(container: Any, source: Rows) -> Any:
     """Returns a container for the dataset view whose row j is the given container's row `source[j]`; large arrays are
     wrapped and read on demand.
     """
+    # A large array is not copied: rows are looked up when they are read.
     if isinstance(container, Tensor | np.ndarray):
         size = container.nbytes
         if size > COPIED_BYTES:
@@ -490,6 +504,7 @@ def take_rows(container: Any, source: Rows) -> Any:
         )
     if isinstance(container, list | tuple):
         return type(container)([container[j] for j in source.tolist()])
+    # A table keeps its own index, because code may look rows up by its labels.
     if hasattr(container, "iloc"):
         return container.iloc[source].set_axis(container.index)
     if hasattr(container, "take") and type(container).__module__.startswith("pyarrow"):
@@ -577,6 +592,7 @@ def _as_whole_numbers(container: Any) -> Rows | None:
     """Returns the numbers of a dataset's container if they are whole and not negative, as row numbers, offsets or
     labels are; else None.
     """
+    # A column of whole numbers may be a list of indices into another container.
     if (
         isinstance(container, Tensor)
         and container.dim() == 1
@@ -603,6 +619,7 @@ def whole_numbers_at(container: Any, row: int) -> list[int]:
     """Returns the whole numbers in one entry of a dataset's container, each of which may point at a row of another
     container.
     """
+    # A row that cannot be read points nowhere.
     try:
         entry = container.iloc[row].tolist() if hasattr(container, "iloc") else container[row]
     except Exception:
@@ -610,6 +627,7 @@ def whole_numbers_at(container: Any, row: int) -> list[int]:
     if isinstance(entry, Mapping):
         entry = list(entry.values())
     entries = entry if isinstance(entry, list | tuple) else [entry]
+    # Whatever Python accepts as an index may be one.
     numbers = []
     for each in entries:
         try:
@@ -661,6 +679,7 @@ def is_same_record(one: Any, other: Any, depth: int = 0) -> bool:
     """Returns whether a record reads the same from a dataset and from its view. What cannot be compared counts as
     equal.
     """
+    # Very deep structures are not compared to the end; unequal ones differ before that, as a rule.
     if one is other or depth > 6:
         return True
     # Numbers may differ by rounding, because another order of operations computes them.
@@ -678,6 +697,7 @@ def is_same_record(one: Any, other: Any, depth: int = 0) -> bool:
             atol=1e-6 * float(one.nan_to_num().abs().max()) if one.numel() else 0.0,
             equal_nan=True,
         )
+    # The same for numpy: the tolerance is relative to the largest value.
     if isinstance(one, np.ndarray | np.generic) and isinstance(other, np.ndarray | np.generic):
         if one.shape != other.shape or one.dtype != other.dtype:
             return False

@@ -42,11 +42,14 @@ class DoublePrecision:
 
         def ask(twin: nn.Module) -> bool:
             """Compares in double precision the sum of the watched rows' directions in both batches."""
+            # The batch is loaded anew for every pass, because the user's code may write to it.
             batch = load()
+            # Both passes draw the same random numbers, or they would differ by those.
             with drawing():
                 one = self._gradients(twin, _to_float64(batch))
                 lengths = one.norms().total()
                 rows = watched.to(lengths.device)
+                # Each row counts by its direction: a long gradient must not hide what happens to short ones.
                 usual = float(lengths[rows].median())
                 weights = torch.where(rows & lengths.isfinite(), 1 / (lengths + 1e-3 * usual + NOTHING), 0.0).unsqueeze(
                     1
@@ -55,6 +58,7 @@ class DoublePrecision:
             other = load_other()
             with drawing():
                 another = self._gradients(twin, _to_float64(other)).weighted_sum(weights)
+            # The distance is compared with what float64 could round, far below what float32 does.
             return distance_between(total, another) <= _WIDE * max(1.0, float(watched.sum()))
 
         return self._ask_twin(ask)
@@ -69,6 +73,7 @@ class DoublePrecision:
             batch = load()
             with drawing():
                 part = self._gradients(twin, _to_float64(batch))
+                # The record alone is chosen by a weight of 1 and all others by 0.
                 chosen = torch.zeros(len(part.losses), 1, dtype=torch.float64, device=part.losses.device)
                 chosen[place] = 1
                 within = {name: tensor.clone() for name, tensor in part.weighted_sum(chosen).items()}
@@ -89,6 +94,7 @@ class DoublePrecision:
             """Compares in double precision the sum of the directions of rows of one batch with that of rows of the
             other.
             """
+            # The same rows may stand at different places in the two batches, so each batch has weights of its own.
             one = self._gradients(twin, _to_float64(batch))
             lengths = one.norms().total()
             usual = float(lengths[lengths.isfinite()].median())

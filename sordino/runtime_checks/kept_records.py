@@ -55,6 +55,7 @@ class KeptRecords:
 
         Nothing is loaded or run unless an attribute was filled or changed since the run began.
         """
+        # Only attributes that changed since the run began can hold records.
         grown = [
             place for place, value in _attributes_of_model(self._model) if self._begun.get(place) != _fingerprint(value)
         ]
@@ -64,6 +65,8 @@ class KeptRecords:
         rows = batches.batch_size(batch)
         if rows < 2:
             return []
+        # Two passes over a few records: once as they are, once with the first record in all places. What differs
+        # afterwards depends on the records.
         probe_batch = batches.take_rows(batch, torch.arange(min(rows, _FEW)))
         equal_records = batches.take_rows(
             probe_batch, torch.zeros(min(rows, _FEW), dtype=torch.long)
@@ -85,9 +88,11 @@ class KeptRecords:
         ]
         modules = dict(self._model.named_modules())
         try:
+            # Both passes begin with what the attributes held at the beginning of the run.
             for place in grown:
                 if place in self._initial:
                     modules[place[0]].__dict__[place[1]] = _copy_attribute(self._initial[place])
+            # No gradients are needed, and equal random numbers leave only the records to differ.
             with preserve_generators(), torch.no_grad():
                 seed_all(0)
                 losses(batch)

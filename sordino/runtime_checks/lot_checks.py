@@ -51,10 +51,12 @@ class LotChecks:
     def __init__(
         self, model: nn.Module, gradients: LotGradients, ledger: Ledger, stream: Rng, ranks: Ranks | None = None
     ) -> None:
+        # The parts of a run that the checks look at.
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger)
         self._neighbour_tests = NeighbourTestRunner(model, gradients, ledger.void, stream, ranks)
         self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
+        # What is counted for the claim.
         self._section, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
         self._kept = KeptRecords(model)
         self._read: tuple[BatchReader, NDArray[np.int64]] | None = (
@@ -116,9 +118,11 @@ class LotChecks:
         self, section: str, lot: int, load: BatchReader, indices: NDArray[np.int64], n: int, chunk: int
     ) -> None:
         """Tells the lot checks that a lot was drawn and charged; training runs `chunk` records of it at once."""
+        # A release that fed no step is counted; the claim mentions it.
         self._unused += int(not self.tripwire.release_was_used)
         self._section, self._drawn, self.tripwire.release_was_used = section, self._drawn + 1, False
         self._drawn_isolated += int(self.is_isolated)
+        # Records that are run by themselves cannot be coupled, so such lots are counted and not tested.
         if not self.is_isolated:
             self._neighbour_tests.note_lot(lot, load, indices, n, chunk, last=self.is_last_of_loop)
             self._reading.note_lot(lot, load, indices)

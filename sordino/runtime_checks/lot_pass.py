@@ -98,6 +98,7 @@ class OwnPass:
 
     def _remember(self, batch: Any, began: GlobalState, ended: GlobalState, part: PerSample, squared: Tensor) -> None:
         """Keeps what the neighbour tests compare with of the pass that training makes over a lot."""
+        # All records are watched unless some of them are exchanged for others.
         b = len(part.losses)
         watched = torch.ones(b, dtype=torch.bool)
         weights = total = None
@@ -105,8 +106,10 @@ class OwnPass:
             # In the second half, so that some rows stand in front of all that are exchanged.
             places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _EXCHANGED)]
             watched[torch.from_numpy(places)] = False
+            # Random signs keep differences of several records from cancelling in the sum.
             signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
             weights = direction_weights(squared.detach().sum(1).sqrt().cpu().float(), signs, watched)
+            # The sum is cloned, because the engine reuses its memory for the next batch.
             total = {name: sum_.clone() for name, sum_ in part.weighted_sum(weights.to(squared.device)).items()}
         self.remembered = RememberedPass(
             batch,
@@ -186,9 +189,11 @@ class OwnPassTest:
         """
         # Half of the times from the dataset as it was before any record had been read: what it learned by reading shows.
         read = load.as_if_unread() if float(stream.uniform(1)[0]) < _UNREAD else load
+        # Strangers are drawn from the whole dataset, so they may be records that are not in the lot.
         strangers = stream.integers(len(records), n).astype(np.int64)
         both = np.concatenate([records, strangers])
         parts = self._choose_parts(stream)
+        # Now and then the strangers are made extreme as well; what the user's code refuses is not tried again.
         if parts:
             try:
                 batch = read(
@@ -422,6 +427,7 @@ def _make_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
         if not leaf.is_floating_point():
             return leaf
         result = leaf.clone()
+        # A shifted and scaled copy first; values that are not finite show sums and maxima over the batch.
         if kind < 4:
             result[rows] = 3 + (-7.0 if choice % 2 else 1e3) * leaf[rows]
         else:

@@ -134,7 +134,9 @@ class NeighbourTest:
                 this number at most.
 
         """
+        # Which records are tested is drawn from a secret stream, so code cannot behave well for these alone.
         indices = _choose_records(drawn, n, stream, full_batch_size)
+        # Everything that the user's code remembers is put back afterwards: a test must not change the training.
         state = UserState([self._model, *self._code, *load.list_user_code()])
         try:
             with preserve_generators(), torch.enable_grad():
@@ -180,11 +182,15 @@ class NeighbourTest:
         test = begin(RecordsOfTest(load, indices, stream.seed()))
         if test.finding is not None:
             return test.finding
+        # One coin decides which of the questions is asked, if not all of them are.
         coin = float(stream.uniform(1)[0])
+        # First question: does another record's gradient move when one is exchanged?
         if n > 1:
             test.ask_with_records_exchanged(extremes if thorough or full_batch_size is not None else int(coin >= 2 / 3))
+        # Second: does the same batch give the same gradients again?
         if thorough or coin < 1 / 3:
             test.ask_again()
+        # Third: does a record by itself have the gradient that it has in company?
         if thorough or 1 / 3 <= coin < 2 / 3:
             test.ask_alone()
         if test.finding is not None or not test.draws_at_random:
@@ -209,6 +215,7 @@ class NeighbourTest:
         """Asks the questions of the neighbour test with steady random draws, or in evaluation mode where not everything
         drawn can be made steady.
         """
+        # Draws at the low or the high end of their range show dropout and similar layers in both of their states.
         levels = [LOW_DRAWS, HIGH_DRAWS] if stream.integers(1, 4)[0] else [HIGH_DRAWS, LOW_DRAWS]
         for level in levels[: 1 + int(thorough and bool(stream.integers(1, 2)[0]))]:
             steady = begin(test.together, steady=level)
@@ -221,6 +228,7 @@ class NeighbourTest:
                 return steady.finding
         else:
             return None
+        # What draws in ways that cannot be made steady is compared in evaluation mode, where it usually does not draw.
         with evaluation_mode(self._model):
             in_evaluation = begin(test.together)
             if n > 1:
@@ -243,6 +251,7 @@ class _RunningTest:
         on_full_batch: bool,
         steady: int | None,
     ) -> None:
+        # What is tested, and with which random numbers.
         self._test, self.together, self._stream, self._n, self._on_full_batch = (
             neighbour_test,
             together,
@@ -290,8 +299,10 @@ class _RunningTest:
                 because the test before, with the run's own random numbers, has done so.
 
         """
+        # After a finding there is nothing more to ask, and with unknown draws nothing can be compared.
         if self.finding is not None or self.has_unknown_draws:
             return
+        # An exchange for a real record first, then for altered ones in random order.
         try:
             real = self._load_exchanged()
         except Exception:  # a record that was not drawn, and that the user's code cannot take
@@ -356,15 +367,18 @@ class _RunningTest:
         """Returns whether what changed from pass to pass of a neighbour test is the same whatever the records are, as a
         counter is.
         """
+        # Is the difference a generator of the user's own? Then putting it back makes the passes equal.
         everyone = torch.ones_like(self._watched)
         batch = self._loaded.batch
         try:
             self._state.put_generators_back()
             if measure_disagreement(self._first, self._run_pass(batch), everyone) <= _SAME:
                 return False  # a generator of its own
+            # Is it kept in a place that cannot be put back? Then loading anew does not help.
             self._load()
             if measure_disagreement(self._first, self._run_pass(batch), everyone) > _SAME:
                 return False  # something that is kept where it cannot be put back
+            # A counter moves on in the same way whatever the records were, and a memory of records does not.
             after_itself = self._run_pass(batch)
             after_itself = replace(after_itself, total=_clone_tensors(after_itself.total))
             self._run_pass(self._load_exchanged().batch)
@@ -377,11 +391,13 @@ class _RunningTest:
         """Asks the neighbour test with the exchanged records altered in several ways at once or, where the model
         refuses that, in one way after the other.
         """
+        # Other lengths draw other amounts of random numbers, so they are left to the test with steady draws.
         if self.draws_at_random and self._steady is None:
             parts = tuple(part for part in parts if part not in LENGTHS)  # these are asked with steady draws
         wanted = [part for part in parts if part not in self._test._refused]
         if not wanted:
             return
+        # All at once is one pass; only if the user's code refuses that, one after the other shows which it takes.
         tried = self._try_altered(wanted)
         if tried is None or tried or len(wanted) == 1:
             if tried is False:
@@ -401,6 +417,7 @@ class _RunningTest:
             """Alters the exchanged records of a neighbour test in those of the given ways that apply; raises if none
             does.
             """
+            # The alterations know all records of the batch, so that values stay within what was seen.
             collated = bool(self.together.load.list_user_code())
             alterations = Alterations(records, safe=self._device.type != "cpu", collated=collated)
             used = [part for part in parts if part in alterations.applicable]
@@ -439,6 +456,7 @@ class _RunningTest:
         """Runs the neighbouring batch of a neighbour test, and compares the losses and gradients of all records that
         were not exchanged.
         """
+        # A collate function may drop a record that it cannot use; one row fewer shows that, and is no coupling.
         rows = batches.batch_size(loaded.batch)
         if altered and rows == len(self._watched) - len(self._places):
             raise _LeftOut
@@ -452,6 +470,7 @@ class _RunningTest:
             if altered:
                 raise
             return  # a record that was not drawn, and that the user's code cannot take
+        # Passes that drew different amounts cannot be compared number by number.
         if self._steady is None and (self._first.ended != seen.ended or loaded.ended != self._loaded.ended):
             self.draws_at_random = True
             return  # the two drew different amounts: this is asked with steady draws
@@ -460,6 +479,7 @@ class _RunningTest:
         # Equal shapes are computed by the same operations, so less rounding is allowed.
         far = measure_disagreement(self._first, seen, self._watched)
         same = seen.shapes == self._first.shapes
+        # A difference beyond rounding in float32 is asked again in float64 before it counts.
         if far > (_SAME if same else _OTHER):
             explained = self._test._rounding.rounding_explains(
                 self._make_reload(self._loaded), self._make_reload(loaded), self._watched, self._seeded_draws
@@ -486,8 +506,10 @@ class _RunningTest:
         it. What numpy and Python draw is then unlikely to be equally much with other seeds too. What torch draws one
         after the other is the same for all records in front of the first exchanged one.
         """
+        # Steady draws are equal by construction.
         if self._steady is not None or not self.draws_at_random:
             return True
+        # Draws outside of torch's generators can be compared only by repeating them.
         drew_outside = (
             loaded.ended[1][1:] != self.together.draws_if_untouched[1:] or seen.ended[1:] != self._untouched[1:]
         )
@@ -495,6 +517,8 @@ class _RunningTest:
             return all(self._draws_equally_much(loaded) for _ in range(_SEEDS))
         if len(self._places) == 1:
             return True
+        # Rows in front of all exchanged ones met their random numbers before anything differed; if they moved too, it
+        # was not chance.
         in_front = torch.arange(len(self._watched)) < int(self._places.min())
         return measure_disagreement(self._first, replace(seen, total=self._first.total), in_front) > _SAME
 
@@ -522,12 +546,14 @@ class _RunningTest:
         seed: int | None = None,
     ) -> LoadedTestBatch:
         """Loads a batch for the neighbour test, by default from the state in which the test found the user's objects."""
+        # The state of the user's objects is part of what the comparison must keep equal.
         if in_state:
             self._state.put_back()
         else:
             self._state.put_generators_back()
         together = self.together if seed is None else replace(self.together, seed=seed)
         reload = partial(self._load, places, exchanged, alter=alter, unread=unread)
+        # Random draws: seeds are the same, and it is noted whether anything was drawn.
         if self._steady is None:
             loaded = together.load_batch(places, exchanged, alter=alter, unread=unread)
             drew = loaded.drew or self._state.have_generators_moved()
@@ -562,10 +588,12 @@ class _RunningTest:
         """Runs a batch of the neighbour test in the state that loading it left, and returns the losses and gradients
         that are compared.
         """
+        # Norms first, then one weighted sum: a coupling shows in either of them.
         ready = self._move_to_device(batch)
         with self._seeded_draws():  # a model that saves memory runs its layers again for the sum
             part = self._test._gradients(ready)
             lengths = part.norms().total().detach().cpu().float()
+            # The weights are fixed by the first pass, so all later passes are compared in the same combination.
             if self._weights is None:
                 self._weights = direction_weights(lengths, self._signs, self._watched)
             weights = self._weights * lengths.isfinite().unsqueeze(1)
@@ -607,6 +635,7 @@ def _choose_records(drawn: NDArray[np.int64], n: int, stream: Rng, full_batch_si
 
     Where there are too few to be coupled, others of the dataset are added.
     """
+    # A record that was drawn twice stands once in a test, or exchanging it would leave its copy.
     unique = np.unique(drawn)
     count = full_batch_size or max(FEWEST_RECORDS, min(MOST_RECORDS, len(unique) // 8))
     if count < len(unique) // 4:  # the first different ones of many tosses, which cost less than an order of all
@@ -614,6 +643,7 @@ def _choose_records(drawn: NDArray[np.int64], n: int, stream: Rng, full_batch_si
         order = unique[tossed]
     else:
         order = unique[stream.permutation(len(unique))][:count] if len(unique) else unique
+    # Lots of few records are filled up from the dataset: a coupling needs company to show.
     if len(order) < min(FEWEST_RECORDS, n):
         others = np.setdiff1d(stream.integers(4 * FEWEST_RECORDS, n), order)
         order = np.concatenate([order, others[: FEWEST_RECORDS - len(order)]])

@@ -104,16 +104,20 @@ class _ReadingTest:
         """Makes the reading check of some records: reads them, exchanges all other rows of the dataset, reads again and
         compares.
         """
+        # Read every record twice without any exchange; what differs already cannot be compared.
         plain = self._read_plainly()
         if plain is None:
             return ReadingOutcome.NOT_SEEN
         steady = [i for i in self._records if i in plain]
+        # The view shows the records' own rows as they are, and other rows in place of all others.
         walk = self._new_walk()
         dataset, collate = self._copy_dataset_and_collate(walk, Exchange.all_but(self._n, steady, walk.choose))
         # The dataset's own __getitem__ is always exchanged, which shows nothing unless it calls itself for others.
         if not walk.containers and len(walk.readers) < 2:
             return ReadingOutcome.NOT_SEEN
         seen = False
+        # A record that reads differently through the view was made of other rows too; before that counts, it is asked
+        # which.
         for i in steady:
             try:
                 reading = self._read(dataset, collate, i)
@@ -128,9 +132,11 @@ class _ReadingTest:
         """Returns whether the reading check finds that pairs of records are read from one row of a container, by one of
         the usual rules for repeats.
         """
+        # Which containers are shorter than the dataset? Their rows may be read as several records.
         walk, n = self._new_walk(exchanging=False), self._n
         self._copy_dataset_and_collate(walk, Exchange.keeping_all(n))
         sized = {**walk.sized, **walk.lengths}
+        # The usual rules: record i is row i mod m, row i div k, or what a list of indices says.
         numbers = np.arange(n, dtype=np.int64)
         by_position = [
             (key, m, rule)
@@ -150,6 +156,7 @@ class _ReadingTest:
 
         `equal`: the two records must also read the same with the same random numbers.
         """
+        # Some rows that at least two records would share, by the rule that is tried.
         rows, counts = np.unique(row_of, return_counts=True)
         tried = np.random.default_rng(self._seed).permutation(rows[counts > 1])[:_PAIRS].tolist()
         for row in tried:
@@ -167,11 +174,13 @@ class _ReadingTest:
         """Returns whether records are read from one row alone: they read the same when all other rows are exchanged,
         and differently when that row is.
         """
+        # Two exchanges that complement each other: all other rows, and this row alone.
         choose = np.random.default_rng(self._seed)
         kept, gone = Exchange.all_but(length, [row], choose), Exchange.only_row(length, row, choose)
         plain = self._copy_dataset_and_collate(self._new_walk(exchanging=False), Exchange.keeping_all(self._n))
         others = self._copy_dataset_and_collate(self._new_walk(alone={key: kept}), Exchange.keeping_all(self._n))
         without = self._copy_dataset_and_collate(self._new_walk(alone={key: gone}), Exchange.keeping_all(self._n))
+        # A record is made of a row if exchanging the others leaves it and exchanging the row changes it.
         try:
             for i in records:
                 record = self._read(*plain, i)
@@ -187,6 +196,7 @@ class _ReadingTest:
         """Returns those records of the reading check that read the same twice, and notes which rows of nested datasets
         they are read from.
         """
+        # Two walks without exchange, so that each reading starts from fresh copies.
         one, two = self._new_walk(exchanging=False), self._new_walk(exchanging=False)
         everything = Exchange.all_but(self._n, self._records, one.choose)
         first, second = self._copy_dataset_and_collate(one, everything), self._copy_dataset_and_collate(two, everything)
@@ -253,8 +263,10 @@ class _ReadingTest:
         """Returns whether the reading of a record changes more with a row of its own than with single other rows of a
         container.
         """
+        # Rows that may be the record's own: its number, and what lists of indices say about it.
         own_rows = [record, *(int(places[record]) for places in self._pointers if record < len(places))]
         own_rows = [row for row in own_rows if row < self._n]
+        # Some other rows give the scale: any row moves a record that is normalised by all of them.
         others = [int(r) for r in choose.permutation(self._n) if r not in own_rows][:_OTHER_ROWS]
         all_others = Exchange.all_but(self._n, [record], choose)
         plain = self._read(*self._copy_dataset_and_collate(self._new_walk(exchanging=False), all_others), record)
@@ -267,6 +279,7 @@ class _ReadingTest:
             except Exception:
                 return 0.0
 
+        # A row of its own moves a record much more than any other row does.
         return max(map(distance_without_row, own_rows)) > _LIKE_ANY_OTHER * float(
             np.median([distance_without_row(row) for row in others])
         )
@@ -309,6 +322,7 @@ class _ReadingTest:
         """Returns one reading for the reading check: a record and the batch that collate makes of it alone, with random
         numbers of its own.
         """
+        # Equal seeds for equal records, so that augmentation is the same in every reading.
         seed = self._seed if seed is None else seed
         seed_all(seed + 1 + record)
         many = getattr(dataset, "__getitems__", None)
@@ -333,6 +347,7 @@ def _parts_of_row(container: Any, row: int) -> list[NDArray[np.float32]]:
     """Returns the arrays of several numbers that one row consists of (its columns or its entries), by which the reading
     check recognises rows.
     """
+    # The stored numbers are compared, not what a transform makes of them.
     if hasattr(container, "with_format"):
         container = container.with_format(None)  # without the transform
     entry = container.iloc[row].tolist() if hasattr(container, "iloc") else container[row]

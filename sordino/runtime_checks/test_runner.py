@@ -85,12 +85,14 @@ class NeighbourTestRunner:
         stream: Rng,
         ranks: Ranks | None = None,
     ) -> None:
+        # What is tested, and by which tests.
         self._ranks, self._gradients, self._model = ranks, gradients, model
         rounding = DoublePrecision(model, gradients.compute_gradients_of_model)
         self._code = [model, gradients.loss_fn]
         self._test = NeighbourTest(gradients.compute_gradients, model, rounding, code=[gradients.loss_fn])
         self._own_test = OwnPassTest(gradients.compute_gradients, model, rounding)
         self._schedule, self._void = CheckSchedule(stream), void
+        # Where the run is, and what has been tested so far.
         self._lot: _PendingTestLot | None = None  # drawn last, and not tested yet
         self._newest, self._last_tested = -1, -1  # the numbers of the lots drawn last and tested last
         self._ends = 0  # calls of `draws` whose last lot was tested
@@ -301,6 +303,8 @@ class NeighbourTestRunner:
             """Runs the neighbour test on a few records of the lot and, at the first test or with some probability, on a
             full batch.
             """
+            # A few records first, which is cheap; a full batch at the first test and sometimes later, because some
+            # couplings show only at training size.
             finding = self._ask_on_few_records(lot, stream, thorough=thorough)
             if finding is None and (self.tested == 0 or float(stream.uniform(1)[0]) < full_batch_probability):
                 ask_whole = partial(self._test, lot.load, lot.indices, lot.n, stream)
@@ -314,6 +318,7 @@ class NeighbourTestRunner:
                 if ranks is None
                 else first_finding(ranks, find_coupling, "a neighbour test", lot.number)
             )
+        # The lot counts as tested whatever was found, and the finding is acted on at the end.
         self.tested, self._last_tested = self.tested + 1, lot.number
         self._conclude(finding, step_was_taken=step_was_taken)
 

@@ -205,6 +205,8 @@ def _draw_by_coins(
         raise Refusal(f"draw {start} uses the lengths taken before it, which are not there: resume from a checkpoint")
     k = start
     while True:
+        # Lengths are taken anew every `refresh` lots at the current model; in between the old ones are used, which is
+        # as private, because a record's coin depends on its own length alone.
         if k % refresh == 0:
             records.measure()
             if callable(threshold):

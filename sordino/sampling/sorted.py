@@ -269,6 +269,7 @@ def _declare_method(name: str, about: str, fill: Callable[..., Sorted], example:
     def sampler(run: RunNumbers, parameters: Parameters) -> Sorted:
         return fill(run.lot_size, refresh=int(parameters["refresh"]), pool=int(parameters["pool"]) or None)
 
+    # The parameters are floats on the command line: a pool of 0 means that all records are ranked.
     return Method(
         f"sorted-{name}",
         f"{about}, as published: no guarantee",

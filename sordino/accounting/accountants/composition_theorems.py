@@ -216,12 +216,17 @@ def _compose_with_best_split(
     """
     if not phases:
         return 0.0
+    # Pure releases, with δᵢ = 0, need no share of δ; what is spent per release is divided among the others.
     spending = _count_spending_delta(phases)
     best = math.inf
+    # The theorem holds for every division of δ, so the best of a few divisions is a valid bound, and none has to be
+    # optimal.
     for share in splits if spending else (0.0,):
         each = delta * share / spending if spending else 0.0
         parts = [(single(sampled, each, event), count) for sampled, count in phases]
         slack = delta * (1 - share)
+        # Squares of an ε above 1e150 would overflow; the result is useless there in any case, and stays above the
+        # truth.
         spread = math.sqrt(2 * math.log(1 / slack) * math.fsum(count * min(e, 1e150) ** 2 for e, count in parts))
         best = min(best, math.fsum(count * drift(e) for e, count in parts) + spread)
     return best

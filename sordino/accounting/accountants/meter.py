@@ -163,8 +163,11 @@ class Meter:
         self._known: dict[int, float] = {}
         self._sampled: Sampled | None = None
         self._alone = 0.0  # ε of a single release, where it is known in closed form
+        # A search of runs is accounted by other theorems than composition, so no transform can be kept for it.
         if is_private(self.event) and not has_search(self.event):
             phases = collect_phases(self.event, relation_of(self.event), self.delta)
+            # One sampled release, many times: its transform can be raised to any count. Plain Gaussians have a closed
+            # form, which is faster still.
             if len(phases) == 1 and phases[0][1] == 1 and not (find_lone_gaussian(phases) and phases[0][0].rate == 1.0):
                 self._sampled = phases[0][0]
                 self._alone = one_release_epsilon(self._sampled, self.delta) if find_lone_gaussian(phases) else 0.0
@@ -180,16 +183,21 @@ class Meter:
 
     def _compute_epsilon(self, count: int) -> float:
         """Returns ε from the transform that the meter keeps for a range of counts, or from PLD where there is none."""
+        # Few steps are cheap to account anew; the transform pays from some steps on.
         if self._sampled is None or count < _FIRST:
             return PLD().epsilon(Repeat(self.event, count), self.delta)
         low, high = self._range
+        # The window of a transform must hold the losses of every count that it is used for. A range that doubles is
+        # prepared rarely: as often as the logarithm of the steps.
         if not low <= count <= high:
             low = 1 << (count.bit_length() - 1)
             self._range = (low, 2 * low)
             both = directions(((self._sampled, 1),))
             self._ready = [_PreparedDirection(self._sampled, add, low, 2 * low, self.delta) for add in both]
         epsilon_found = max(direction.epsilon(count, self.delta) for direction in self._ready)
+        # A δ below what the prepared window resolves is left to the full accountant.
         if math.isinf(epsilon_found):
             epsilon_found = PLD().epsilon(Repeat(self.event, count), self.delta)
+        # Composition cannot cost less than one of its parts; anything else would be a defect of the numbers.
         require_at_most(self._alone, epsilon_found, "one release of an event, and many")
         return epsilon_found

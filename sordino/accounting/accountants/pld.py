@@ -228,12 +228,14 @@ def _largest_lower_bound(
     """
     if not want_lower:
         return 0.0
+    # What a part proves by itself is a lower bound for the whole, because more releases can only cost more.
     best, rest = 0.0, []
     for part, count in event_counts(canonical(event)):
         if part.is_tight:
             rest.append(Repeat(part, count))
         else:
             best = max(best, bound_part(part, count))
+    # Only of parts whose dominating pair is attained by some data, the composition of pairs is a lower bound too.
     if not rest or not _is_tight(Together(*rest)):
         return best
     return max(best, bound_rest(Together(*rest)))

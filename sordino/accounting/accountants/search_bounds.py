@@ -92,11 +92,14 @@ def bound_search_delta(event: Event, epsilon: float, accountant: RunAccountant, 
     Rényi divergences alone.
     """
     event = canonical(event)
+    # Rényi divergences bound every search; where an event has none, δ = 1 is all that is known so far.
     best = 1.0
     with suppress(Unsupported):
         best = RDP(relation=relation).delta(event, epsilon)
+    # A search alone has a second bound, from the privacy profile of one run. Both are valid, so the smaller one is.
     if isinstance(event, RunSearch):
         best = min(best, _bound_winner(event, accountant, relation, max(best * _BELOW, 1e-30)).delta(epsilon))
+        # With the chance P[K ≥ 1] there is a run at all, and then the search costs at least as much as one run.
         lowest = lower_search_delta(event, epsilon, accountant, relation)
         if lowest > _LEAST_COMPARED:
             # compared as logarithms, so that a δ of 1e-12 above one of 1e-15 is noticed
@@ -142,6 +145,7 @@ def _separate_searches(event: Event) -> tuple[list[tuple[RunSearch, int]], Event
     """Returns the searches in an event with their counts, and the rest as one event, so that each can be bounded."""
     searches: list[tuple[RunSearch, int]] = []
     rest: list[Event] = []
+    # A search is a part of its own only at the top of a composition, where basic composition applies to it.
     for inner in event.events if isinstance(event, Together) else (event,):
         once, count = (inner.event, inner.count) if isinstance(inner, Repeat) else (inner, 1)
         if isinstance(once, RunSearch):

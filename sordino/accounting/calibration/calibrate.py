@@ -164,9 +164,11 @@ def _bracket(
     """Returns a bracket of the parameter to calibrate, a point that meets the target and one that does not, or None if
     no better point is needed.
     """
+    # Work on the logarithm of the parameter, between bounds that no sensible parameter leaves.
     excess = search.excess(log_x)
     low, high = (0.0, math.log(_MOST_STEPS)) if search.whole else (math.log(_LOWEST), math.log(_HIGHEST))
     safe = -1.0 if rising else 1.0
+    # One side of the bracket is known from the first evaluation.
     good, bad = (log_x, None) if excess <= 0 else (None, log_x)
     # The first step is one of Newton's, meant to land a little on the safe side.
     margin = 0.3 * accuracy * (1 if excess > 0 else -1)
@@ -180,6 +182,7 @@ def _bracket(
         current = current + (safe if good is None else -safe) * step
         inside = min(max(current, low), high)
         value = search.excess(inside)
+        # Outside of the event's domain there is no ε. The bracket ends where the domain does.
         if math.isnan(value):
             if good is not None:
                 edge = _find_edge(search, good, inside)
@@ -187,12 +190,14 @@ def _bracket(
             raise ValueError("no value in the domain of event_of meets the target")
         if value <= 0:
             good = inside
+            # Near enough below the target already: no bracket is needed.
             if not search.whole and -value <= 0.8 * accuracy * abs(slope):
                 return good, None
         else:
             bad = inside
         if good is not None and bad is not None:
             return good, bad
+        # At the end of the search range the last point that meets the target is the answer, if there is one.
         if inside in (low, high):
             if good is not None:
                 return good, None
@@ -213,6 +218,8 @@ def _narrow(search: _ParameterSearch, good: float, bad: float, accuracy: float) 
     """Returns the best point of a calibration's bracket, narrowed by regula falsi (Illinois) with a bisection now and
     then.
     """
+    # The weights are the values that regula falsi uses; they are halved for the end that stays (Illinois), or that end
+    # would never move.
     at_good, at_bad = search.excess(good), search.excess(bad)
     weight_good, weight_bad = at_good, at_bad
     for round_number in range(_EVALUATIONS):
@@ -221,8 +228,10 @@ def _narrow(search: _ParameterSearch, good: float, bad: float, accuracy: float) 
             close = search.parameter(good) > _EXACT and abs(good - bad) <= 0.3 * accuracy
             if close or abs(search.parameter(good) - search.parameter(bad)) <= 1:
                 break
+        # Close enough: the bracket is shorter than the accuracy, or the good end all but meets the target.
         elif abs(good - bad) <= accuracy or abs(at_good) <= 0.1 * accuracy:
             break
+        # Interpolate, and bisect every fourth time, so that a strange curve cannot stall the search.
         if (
             math.isfinite(weight_good)
             and math.isfinite(weight_bad)
@@ -236,11 +245,13 @@ def _narrow(search: _ParameterSearch, good: float, bad: float, accuracy: float) 
             guess = min(max(guess, low + 0.01 * (high - low)), high - 0.01 * (high - low))
         else:
             guess = 0.5 * (good + bad)
+        # A whole number must differ from both ends, or the bracket would not shrink.
         if search.whole and search.parameter(guess) in (search.parameter(good), search.parameter(bad)):
             guess = math.log(0.5 * (search.parameter(good) + search.parameter(bad)))
             low, high = sorted((search.parameter(good), search.parameter(bad)))
             guess = math.log(min(max(round(math.exp(guess)), low + 1), high - 1))
         value = search.excess(guess)
+        # Always return the good end: the result meets the target however early the search stops.
         if value <= 0:
             good, at_good, weight_good = guess, value, value
             weight_bad *= 0.5 if round_number else 1.0

@@ -105,7 +105,10 @@ def rejection(
     '6e+16 tries a step, ε = 6240'
     """
     steps, delta = validate.count("steps", steps), validate.fraction("delta", delta)
+    # One try is one sampled Gaussian step, and its score is taken to cost nothing, which only makes the price too low.
     one = PLD().epsilon(Poisson(rate, Gaussian(multiplier)), delta_of_a_try)
+    # A step tries until the score is good enough; its δ adds up over all steps and must leave something for their
+    # composition.
     step, step_delta = repeat_until_threshold(one, delta_of_a_try, give_up, slack)
     left = delta - steps * step_delta
     if left <= 0:
