@@ -93,6 +93,7 @@ def list_tensors(batch: Any) -> list[Tensor]:
         leaves: list[Any] = list(batch)
     else:
         leaves = [leaf for leaf in tree_flatten(batch)[0] if leaf is not None]
+    # The kind is named and never the content, which is private.
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise Refusal(
@@ -113,6 +114,7 @@ def count_rows(leaves: list[Tensor]) -> int:
     """Returns the number of samples in the tensors of one batch's structure, and refuses tensors that disagree about
     it.
     """
+    # A scalar would be shared by all records of the batch, and one record could reach the others through it.
     if any(leaf.dim() == 0 for leaf in leaves):
         raise Refusal(
             "an input has no batch dimension (it is a scalar): need every tensor to have one row per sample; "
@@ -120,6 +122,7 @@ def count_rows(leaves: list[Tensor]) -> int:
         )
     sizes = {leaf.shape[0] for leaf in leaves}
     if len(sizes) > 1:
+        # A tensor with one row is usually something shared, such as position ids; the message names its shape.
         shared = sorted({tuple(leaf.shape[1:]) for leaf in leaves if leaf.shape[0] == 1})
         which = f" (such as one of shape (1, {', '.join(map(str, shared[0]))}))" if shared else ""
         raise Refusal(

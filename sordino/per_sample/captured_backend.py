@@ -121,11 +121,13 @@ class Captured:
         """Runs the captured backend's engine in one pass, or in two where the model checkpoints activations or the
         options ask for it.
         """
+        # A model that was seen to checkpoint its activations always runs in two passes.
         plan = session.plan
         if plan.learned.needs_two_passes:
             _refuse_recomputed_layers()
         if plan.learned.needs_two_passes or self.options.two_pass:
             return run_two_passes(session, batch, products=self.inner)
+        # One pass first. A checkpointed model shows itself when its layers run a second time during the backward pass.
         try:
             return session.run_passes(batch, products=self.inner, b=b, initial_rng=initial_rng)
         except Checkpointed:

@@ -25,10 +25,12 @@ def displace_model(model: nn.Module, by: Mapping[str, Tensor]) -> Iterator[None]
         # Keep copies: subtracting the step again would not give the same bits.
         before = [local_rows(p).clone() for p in moved.values()]
         for name, p in moved.items():
+            # A sharded model is moved by the rows that this rank holds.
             step = by[name]
             if is_shard(p):
                 step = local_rows(step if is_shard(step) else shard_like(p, step))
             local_rows(p).add_(gather_tensor(step).to(device=p.device, dtype=p.dtype))
+    # All ranks read the displaced parameters before one of them puts its own back.
     try:
         yield
         wait_for_all_ranks()

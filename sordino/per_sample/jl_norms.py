@@ -107,9 +107,11 @@ class JL:
             """Returns the losses and their derivative along a random direction of JL, in which rows of padding stay
             where they are.
             """
+            # Rows of padding get no gradient, so they must not move along the direction either.
             tangent = {name: direction[name].to(p.dtype) for name, p in theta.items()}
             for name, row in silent:
                 tangent[name] = tangent[name].index_fill(0, torch.tensor(row, device=tangent[name].device), 0)
+            # Forward-mode differentiation gives ⟨g_i, v⟩ of all samples from one pass.
             try:
                 with Seeded(seed), warnings.catch_warnings():  # torch's own, about how it loads its formulas
                     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")

@@ -37,9 +37,11 @@ class Loop:
         parameters = trainable_parameters(model)
         rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
         losses, vectors = [], find_spectral_vectors(model.modules())
+        # One record at a time, through the user's own loss and plain autograd.
         for i in range(batch_size(batch)):
             with keep_vectors(vectors), torch.enable_grad():
                 loss = require_one_loss(losses_of(loss_fn, model, take_rows(batch, slice(i, i + 1))))
+            # A parameter that this record does not use has a gradient of zero.
             grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
             for (name, p), grad in zip(parameters.items(), grads, strict=True):
                 rows[name].append(torch.zeros_like(p) if grad is None else grad.to_dense())

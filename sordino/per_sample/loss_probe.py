@@ -227,9 +227,12 @@ class _LossProbe:
         """
         if one.shape != other.shape:
             return False
+        # Equal losses need no further pass.
         a, b = (one, other) if watched is None else (one[watched], other[watched])
         if _is_same(a, b):
             return True
+        # How far do losses move if the inputs move by a rounding error? That is the scale below which a difference
+        # means nothing.
         noise = torch.zeros_like(one)
         for seed in range(_NUDGES):
             noise = torch.maximum(

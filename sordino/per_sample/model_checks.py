@@ -82,6 +82,7 @@ _WRAPPERS = {
 
 def refuse_wrappers(model: nn.Module) -> None:
     """Checks a model and refuses wrappers that are not supported, by name."""
+    # Wrappers are known by the names in their class hierarchy, so that their libraries need not be imported.
     for name, module in model.named_modules():
         label = f"module {name!r}" if name else "the model"
         for kind in type(module).__mro__:
@@ -89,8 +90,10 @@ def refuse_wrappers(model: nn.Module) -> None:
                 raise Refusal(
                     f"{label} is a {kind.__name__}: {_WRAPPERS[kind.__name__]}; pass the plain module inside it"
                 )
+        # A compiled module runs as one piece, and its layers have no place for a rule.
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise Refusal(f"{label} was compiled by .compile(): its layers cannot be seen; make the model without it")
+    # Shards of other kinds than fully_shard's cannot be gathered here.
     if any(map(is_shard, model.parameters())) and wrap_if_sharded(model) is None:
         name = next(name for name, p in model.named_parameters() if is_shard(p))
         raise Refusal(
@@ -112,6 +115,7 @@ def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
     """Raises for a BatchNorm or InstanceNorm in a checked model that uses or stores statistics of the batch."""
     name = next(name for name, found in model.named_modules() if found is module)
     label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+    # BatchNorm computes with the other records of the batch: no bound on one record's contribution would hold.
     if isinstance(module, _BatchNorm):
         if module.running_mean is None:
             raise Refusal(
@@ -123,5 +127,6 @@ def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
                 f"{label} is in training mode: it mixes the samples of a batch and stores their statistics, with or "
                 "without trainable parameters; replace it by GroupNorm, or freeze its statistics with .eval()"
             )
+    # InstanceNorm mixes no records, but its running statistics would leave with the model, without noise.
     if isinstance(module, _InstanceNorm) and module.training and module.running_mean is not None:
         raise Refusal(f"{label} tracks running statistics of private samples: make it with track_running_stats=False")

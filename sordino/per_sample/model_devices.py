@@ -17,6 +17,7 @@ def refuse_unusable_devices(model: nn.Module) -> None:
     """Raises a `Refusal` if the model has no values yet, is on several devices, or on a device that lacks what is
     needed.
     """
+    # One device for all parameters: norms and sums are computed where they are.
     devices: dict[torch.device, str] = {}  # with the first parameter that is there
     for name, p in model.named_parameters():
         if p.is_meta:
@@ -31,6 +32,7 @@ def refuse_unusable_devices(model: nn.Module) -> None:
             f"parameter {name!r} is on {one} and {another!r} on {other}: a record's norm is computed on one device; move "
             "the model to one with model.to(device), or divide it by torch.distributed.fsdp.fully_shard"
         )
+    # An accelerator must be able to repeat its random numbers and to add in float64.
     for device in devices:
         if device.type == "cpu":
             continue

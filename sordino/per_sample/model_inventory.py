@@ -26,6 +26,7 @@ class Inventory:
 
 def list_modules(model: nn.Module) -> list[nn.Module]:
     """Returns `list(model.modules())`, in the same order, for a model's inventory."""
+    # The same walk as torch's, without its generators, because it runs before every lot.
     seen: set[nn.Module] = set()
     found: list[nn.Module] = []
     stack = [model]

@@ -60,6 +60,7 @@ class Shifted:
 
     def norms(self) -> Norms:
         """Returns the squared norms of the penalised gradients g_i + λθ, never read low, in float64."""
+        # ‖g + λθ‖² = ‖g‖² + 2λ⟨g, θ⟩ + λ²‖θ‖², for every parameter.
         plain = self.grads.norms()
         squared, inner = plain.squared.double(), self._products_with_parameters().double()  # (B, P)
         factor = torch.tensor([self.factors.get(name, 0.0) for name in plain.names], dtype=torch.float64)

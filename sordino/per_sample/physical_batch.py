@@ -67,6 +67,7 @@ def activation_bytes(model: nn.Module, loss_fn: Callable[..., Tensor], batch: An
     Left out is what torch's fused recurrent layers keep for themselves, as bytes: their rules keep less, and other
     things.
     """
+    # Parameters are there once, however large the batch is, so they do not count per sample.
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     held: dict[int, int] = {}
 
@@ -159,5 +160,6 @@ def choose_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
         model.train(training)
         for hook in hooks:
             hook.remove()
+    # Lots vary in size, so a lot is cut into equal batches that hold four standard deviations more than the mean.
     fits = min(MOST, max(LEAST_BY_SHAPES, _OUTPUTS // max(1, _COPIES * total)))
     return min(MOST, ceil((lot + 4 * sqrt(lot)) / max(1, round(lot / fits))))

@@ -145,6 +145,7 @@ class UserState:
 
     def _remember_tensor(self, found: Tensor) -> Iterable[Any]:
         """Notes the content of a tensor in the user's state, unless it is too large to be copied."""
+        # Large parameters are left to the tripwire; other large tensors would cost too much memory to copy.
         size = found.numel() * found.element_size()
         if isinstance(found, nn.Parameter) and size > _LARGE:
             return ()  # the model's own are watched by the tripwire
@@ -170,6 +171,7 @@ class UserState:
 
     def _remember_array(self, found: np.ndarray[Any, Any]) -> Iterable[Any]:
         """Notes the content of a numpy array in the user's state, unless it is too large to be copied."""
+        # An array that cannot be written to needs no copy.
         if self._bytes + found.nbytes > _MOST_BYTES or found.dtype.hasobject or not found.flags.writeable:
             return ()
         self._bytes += found.nbytes
@@ -185,6 +187,7 @@ class UserState:
 
     def _remember_module(self, found: nn.Module) -> Iterable[Any]:
         """Notes the attributes of a module in the user's state, and returns what the module holds."""
+        # Parameters and submodules are remembered by themselves; here it is the other attributes.
         own = vars(found)
         kept = {name: value for name, value in own.items() if name not in _SKIPPED_ATTRIBUTES}
 
@@ -203,6 +206,7 @@ class UserState:
         """Notes the globals that a user's function names, and returns what the function holds: closure, defaults,
         attributes.
         """
+        # Functions of libraries keep no state of the user's.
         if _is_foreign_name(found.__module__):
             return ()
         inside: list[Any] = [*(found.__closure__ or ()), *(found.__defaults__ or ()), vars(found)]
@@ -240,6 +244,7 @@ class UserState:
         A class of its own may give other things than it holds (`ACT2FN` of transformers holds classes and gives objects),
         so items are read and written by the methods of dict itself.
         """
+        # Read around methods of subclasses, which may count or change what is read.
         kept = {key: dict.__getitem__(found, key) for key in dict.keys(found)}
         base: Any = collections.OrderedDict if isinstance(found, collections.OrderedDict) else dict
 
@@ -251,6 +256,7 @@ class UserState:
                     base.__setitem__(found, key, value)
 
         self._undo.append(undo)
+        # Large containers are put back but not followed: they hold data as a rule.
         if len(kept) > _MOST_ITEMS:
             return ()
         return kept.values()
@@ -265,6 +271,7 @@ class UserState:
                 found.clear()
                 found.extend(kept)
 
+        # The order of the items counts as well.
         self._undo.append(undo)
         if len(kept) > _MOST_ITEMS:
             return ()
@@ -302,6 +309,7 @@ class UserState:
         """Notes the state of a random generator of torch, numpy or Python that the user's state holds."""
         read: Callable[[], Any]
         write: Callable[[Any], Any]
+        # Each kind of generator has another way to read and write its state.
         if isinstance(found, torch.Generator):
             read, write = found.get_state, found.set_state
         elif isinstance(found, random.Random):
@@ -318,6 +326,7 @@ class UserState:
 
     def _remember_class(self, found: type) -> Iterable[Any]:
         """Notes the class attributes of a user's class; its methods are followed for what they name."""
+        # Only classes that the user wrote.
         if _is_foreign(found):
             return ()
         kept = {name: value for name, value in vars(found).items() if not name.startswith("__")}
@@ -348,6 +357,7 @@ class UserState:
 
     def _remember_object(self, found: Any) -> Iterable[Any]:
         """Notes the attributes of an object of a user's own class, in its dict or in slots."""
+        # Slots of all classes of the hierarchy, and then the attributes in `__dict__`.
         slots = [name for kind in type(found).__mro__ for name in _own_slots(kind)]
         held = {name: getattr(found, name) for name in slots if hasattr(found, name)}
 

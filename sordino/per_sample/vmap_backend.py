@@ -58,9 +58,11 @@ class Vmap:
 
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> Materialised:
         """Runs each sample through the loss as a batch of one, all samples of a chunk at once under vmap."""
+        # Refuse tensors that disagree about the number of samples before anything is computed.
         batch_size(batch)
         parameters = {f"model.{name}": p.detach() for name, p in trainable_parameters(model).items()}
         wrapped = FunctionalLoss(model, loss_fn)
+        # vmap maps over a list of tensors; the structure around them is put back inside.
         leaves, spec = tree_flatten(batch)
 
         def loss(theta: dict[str, Tensor], sample: list[Tensor]) -> Tensor:

@@ -89,12 +89,14 @@ def _find_links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | Non
             links.append(link)
             seen.add(id(weight))
             seen.add(id(link if bias is None else bias))
+        # A module whose forward was replaced by hand does something that is not known here.
         elif "forward" in child.__dict__:
             return None
         elif kind in _BETWEEN:
             if not links or links[-1].between is not _NOTHING:
                 return None
             links[-1].between = _BETWEEN[kind]
+        # A Flatten may stand in front of the first layer, and nowhere else.
         elif kind is not nn.Flatten or links or flat or child.start_dim != 1 or child.end_dim != -1:
             return None
         else:
@@ -169,6 +171,8 @@ def _make_chain_parts(
     changed since.
     """
     found: dict[Tensor, Part | Tensor] = {}
+    # The chain rule by hand, from the last layer to the first: each layer's part needs its input and the gradient at
+    # its output.
     wanted = tape.trainable
     for k in range(len(links) - 1, -1, -1):
         link, a = links[k], inputs[k]
@@ -177,6 +181,7 @@ def _make_chain_parts(
             found[link.weight] = Matmul(a, g, None, squares, workspace=tape.workspace)
         if link.bias is not None and id(link.bias) in wanted:
             found[link.bias] = GradientRows(g, squares)
+        # The weight is read again on the way back, so it must be what the forward pass used.
         if k:
             if link.weight._version != link.version:
                 raise Refusal(

@@ -25,11 +25,13 @@ def is_plain_max_pool(module: nn.Module) -> bool:
 def run_max_pool(tape: Tape, module: Any, original: Rule, x: Tensor) -> Any:
     """Runs a max pooling layer compiled, to accelerate it, or by its own code where anything is unusual."""
     kernel = load_pools()
+    # Options that the kernel does not know go to torch.
     plain = not (module.return_indices or module.ceil_mode) and module.dilation in (1, (1, 1))
     if kernel is None or not plain or tape.idle or tape.shapes_only or type(x) is not Tensor:
         return original(x)
     if tape.follower is not None:  # operations are followed, and this one would not be seen
         return original(x)
+    # Without a backward pass there is nothing to save.
     if not x.requires_grad or not torch.is_grad_enabled() or x.is_inference():
         return original(x)
     window = KernelWindow(_to_pair(module.kernel_size), _to_pair(module.stride), _to_pair(module.padding))

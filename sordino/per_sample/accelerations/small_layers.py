@@ -97,6 +97,7 @@ class SmallLayers:
         """Yields the sum of each small layer's part, making the products that are left."""
         kernel = load_products()
         for k, part in enumerate(self._parts):
+            # Rows of gradients were summed in the common call already; products are made now, one after the other.
             column = self.columns[k]
             if isinstance(part, GradientRows):
                 yield column, sums[self._pairs[2 * k]]

@@ -105,12 +105,15 @@ class Result:
         part.
         """
         columns, b = [], self.losses.shape[0]
+        # Columns that were measured during the backward pass, or in one call for all small layers, are taken as they
+        # are.
         squares = list(self._squares or [None] * len(self._parts))
         for column, squared in () if joint is None else joint.squared_norms_by_column():
             squares[column] = squared
         for part, p, known in zip(self._parts, self._parameters, squares, strict=True):
             if known is not None:
                 columns.append(known)
+            # A parameter that the losses do not use has a gradient of zero.
             elif part is None:
                 columns.append(p.new_zeros(b, dtype=accumulation_dtype(p.dtype)))
             else:
@@ -125,6 +128,7 @@ class Result:
         """
         if self._inner is None:
             return None
+        # Norms come first, because measuring them may keep rows that the products can use too.
         self.norms()
         columns = []
         with PlainArithmetic(self.losses.device):
@@ -207,6 +211,7 @@ class Result:
         """Yields the column and sum of each parameter of a batch's result, in the order of the parameters, whatever was
         added together.
         """
+        # Small layers were added together in another order; their sums are taken where their column comes.
         for k, part in enumerate(self._parts):
             if k in small:
                 yield next(added)
@@ -228,6 +233,7 @@ def allocate_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Poo
     Small models get one tensor for each parameter: the allocator hands the same memory out again, at half the price of
     a view.
     """
+    # One flat buffer makes adding up and noise one operation over all parameters.
     if sum(map(Tensor.numel, parameters)) > _SMALL:
         kinds = {(p.dtype, p.device) for p in parameters}
         if len(kinds) == 1:

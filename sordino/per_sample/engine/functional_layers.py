@@ -122,6 +122,8 @@ def _make_convolution_rule(rank: int) -> Callable[[Any, Call], Tensor | None]:
             ("dilation", 1),
             ("groups", 1),
         )
+        # A rule applies if the batch is the first dimension and the weight is shared by all samples; other uses are
+        # followed operation by operation.
         where = _find_sample_layout(tape, call, x)
         if where is None or where.dim or x.dim() != rank + 2 or not _are_shared(call, weight, bias):
             return None
@@ -198,6 +200,7 @@ def _run_embedding(tape: Any, call: Call) -> Tensor | None:
         ("norm_type", 2.0),
         ("scale_grad_by_freq", False),
     )
+    # A table that is renormalised, or gradients scaled by counts over the batch, would couple the samples.
     where = _find_sample_layout(tape, call, ids)
     if where is None or longest is not None or by_frequency or call.find(weight) is None:
         return None

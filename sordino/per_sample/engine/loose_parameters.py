@@ -210,6 +210,7 @@ def _flatten_tensors(tree: Any) -> list[Tensor]:
     """Returns every tensor of the nested arguments of an operation that loose parameters may be in, in order."""
     tensors: list[Tensor] = []
     stack = [tree]
+    # A stack instead of recursion: arguments may be nested, and this runs for every operation.
     while stack:
         leaf = stack.pop()
         if isinstance(leaf, Tensor):

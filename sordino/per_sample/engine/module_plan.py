@@ -183,14 +183,17 @@ class Plans:
         it was.
         """
         model = inventory.model
+        # What was learned of a model holds for one loss, one mode and one kind of inputs.
         way = find_loss_identity(loss_fn), model.training, tuple([(t.dim(), t.dtype) for t in inputs])
         plans = self._plans.get(model)
         plan = None if plans is None else plans.get(way)
+        # A plan is kept only while the model's modules and parameters are the same objects.
         if plan is None or plan.structure.mark != inventory.mark:
             plans = self._plans.setdefault(model, {})
             plan = make_plan(inventory)
             plans.pop(way, None)
             plans[way] = plan
+            # Old plans go first, so that many losses do not fill the memory.
             for old in list(plans)[: -self._MOST]:
                 del plans[old]
         return plan
@@ -307,6 +310,7 @@ class Installed:
         structure, learned, tape = self._plan.structure, self._plan.learned, self._tape
         places: dict[int, tuple[int, Rule]] = {}
         tape.rules = places
+        # Every layer with a rule runs by it; what was there is noted so that it can be put back.
         for position, name, rule in structure.rules:
             module = self._modules[position]
             places[id(module)] = position, rule
@@ -317,6 +321,7 @@ class Installed:
                 own["forward"] = partial(_run_by_rule, tape, position, name, module, rule, original)
             elif loose is not None and learned.follows_code:
                 own["forward"] = partial(_run_followed, tape, loose, position, name, original)
+        # Stand-ins, such as pooling, replace layers without parameters, unless a user replaced their forward.
         for position, stand_in in structure.stand_ins:
             module = self._modules[position]
             if "forward" not in module.__dict__:

@@ -97,6 +97,7 @@ def run_backward_pass(
 ) -> PartsByColumn:
     """Runs the pruned backward pass and returns its parts; `upstream` is the gradient at the losses."""
     columns = len(plan.structure.parameters)
+    # What the pass holds at its end is counted once, to choose the size of later batches.
     held = None if plan.learned.held_bytes else HeldByBackward(losses.numel())
     parts_by_column = PartsByColumn(
         plan, KeepBudget.for_uses(options, uses), [None] * columns, [None] * columns, inner, held

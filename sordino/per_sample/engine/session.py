@@ -78,6 +78,7 @@ class Session:
         """Returns a tape of a kind for one pass of the session over b samples, by the plan's layouts if none are given."""
         plan = self.plan
         learned = plan.learned
+        # Layouts of the plan as a rule; the first batch gives others while it looks for them.
         known = learned.layouts or NOTHING_KNOWN if layouts is None else layouts
         return kind(b, plan.structure.trainable, self.workspace, known, learned.channels_last, outputs)
 

@@ -128,6 +128,7 @@ def _record_tiling(tape: Tape, given: FunctionCall, where: Layout) -> Tensor:
     copies = tall.unsqueeze(dim).expand(shape).reshape(out.shape)
     stretched = [j + 1 for j, (b, a) in enumerate(zip(before, out.shape, strict=True)) if b == 1 and a > 1 and j != dim]
 
+    # Several rows of a sample share its copy, so their gradients add up too.
     if before[dim] == 1 and rows > 1:
         stretched.append(dim + 1)
 
@@ -269,6 +270,7 @@ class _Recorder:
             same one.
             """
             found: dict[Tensor, Part | Tensor] = {}
+            # A weight may be computed from several parameters, and a parameter may be behind several weights.
             for weight, part in parts(held, g).items():
                 source = self._given.find(weight)
                 assert source is not None, "only what is wanted is found"

@@ -56,6 +56,7 @@ class TwoPassResult:
         """Returns the losses, and the squared norms (B, P), from the first of two passes."""
         plan = self._session.plan
         parameters = plan.structure.parameters
+        # No rows are kept in this pass: the second one computes everything again.
         options = replace(self._session.options, keep_bytes=NEVER)  # the second pass sums what it computes, no rows
         columns = [p.new_zeros(b, dtype=accumulation_dtype(p.dtype)) for p in parameters]
         waiting: dict[int, list[Part]] = {}
@@ -114,6 +115,7 @@ class TwoPassResult:
         """Returns Σ_i w_i g_i from the second of two passes; `into` adds to an earlier result."""
         plan, total = self._session.plan, into
         names = plan.structure.names
+        # The sum of an earlier call is continued; otherwise a new one begins at zero.
         if total is None:
             total = allocate_sum(names, plan.structure.parameters, plan.pool)
             torch._foreach_zero_(list(total.values()))
@@ -144,6 +146,7 @@ class TwoPassResult:
         the losses.
         """
         session, structure = self._session, self._session.plan.structure
+        # The tape hands over each use as soon as its gradient arrives, and keeps nothing.
         tape = session.make_tape(HandOverTape, batch_size(self._batch))
 
         def sink(use: Use, g: Tensor) -> None:

@@ -99,7 +99,9 @@ def _find_left_behind(session: Session, more: Any, layouts: Layouts) -> set[int]
     graph.
     """
     structure = session.plan.structure
+    # Run the larger batch with these layouts, and see which parameters the losses still reach outside of recorded uses.
     tape = session.make_tape(HandOverTape, LARGER_RUN, layouts)
+    # The user's generators and spectral vectors are put back: this pass must leave no trace.
     with torch.enable_grad(), preserve_generators(), session.keep_vectors():
         seed_all(0)
         with session.record_on(tape):

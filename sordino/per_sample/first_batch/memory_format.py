@@ -40,6 +40,7 @@ def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
     trial_batch = take_rows(batch, slice(0, TRIAL))
     ones = torch.ones(batch_size(trial_batch), 1, device=next(iter(model.parameters())).device)
     best = {False: float("inf"), True: float("inf")}
+    # The first round warms up and is not timed.
     for repeat in range(1 + _REPEATS):
         for last in (False, True):
             plan.learn(channels_last=last)

@@ -48,12 +48,14 @@ def _nodes_between(outputs: list[Tensor], inputs: list[Tensor]) -> set[Any]:
     """Returns the nodes that a loss's own backward pass from the outputs to the inputs runs through, to find
     second-order losses.
     """
+    # Walk the graph depth first and note for every node whether it leads to one of the inputs.
     ends = {get_gradient_edge(t).node for t in inputs if t.requires_grad}
     reaches: dict[Any, bool] = dict.fromkeys(ends, True)
     stack = [(t.grad_fn, False) for t in outputs if t.grad_fn is not None]
     while stack:
         node, done = stack.pop()
         below = [n for n, _ in node.next_functions if n is not None]
+        # The second visit of a node comes after all nodes below it, so their answers are known.
         if done:
             reaches[node] = any(reaches.get(n, False) for n in below)
         elif node not in reaches:

@@ -119,9 +119,11 @@ def _compare_in_double(session: Session, more: Any) -> float | None:
     rounds otherwise than on three; so does an ill-conditioned model. A wrong formula is as wrong in float64; rounding
     is not.
     """
+    # A model that is in float64 already gains nothing from another comparison.
     if any(p.dtype == torch.float64 for p in session.model.parameters()):
         return float("inf")
     try:
+        # The copy is compared with everything random switched off; the user's model stays as it is.
         twin = copy.deepcopy(session.model).double()
         wide = map_tensors(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, more)
         other = session.for_model(twin)

@@ -82,6 +82,8 @@ def choose_pass_code(
     The framework's kernels are slow with strides; the compiled one computes its channels by the vector. `wide`: torch
     computes sixteen floats in one piece.
     """
+    # The rules are thresholds from measurements; they depend on shapes alone, so every rank and every resumed run
+    # chooses alike.
     if "winograd" in ways and not wide and min(weight[:2]) >= _PANEL and prod(x[2:]) > 1:
         return "winograd"
     strided = any(s > 1 for s in geometry.stride)

@@ -257,6 +257,7 @@ def _join_disjoint(parts: Sequence[Part]) -> Part | None:
     """Joins blocks that coincide or do not overlap into a compound part; returns None where they overlap in part or are
     no blocks.
     """
+    # Only blocks of rows can be disjoint.
     blocks = [part for part in parts if isinstance(part, Block)]
     if len(blocks) < len(parts):
         return None
@@ -264,6 +265,7 @@ def _join_disjoint(parts: Sequence[Part]) -> Part | None:
     spans: dict[tuple[int, int], list[Block]] = {}
     for block in blocks:
         spans.setdefault((block.start, block.stop), []).append(block)
+    # Sorted by their first row, overlapping blocks are neighbours.
     ordered = sorted(spans)
     if any(before[1] > after[0] for before, after in pairwise(ordered)):
         return None

@@ -120,6 +120,7 @@ def find_live_taps(geometry: Geometry, size: tuple[int, ...]) -> tuple[tuple[sli
     dims = zip(size, geometry.kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True)
     # In each dimension find the taps that touch the image, and the padding that is left without the others.
     for n, k, s, p, d in dims:
+        # Output o reads pixel i·d + s·o − p through tap i.
         outputs = range((n + 2 * p - d * (k - 1) - 1) // s + 1)
         reading = [i for i in range(k) if any(0 <= i * d + s * o - p < n for o in outputs)]
         if not reading or reading[-1] - reading[0] + 1 != len(reading):
@@ -128,6 +129,7 @@ def find_live_taps(geometry: Geometry, size: tuple[int, ...]) -> tuple[tuple[sli
         padding.append(p - reading[0] * d)
         if padding[-1] < 0 or (n + 2 * padding[-1] - d * (len(reading) - 1) - 1) // s + 1 != len(outputs):
             return None
+    # Nothing to cut where every tap reads something.
     kernel = tuple(each.stop - each.start for each in taps)
     if kernel == geometry.kernel:
         return None

@@ -54,9 +54,11 @@ class _Convolve(torch.autograd.Function):
         workspace: Workspace,
     ) -> Tensor:
         """Computes the output of a convolution's forward pass by the fastest code."""
+        # The input is kept by the tape; only the weight is needed for the gradient at the input.
         ctx.save_for_backward(weight)
         ctx.size, ctx.geometry, ctx.kernel, ctx.workspace = x.shape, geometry, kernel, workspace
         given = x, weight, bias, geometry
+        # All candidates compute the same convolution; which is fastest depends on shapes and machine.
         ways: Ways = {"torch": partial(_convolve_by_torch, *given), "compiled": partial(kernel.forward, *given)}
         fewer = _find_winograd(geometry)
         if fewer is not None:
@@ -69,6 +71,7 @@ class _Convolve(torch.autograd.Function):
         autograd's business.
         """
         found, (weight,) = None, ctx.saved_tensors
+        # The first layer of a model needs no gradient at its input.
         if ctx.needs_input_grad[0]:
             given = ctx.size, g, weight, ctx.geometry
             ways: Ways = {

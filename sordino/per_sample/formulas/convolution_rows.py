@@ -31,11 +31,13 @@ _WARM = 1 << 19
 def compute_gram_sums(a: Tensor, g: Tensor, geometry: Geometry, choice: str) -> tuple[Tensor, Tensor]:
     """Returns squared norms of a convolution's rows, and the diagonal terms they are sums of, by "gram" or "shifted"."""
     a = geometry.fit_input(a, g.shape[2:])
+    # ‖G_i‖² = Σ_{s,t} ⟨a_s, a_t⟩⟨g_s, g_t⟩ over pairs of positions, without ever writing G_i.
     if choice == "gram":
         patches = geometry.unfold_patches(a)  # (b, groups, d, T)
         grads = g.reshape(g.shape[0], geometry.groups, g.shape[1] // geometry.groups, patches.shape[3])
         product = (patches.transpose(2, 3) @ patches).mul_(grads.transpose(2, 3) @ grads)  # (b, groups, T, T)
     else:
+        # The same sum, with the products of patches gathered from products of pixels, one offset per tap.
         pixels, grads, offsets = geometry.to_flat_grid(a, g)  # (b, N, C), (b, L, p)
         products, length = torch.bmm(pixels, pixels.transpose(1, 2)), grads.shape[1]
         overlap = products[:, :length, :length].clone()
@@ -51,6 +53,7 @@ def compute_rows(
     """Returns the rows of a convolution, its weight's per-sample gradients, in the order that `ORDER` has for the
     choice.
     """
+    # One call of torch per sample: slow, but every option works.
     if choice == "native":
         each = [sum_by_torch(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
         return torch.stack(each) if each else a.new_zeros((0, *shape))
@@ -60,6 +63,7 @@ def compute_rows(
         return _rows_by_unfolding(a, g, shape, geometry, workspace)
     a = geometry.fit_input(a, g.shape[2:])
     if choice == "taps":
+        # Depthwise layers: each tap is one product of shifted images, summed over positions.
         by_tap = [(g * part).flatten(2).sum(2) for part in geometry.iterate_tap_slices(a, g.shape[2:])]
         return torch.stack(by_tap, 2).view(g.shape[0], *shape)
     # "shift": one product of contiguous slices for each tap.
@@ -80,6 +84,7 @@ def _rows_by_unfolding(
     t, (b, p) = prod(g.shape[2:]), g.shape[:2]
     groups, wide = geometry.groups, prod(shape[1:])
     found = workspace.allocate_rows((b, groups, p // groups, wide), a)
+    # As many samples at a time as stay in the cache together with their patches.
     step = max(1, _WARM // max(1, t * wide * groups))
     for i in range(0, b, step):
         patches = geometry.unfold_patches(

@@ -150,6 +150,7 @@ class Convolution:
             return "depthwise" if "depthwise" in kernels else "taps"
         if not options.measure:
             return choice_by_shape.choose_norms_formula(geometry, self.a, self.g, keep=keep, kernels=kernels)
+        # The key holds all that speed depends on, so that a choice is made once per layer and machine.
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
         key = ("conv", geometry, *shapes, self.a.dtype, self.a.device, torch.get_num_threads(), keep)
         choice = self.workspace.stopwatch.known_choice(key)
@@ -270,12 +271,14 @@ class Convolution:
         kernel's, or the kept rows.
         """
         w = weights.to(out.dtype)
+        # Rows that were kept for the norms are simply added up with weights.
         if self.kept is not None:
             rows = self.kept.flatten(1)
             add_rows(total := rows.new_empty(rows.shape[1]), rows, w, 0)
             total = self._to_weight_order(total.view(self.kept.shape[1:]))
         else:
             choice = self._choose_sum_code(w)
+            # Few positions: one large product over samples and positions at once.
             if choice == "product":
                 scaled = (self.g * w.view(-1, *[1] * (self.g.dim() - 1))).flatten(2)  # (B, p, T)
                 add_outer(out.view(out.shape[0], -1), scaled.transpose(1, 2).flatten(0, 1), self._unfold_all(), beta)
@@ -306,6 +309,7 @@ class Convolution:
 
         With few positions one product with the patches may beat both kernels, up to tenfold at one position.
         """
+        # Times depend on the shapes and strides of both tensors.
         b, t = self.g.shape[0], prod(self.g.shape[2:])
         shapes = (self.a.shape[1:], self.g.shape[1:], self.a.stride()[1:], self.g.stride()[1:])
         # Time the framework, one large product where there are few positions, and the compiled kernels.

@@ -61,9 +61,11 @@ def _run_fastest(
     """Returns x m + b, the product of a linear map, by the code chosen before for this shape, or by the one that is
     faster now.
     """
+    # The kernel needs float32 on the CPU with dense rows.
     if not kernel.can_multiply(x, m):
         return _multiply_by_torch(x, m, bias)
     threads = torch.get_num_threads()
+    # A choice holds for a number of rows per sample, a matrix shape and a number of threads.
     key = (which, each, *m.shape, threads)
     choice = workspace.stopwatch.known_choice(key)
     if choice is None:

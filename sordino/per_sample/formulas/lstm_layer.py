@@ -25,6 +25,7 @@ class LSTMLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, h0: Tensor, c0: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Steps an LSTM layer through time in torch; activations overwrite a copy of the gate inputs."""
+        # Gates are laid out as torch has them: input, forget, cell, output.
         steps, b, wide = gates.shape
         n = wide // 4
         acts = gates.clone()
@@ -32,6 +33,7 @@ class LSTMLayer(torch.autograd.Function):
         cells = gates.new_empty((steps + 1, b, n))
         cells[0] = c0
         turned, h, buffer = weight.t(), h0, torch.empty_like(c0)
+        # c_t = f ⊙ c_{t−1} + i ⊙ g and h_t = o ⊙ tanh(c_t).
         for t in range(steps):
             a = acts[t].addmm_(h, turned)
             torch.sigmoid_(a[:, : 2 * n])
@@ -118,6 +120,7 @@ class CompiledLSTMLayer(torch.autograd.Function):
         workspace: Workspace,
     ) -> tuple[Tensor, Tensor]:
         """Runs all steps of an LSTM layer by the compiled kernel."""
+        # The trace holds what the backward pass reads: inputs and hidden states, gates, and cells.
         out, trace = kernel.forward(x, h0, c0, weights, torch.get_num_threads(), workspace.allocate_rows)
         ctx.kernel, ctx.weights, ctx.held, ctx.room, ctx.spent = kernel, weights, held, workspace.allocate_rows, False
         ctx.save_for_backward(trace.read, trace.gates, trace.cells)

@@ -99,13 +99,16 @@ def guard_gram_sums(
         additions: how many products are added up for one element of a Gram matrix; it counts where libraries add them.
 
     """
+    # A Gram sum that is small beside its diagonal has lost its digits to cancellation, and could read low.
     has_cancelled = squared < _CANCELLED * diagonal
+    # On the host exactly the cancelled samples are measured again from their rows.
     if squared.is_cpu:
         raised = squared + terms.mul(gram_rounding_factor(squared.dtype))
         again = has_cancelled.nonzero().flatten()
         for index in split_rows(again, samples_at_once):
             raised[index] = measure_rows(index)
         return raised
+    # On a device nobody waits to see which samples cancelled: those with the largest deficit are measured in any case.
     raised = squared + terms.mul(device_rounding_factor(squared.dtype, additions))
     if not len(squared):
         return raised
@@ -147,10 +150,12 @@ class Matmul:
 
         `output` is given where other weights share g, and `start` is the column of what they read where a begins.
         """
+        # One position is a plain outer product, for which norms have a simpler formula.
         if a.dim() == 3 and a.shape[1] == 1:
             a, g = a[:, 0], g[:, 0]
         self.a = a
         self.g = g
+        # Weights of one output share its gradient, and with it the Gram matrix ggᵀ.
         self.workspace = workspace if output is None else output.workspace
         self.output = None if a.dim() == 2 else output or OutputGradient(g, None, workspace)
         self.number = 0 if self.output is None else self.output.add_input(a)
@@ -199,6 +204,7 @@ class Matmul:
         output if it fits.
         """
         b, t, _ = self.a.shape
+        # Several weights of one output: ggᵀ is made once if it fits in memory.
         if len(output.inputs) > 1 and b * t * t * self.a.element_size() <= (options.keep_bytes or 0):
             shared = split_rows(output.gram_matrix(), step)
             gram_sums = [gram_sums_from(a, gram) for a, gram in zip(split_rows(self.a, step), shared, strict=True)]

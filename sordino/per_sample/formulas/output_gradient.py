@@ -95,6 +95,7 @@ def compute_rows(a: Tensor, g: Tensor, workspace: Workspace) -> tuple[Tensor, Te
     """Returns gᵀa of output gradient and input for every sample, (B, p, d), in memory that is used again, and their
     squared norms, (B,).
     """
+    # Rows are written in the dtype in which sums are formed, so bfloat16 inputs lose nothing more here.
     held = workspace.allocate_rows((len(a), g.shape[2], a.shape[2]), a, accumulation_dtype(a.dtype))
     if a.dtype is torch.bfloat16:
         low = load_low_products()
@@ -104,6 +105,7 @@ def compute_rows(a: Tensor, g: Tensor, workspace: Workspace) -> tuple[Tensor, Te
     kernel = load_products()
     if kernel is not None and kernel.can_make_rows(g, a):
         return held, kernel.compute_rows(g, a, held, torch.get_num_threads()).add_(vanished_squares(held))
+    # Without a kernel, one batched product.
     torch.bmm(g.transpose(1, 2), a, out=held)
     return held, square_sum(held)
 

@@ -45,6 +45,7 @@ def sum_products_by_row(workspace: Workspace, g: Tensor, y: Tensor) -> Tensor:
     format, a few rows at a time.
     """
     other_dims, n = tuple(range(1, g.dim())), g[:1].numel()
+    # Equal strides and dense memory let the product be written into a buffer that is used again.
     dense = g.is_contiguous() or (g.dim() == 4 and g.is_contiguous(memory_format=torch.channels_last))
     if g.stride() != y.stride() or not dense or not n:
         return (g * y).sum(other_dims)

@@ -29,6 +29,7 @@ def pull_back_rows(value: Tensor, parameters: Sequence[Tensor], rows: Tensor) ->
     """Returns rows pulled back to parameters: Jfᵀ of each row (b, *shape of the value) for each parameter that the
     value depends on, (b, *shape).
     """
+    # An empty batch has rows of the right shape and no content.
     if not len(rows):
         return {p: lift_precision(p.new_zeros((0, *p.shape))) for p in parameters}
     # Differentiate for all rows at once, or one by one where an operation cannot be batched.
@@ -65,8 +66,10 @@ class PulledBack:
         """Returns the squared norms of pulled-back gradients from rows, a few samples at a time; they are kept for the
         sum if they fit.
         """
+        # Rows that are there already need no second pass.
         if self.kept is not None:
             return square_sum(self.kept)
+        # The rows of a few samples at a time fit in the memory that the options allow.
         n, size = self.value.numel() + self.of.numel(), self.value.element_size()
         step, start = samples_per_pass(2 * n, options, size), 0
         found, kept = [], list[Tensor]()

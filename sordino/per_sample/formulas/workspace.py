@@ -41,8 +41,11 @@ class Workspace:
         it is there during the forward pass too.
         """
         n, dtype = math.prod(shape), like.dtype if dtype is None else dtype
+        # Small tensors are cheap to allocate.
         if n < _WORTH:
             return like.new_empty(shape, dtype=dtype)
+        # A buffer that fits and that nobody holds is used again; one that is more than twice too large is left for
+        # others.
         for buffer in self._rows:
             fits = n <= buffer.numel() <= 2 * n and buffer.dtype == dtype and buffer.device == like.device
             if fits and is_free(buffer):

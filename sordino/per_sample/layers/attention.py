@@ -80,6 +80,7 @@ def run_attention(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Runs the rule of nn.MultiheadAttention: computes softmax(QKᵀ/√d) V over heads."""
+    # The samples must be where `batch_first` says; anything else would mix them.
     dim = 0 if module.batch_first else 1
     tape.batch_dim(query, only=dim, several=False)
     if query.dim() != 3:

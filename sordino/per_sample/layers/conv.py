@@ -110,6 +110,7 @@ def run_transposed_convolution(
         rank,
         list(module.dilation),
     )
+    # The weight of a transposed convolution has the gradient of a convolution's weight with input and output exchanged.
     geometry = Geometry(
         tuple(module.kernel_size), tuple(module.stride), tuple(padding), tuple(module.dilation), module.groups
     )

@@ -14,6 +14,7 @@ from sordino.refusal import Refusal
 
 def _refuse_coupling_options(tape: Tape, module: nn.Embedding | nn.EmbeddingBag) -> None:
     """Refuses options of an embedding layer by which the table's gradient or weight depends on other records."""
+    # By either option the table or a record's gradient would depend on the ids of other records.
     kind = type(module).__name__
     if module.max_norm is not None:
         raise Refusal(
@@ -30,6 +31,7 @@ def _refuse_coupling_options(tape: Tape, module: nn.Embedding | nn.EmbeddingBag)
 def record_lookup(tape: Tape, weight: Tensor, padding: int | None, ids: Tensor, dim: int) -> Tensor:
     """Looks rows of an embedding table up and records it; `dim` counts the samples."""
     size = tape.size
+    # The lookup itself is torch's; the gradient is rebuilt from ids and output gradients.
     y = nn.functional.embedding(ids, tape.leaf(weight))
     moved = ids.movedim(dim, 0) if dim else ids
 
@@ -58,6 +60,7 @@ def _pad_bags(
     """Returns the one long list of ids of an embedding bag layer as (bags, L), which of them are there, and their
     weights in the same shape.
     """
+    # Bags of different lengths become rows of the longest, with a mask over what is not there.
     begin = offsets[:-1] if last else offsets
     end = offsets[1:] if last else torch.cat([offsets[1:], offsets.new_tensor([len(ids)])])
     longest = int((end - begin).max()) if len(begin) else 0
@@ -101,6 +104,7 @@ def run_embedding_bag(
     if module.mode == "max":
         low = vectors.masked_fill(~counted.unsqueeze(2), -torch.inf).max(dim=1).values
         return low.masked_fill(~counted.any(1, keepdim=True), 0)
+    # Sum and mean: every id counts with its share, and padding with none.
     share = counted.to(vectors.dtype)
     if per_sample_weights is not None:
         share = share * per_sample_weights

@@ -129,6 +129,7 @@ class _RandomLeaf:
         """Differentiates the output of a random fallback layer once per sample, with the other samples' gradients set
         to zero.
         """
+        # The layer is run again with the random numbers of the first time.
         outputs, own = self.run_again()
         rows = []
         for i in range(g.shape[at.dim] // at.rows):
@@ -162,6 +163,7 @@ def _gradients_of_samples(
 ) -> dict[str, Tensor]:
     """Returns the fallback's gradients of all samples, under vmap, or one after the other."""
     dims = tuple(None if alone else 0 for alone in shared)
+    # vmap over all samples at once; where the layer's code forbids it, one after the other.
     try:
         with warnings.catch_warnings():  # operations that vmap runs one by one are slow, not wrong
             warnings.filterwarnings("ignore", message="There is a performance drop")

@@ -43,6 +43,7 @@ def record_affine(
     block: tuple[int, int] | None = None,
 ) -> Tensor:
     """Computes y = x Wᵀ + b of a linear layer and records it; `block` takes some rows of both."""
+    # The weight is detached from the graph: its gradient is made here, and autograd only passes through to the input.
     w = tape.leaf(weight, x)
     b = None if bias is None else tape.leaf(bias, x)
     if block is not None:
@@ -58,6 +59,7 @@ def record_affine(
         """Returns the parts of a linear layer's weight and bias from the gradient at the output."""
         if plain:
             return _parts_at_one_position(tape, lift_precision(saved[0], g), lift_precision(g), weight, bias)
+        # Any number of positions per sample, with the samples first.
         rows = move_samples_first(g.view(*lead, -1), dim, size)  # (B, T, p)
         found: dict[Tensor, Part] = {}
         if tape.wants(weight):

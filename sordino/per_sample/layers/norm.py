@@ -54,6 +54,7 @@ def record_layer_norm(
 ) -> Tensor:
     """Computes the norm layer `F.layer_norm` and records it."""
     size = tape.size
+    # The statistics are kept where the operation returns them, so that the backward pass need not compute them again.
     if is_autocasting(input.device):  # autocast knows layer_norm, not the operation below it
         y, kept = (
             nn.functional.layer_norm(input, list(shape), _detach_or_none(weight), _detach_or_none(bias), eps),
@@ -70,6 +71,7 @@ def record_layer_norm(
         x = lift_precision(saved[0])
         mu, r = saved[1:] if len(saved) > 1 else torch.native_layer_norm(x, list(shape), None, None, eps)[1:]
         g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
+        # ∂ℓ/∂γ = Σ_t x̂_t g_t and ∂ℓ/∂β = Σ_t g_t, over the positions of each sample.
         if weight is not None and tape.wants(weight):
             found[weight] = _sum_over_positions(_move_samples_first((x - mu).mul_(r).mul_(g32), dim), size, shape)
         if bias is not None and tape.wants(bias):
@@ -114,6 +116,7 @@ def _correlate_with_gradient(x: Tensor, mean: Tensor, g: Tensor, groups: int, wo
     """
     n, c = x.shape[:2]
     spread = (n, c, *[1] * (x.dim() - 2))
+    # The mean of a group is repeated for each of its channels.
     centre = mean.repeat_interleave(c // groups, 1).view(spread)
     step = max(1, _WARM // max(1, x[:1].numel()))
     found = x.new_empty((n, c))
@@ -186,6 +189,7 @@ def record_group_norm(
 def _record_channel_affine(tape: Tape, module: nn.modules.batchnorm._NormBase, unit: Tensor) -> Tensor:
     """Scales and shifts the normalised input of a norm layer by channel, and records it."""
     weight, bias = module.weight, module.bias
+    # One number per channel, spread over all positions.
     spread = (1, -1, *[1] * (unit.dim() - 2))
     y = unit if weight is None else unit * weight.detach().view(spread)
     y = y if bias is None else y + bias.detach().view(spread)

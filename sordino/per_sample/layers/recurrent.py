@@ -72,12 +72,14 @@ def _make_lstm_parts(
     """
     w_ih, w_hh, *biases = weights
     found: dict[Tensor, Part | Tensor] = {}
+    # Both weight matrices share the gates' gradient, so its Gram matrix is made once.
     output = OutputGradient(g, read, tape.workspace)
     if tape.wants(w_ih):
         found[w_ih] = Matmul(x, g, output)
     if tape.wants(w_hh):
         found[w_hh] = Matmul(h, g, output, start=x.shape[2])
     if any(tape.wants(p) for p in biases):
+        # Both biases enter the gates as a sum and have the same gradient.
         total = GradientRows(g.sum(1) if sums is None else sums)
         found |= {p: total for p in biases if tape.wants(p)}
     return found
@@ -137,6 +139,7 @@ def _run_step_by_step(
     """Runs one direction of any other recurrent layer, x (T, B, d); where a sequence is not there (T, B), its state
     stays.
     """
+    # The input's product runs over all steps at once; the recurrent one step by step.
     w_ih, w_hh, *biases = weights
     projection = biases.pop() if module.proj_size else None
     b_ih, b_hh = biases or (None, None)
@@ -146,6 +149,7 @@ def _run_step_by_step(
         state = step(inputs[t], record_affine(tape, state[0], w_hh, b_hh, 0), state)
         if projection is not None:
             state = (record_affine(tape, state[0], projection, None, 0), *state[1:])
+        # Where a sequence has ended, its state stays as it is.
         if there is not None:
             now = there[t].unsqueeze(1)
             state = tuple(torch.where(now, new, old) for new, old in zip(state, before, strict=True))
@@ -156,6 +160,7 @@ def _run_step_by_step(
 @rule(nn.LSTM, nn.GRU, nn.RNN)
 def run_recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Any, Any]:
     """Runs all layers and directions of a recurrent module."""
+    # Packed sequences are unpacked first.
     if isinstance(input, PackedSequence):
         return _run_packed(tape, module, input, hx)
     if input.dim() != 3:
@@ -186,6 +191,7 @@ def _run_packed(tape: Tape, module: nn.RNNBase, packed: PackedSequence, hx: Any)
 
 def _run_layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tensor | None) -> tuple[Tensor, Any]:
     """Returns the outputs and the last states of all layers and directions of a recurrent module, from x (T, B, d)."""
+    # Directions and layers are run one after the other, each with its own weights.
     directions, is_lstm = 1 + module.bidirectional, isinstance(module, nn.LSTM)
     given = None if hx is None else (tuple(hx) if is_lstm else (hx,))
     sizes = (module.proj_size or module.hidden_size, module.hidden_size)[: 1 + is_lstm]
@@ -215,6 +221,7 @@ def _run_layers(tape: Tape, module: nn.RNNBase, x: Tensor, hx: Any, there: Tenso
                 out, end = _run_step_by_step(tape, module, turned, state, weights)
             outputs.append(out.flip(0) if direction else out)
             last.append(end)
+        # The next layer reads both directions side by side, with dropout between layers as torch has it.
         x = torch.cat(outputs, 2) if directions > 1 else outputs[0]
         if module.dropout and module.training and layer < module.num_layers - 1:
             x = nn.functional.dropout(x, module.dropout)
@@ -229,6 +236,7 @@ def run_cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) 
     if input.dim() != 2:
         raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, d); unsqueeze the input")
     is_lstm = isinstance(module, nn.LSTMCell)
+    # Without a state, zeros, as torch does.
     if hx is None:
         state = (input.new_zeros(input.shape[0], module.hidden_size),) * (1 + is_lstm)
     else:

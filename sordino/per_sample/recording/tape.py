@@ -310,12 +310,14 @@ class HandOverTape(Tape):
         more: int = 0,
     ) -> Tensor:
         """Puts a node behind y by which the tape hands the use over when the backward pass reaches it."""
+        # How many rows belong to one sample must be known by now, or the parts could not be told apart.
         if rows is None:
             layout = self._layout
             if layout is UnknownLayout.UNSEEN:
                 raise make_unasked_refusal(self.name)
             rows = layout.rows
         use = Use(self.name, get_gradient_edge(self.path), (), (), parts, rows)
+        # A closed tape takes no more uses: a checkpoint runs layers again during the backward pass.
         if not self.closed:
             self.uses.append(use)
 
@@ -324,6 +326,7 @@ class HandOverTape(Tape):
             if self.sink is not None:
                 self.sink(Use(use.name, use.edge, tensors, tuple(t._version for t in tensors), parts, use.rows), g)
 
+        # The node passes y on unchanged, and hands the saved tensors over when its gradient arrives.
         out: Tensor = _HandOver.apply(y, self.path, sink, *[t.detach() for t in saved])  # type: ignore[no-untyped-call]
         return out
 
