@@ -21,6 +21,7 @@ _NAMES = {
     "queries.calibrate_query": ("calibrate",),
     "queries.dry_run": ("dry_run",),
     "ledger.ledger": ("Ledger",),
+    "ledger.voiding": ("ClaimVoided", "ClaimVoidedWarning"),
     "matrix_factorization.strategies": ("Banded", "Buffered", "InverseBanded"),
     "matrix_factorization.workloads": ("Workload",),
     "release.correlated_noise": ("Correlated",),

@@ -38,6 +38,8 @@ from sordino.ledger.claims import Guarantee as Guarantee
 from sordino.ledger.claims import NoGuarantee as NoGuarantee
 from sordino.ledger.divergence import Diverged as Diverged
 from sordino.ledger.ledger import Ledger as Ledger
+from sordino.ledger.voiding import ClaimVoided as ClaimVoided
+from sordino.ledger.voiding import ClaimVoidedWarning as ClaimVoidedWarning
 from sordino.lots.data_owners import Sites as Sites
 from sordino.lots.lot import Draws as Draws
 from sordino.lots.lot import Lot as Lot

@@ -141,6 +141,8 @@ class Private:
             makes one process compute with the bits that any number of ranks would have.
         isolate: whether each record is loaded, collated and differentiated by itself, so that records cannot see one
             another.
+        strict: whether to raise `ClaimVoided` where the run loses its guarantee; by default it warns once, with the line
+            of your code, and goes on without one.
     Privacy:
         A lot is charged when it is drawn. What was released is free to use; what was not is sealed.
 
@@ -176,6 +178,7 @@ class Private:
         ledger: Ledger | None = None,
         mesh: Any = None,
         isolate: bool = False,
+        strict: bool = False,
     ) -> None:
         # Refuse what cannot be trained privately before anything else is created.
         query, self._target = resolve_query(query, epsilon, delta, clip)
@@ -193,6 +196,9 @@ class Private:
         self._lot_gradients = LotGradients(model, loss_fn, self._backend, penalty, self._distributed.sharded)
         self._accountant: Accountant = PLD() if accountant is None else accountant
         self._ledger = ledger_for(model, ledger)
+        self._ledger.is_strict = self._ledger.is_strict or bool(
+            validate.instance("strict", strict, bool, "True or False")
+        )
         # All randomness of the run comes from one key, which is the same on all ranks.
         self._root = self._distributed.create_root_stream(seed, self._ledger)
         self._noise, self._forward = self._root.child("noise"), self._root.child("forward")
@@ -849,7 +855,7 @@ class Private:
             Voids the claim: the noise may be known, and one lot may be asked more often than is charged.
 
         """
-        self._ledger.void("the query was put back to its first state, for a trial of an audit")
+        self._ledger.void("the query was put back to its first state, for a trial of an audit", announce=False)
         self._query_state = self._query.init()
         self._checks.skip_test_of_lot()
         if noise is not None:

@@ -140,7 +140,7 @@ Claim: TypeAlias = Guarantee | NoGuarantee
 def name_other_ledgers(count: int) -> str:
     """Returns the line saying that other ledgers of this process hold something done to the same records."""
     runs = "another ledger" if count == 1 else f"{count} other ledgers"
-    return f"{OTHERS} {runs} in this process; give all of it one Ledger to add it up"
+    return f"{OTHERS} {runs} in this process; give all of it one Ledger, or one budget file, to add it up"
 
 
 def name_kept_records(attribute: str) -> str:

@@ -31,7 +31,7 @@ from sordino.events import (
     is_private,
     to_json,
 )
-from sordino.ledger import claims, history, lot_counts
+from sordino.ledger import claims, history, lot_counts, voiding
 from sordino.ledger.claims import Claim
 from sordino.ledger.lot_counts import LotCounts
 from sordino.ledger.watchers import Watchers
@@ -96,6 +96,7 @@ class Ledger:
         self.watchers = Watchers()  # the runs that write in it, asked before every claim
         self._unit = _RECORD
         self.voided: str | None = None  # the first reason given to `void`
+        self.is_strict = False  # a run that was made with strict=True writes in it
 
     def __copy__(self) -> Ledger:
         """Returns the ledger itself: copying it neither repeats nor forgets what was done to the data."""
@@ -160,11 +161,24 @@ class Ledger:
         else:
             self._append(LedgerEntry(canonical(event), 1))
 
-    def void(self, reason: str) -> None:
-        """Records in the ledger that there is no guarantee from here on."""
+    def void(self, reason: str, *, announce: bool = True) -> None:
+        """Records in the ledger that there is no guarantee from here on, and tells so the first time.
+
+        Args:
+            reason: in words, with the cure.
+            announce: whether to warn, or to raise in a strict run; False for audits, which void on purpose.
+
+        Raises:
+            ClaimVoided: for the first reason, if a run with `strict=True` writes in this ledger.
+
+        """
+        # The reason is entered before anything is told: an error that somebody catches must not undo it.
+        is_first = self.voided is None
         self.voided = self.voided or reason
         if NonPrivate(reason) not in (entry.event for entry in self._entries):
             self._append(LedgerEntry(NonPrivate(reason), 1))
+        if is_first and announce:
+            voiding.announce(reason, strict=self.is_strict)
 
     def disclose(self, name: str) -> None:
         """Records something that the claim will list as not covered."""

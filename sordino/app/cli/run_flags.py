@@ -79,7 +79,10 @@ RUN_GROUPS: Mapping[str, tuple[str, ...]] = {
         *("bounds", "categories", "dates", "hashed", "missing", "classes", "ignore_label"),
     ),
     "Task and model": ("model", "widths", "features", "loss", "class_weights", "dataset", "records"),
-    "Privacy": ("epsilon", "delta", "noise_multiplier", "bound", "batch_size", "rate", "unit", "unit_records"),
+    "Privacy": (
+        *("epsilon", "delta", "noise_multiplier", "bound", "batch_size", "rate", "expected_batch", "unit"),
+        *("unit_records", "strict"),
+    ),
     "Budget": ("budget", "budget_stop"),
     "Optimisation, which costs no privacy": (
         *("epochs", "steps", "optimizer", "learning_rate", "momentum", "weight_decay", "schedule", "final_rate"),

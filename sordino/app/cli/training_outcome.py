@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from sordino.accounting import BudgetExhausted
 from sordino.app.runs.directory import FINISHED
@@ -13,6 +17,7 @@ from sordino.app.runs.measures import describe_measures
 from sordino.app.runs.several_seeds import SeveralSeeds
 from sordino.distributed.shared_lot import StoppedElsewhere
 from sordino.ledger import claims
+from sordino.ledger.voiding import ClaimVoided, ClaimVoidedWarning
 from sordino.noise_key import NAME
 
 STOPPED = 130
@@ -131,16 +136,41 @@ def _write_report(history: History) -> None:
         print(f"no report: {error.strerror or error}; `sordino report {history.run}` writes it", file=sys.stderr)
 
 
+@contextmanager
+def _voiding_on_one_line(name: str) -> Iterator[None]:
+    """Prints, while a training command runs, the warning that its claim is void as a message of the command.
+
+    Python would print the line of the `sordino` script, which says nothing. A line of the user's own model file is kept.
+    """
+    show_others = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        if not issubclass(category, ClaimVoidedWarning):
+            show_others(message, category, filename, lineno, file, line)
+            return
+        where = "" if Path(filename).name in ("sordino", Path(sys.argv[0]).name) else f"{filename}:{lineno}: "
+        print(f"sordino {name}: {where}{message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ClaimVoidedWarning)
+        warnings.showwarning = show
+        yield
+
+
 def run_and_report_failures(name: str, work: Callable[[], int]) -> int:
     """Runs a training command and reports failures of the machine or the training in one line; returns the
     exit code.
     """
     try:
-        return work()
+        with _voiding_on_one_line(name):
+            return work()
     except KeyboardInterrupt:
         print(f"sordino {name}: stopped at once; what is saved in the run directory can be resumed", file=sys.stderr)
         return STOPPED
     except RunFailed as error:
+        print(f"sordino {name}: {error}", file=sys.stderr)
+        return FAILED
+    except ClaimVoided as error:  # of a run with --strict
         print(f"sordino {name}: {error}", file=sys.stderr)
         return FAILED
     except StoppedElsewhere:  # which says why

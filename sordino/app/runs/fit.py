@@ -48,7 +48,10 @@ from sordino.app.runs.settings import Config, Settings, make_settings, read_conf
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
 from sordino.app.runs.write_ahead import WriteAheadLedger, was_begun
 from sordino.environment import current_environment
+from sordino.integrations.same_records import stand_in_for
 from sordino.ledger.claims import Claim, Guarantee
+from sordino.ledger.voiding import ClaimVoided
+from sordino.lots.privacy_units import RECORD
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -173,7 +176,28 @@ def fit(
     if parameters is not None:
         validate.instance("parameters", parameters, Mapping, "a mapping from the method's parameters to numbers")
     settings = _settings_of(recipe, data, test, given, parameters, budget_stop)
-    return carry_out_run(settings, out, view or Silent(), budget)
+    return carry_out_run(settings, out, view or Silent(), budget, data_source=_source_of(settings))
+
+
+def _source_of(settings: Settings) -> Any:
+    """Returns the object by which the records of a `fit` are recognised in a second one, or None for a recipe's own.
+
+    A dataset is recognised by identity, a pair of arrays by its rows, and a file by its path.
+    """
+    if isinstance(settings.own, OwnFile):
+        return _files.setdefault(str(Path(settings.own.path).resolve()), _File())
+    if settings.own is None:
+        return None
+    source = settings.own.source
+    is_pair_of_arrays = isinstance(source, tuple | list) and len(source) == 2 and hasattr(source[0], "shape")
+    return stand_in_for(source[0]) if is_pair_of_arrays else source
+
+
+class _File:
+    """Stands for the records of one file."""
+
+
+_files: dict[str, _File] = {}
 
 
 def _settings_of(
@@ -203,9 +227,17 @@ def _settings_of(
     return make_settings(recipe, given, parameters, budget_stop=budget_stop)
 
 
-def carry_out_run(settings: Settings, out: str | Path | None, view: View, budget: str | Path | None = None) -> History:
+def carry_out_run(
+    settings: Settings,
+    out: str | Path | None,
+    view: View,
+    budget: str | Path | None = None,
+    data_source: Any = None,
+) -> History:
     """Carries out the new run of a `fit`; if there is a budget, the run is entered in it before it releases
     anything.
+
+    `data_source` stands for the records: the claim names other runs of this process that were given the same one.
     """
     # All ranks agree on one folder, which the first rank names.
     run_ranks = RunRanks.current()
@@ -234,7 +266,7 @@ def carry_out_run(settings: Settings, out: str | Path | None, view: View, budget
 
         # Data is fetched once: the first rank assembles the job before the others do.
         run, job = run_ranks.run_first_before_others(begin_run)
-        return _begin_and_train(job, run, view, run_ranks)
+        return _begin_and_train(job, run, view, run_ranks, data_source)
 
 
 def _enter_in_budget(planned: Claim, budget: Budget, name: str) -> None:
@@ -339,9 +371,9 @@ def _open_ledger(run: Run, open_locks: ExitStack, run_ranks: RunRanks) -> WriteA
     return own_ledger[0] if own_ledger else FollowerLedger(*ledger_state)
 
 
-def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks) -> History:
-    # The planned claim is on the disk before anything is released, so a killed run reports at least what it spent.
+def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks, data_source: Any = None) -> History:
     """Writes the files that a run of `fit` begins with, then trains."""
+    # The planned claim is on the disk before anything is released, so a killed run reports at least what it spent.
     run.write_config(job.config_table())
     run.write_json(ENCODER, job.data.encoder.table())
     run.write_model(INITIAL, job.problem.model)
@@ -353,6 +385,8 @@ def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks) -> His
         else FollowerLedger(environment=environment_now) as ledger
     ):
         training = Training(job, run, ledger, view, run_ranks)
+        if data_source is not None:
+            training.ledger.uses(data_source, job.settings.recipe.unit or RECORD)
         training.begin()
         return _train_to_end(training)
 
@@ -375,6 +409,11 @@ def _train_to_end(training: Training) -> History:
         if isinstance(error, TrainingNotFinite):  # the same noise must not meet other steps
             kept_state = f"{kept_state} goes on from it with new noise, and the steps since are charged and left out"
         raise RunFailed(f"{_one_line(error)}; {kept_state}") from error
+    # A strict run stops where it loses its guarantee; its files must not go on promising one.
+    except ClaimVoided:
+        view.end()
+        _write_final_claim(training, FAILED)
+        raise
     except BaseException:
         view.end()
         raise

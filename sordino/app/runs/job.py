@@ -60,7 +60,13 @@ class Job:
     @property
     def expected_batch(self) -> float:
         """The public number by which sums are divided."""
-        return self.sampler.expected_size(self.data.prepared.drawn)
+        given = self.settings.options.expected_batch
+        return self.sampler.expected_size(self.data.prepared.drawn) if given is None else float(given)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """The number of steps that draw as many records, on average, as there are."""
+        return self.data.prepared.drawn / self.sampler.expected_size(self.data.prepared.drawn)
 
     @property
     def evaluate_every(self) -> int:
@@ -119,7 +125,7 @@ class Job:
         """Returns what the job's claim will list as not covered, in the order in which it happens in the run."""
         options, drawn = self.settings.options, self.sampler
         seed = [claims.SEED] if options.seed is not None else []
-        size = size_not_covered(drawn, self.data.prepared.drawn, None)
+        size = size_not_covered(drawn, self.data.prepared.drawn, options.expected_batch)
         shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
         diagnostics = [DISCLOSED[name] for name in parse_names(options.diagnose) if name in DISCLOSED]
         return (*seed, *size, *self.data.not_covered, *shown, *diagnostics)
@@ -159,6 +165,7 @@ class Job:
             ledger=ledger,
             mesh=ranks,
             isolate=isolate,
+            strict=self.settings.options.strict,
         )
 
     @property

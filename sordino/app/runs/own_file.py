@@ -140,11 +140,13 @@ class GivenData:
     model: nn.Module
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor] | None = None
+    source: Any = None
+    """The dataset that the records were given in, by which a second run on it is recognised."""
 
     @staticmethod
     def from_datasets(model: nn.Module, train: Any, test: Any = None) -> GivenData:
         """Creates it from any map-style dataset of pairs."""
-        return GivenData(model, tensors_of(train), None if test is None else tensors_of(test))
+        return GivenData(model, tensors_of(train), None if test is None else tensors_of(test), source=train)
 
 
 def tensors_of(data: Any) -> tuple[Tensor, Tensor]:

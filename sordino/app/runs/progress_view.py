@@ -207,7 +207,7 @@ class Bar:
     def begin(self, job: Job, step: int) -> None:
         """Prints the progress view's summary of a run and starts the bar."""
         self._budget, self._steps = job.settings.budget, job.steps
-        self._steps_per_epoch = job.data.prepared.drawn / job.expected_batch
+        self._steps_per_epoch = job.steps_per_epoch
         first, *other_lines = summarise_job(job)
         self._console.print(first, markup=False, highlight=False, style="bold")
         for line in other_lines:

@@ -67,6 +67,10 @@ class Options:
     """Steps between checkpoints; None: twenty checkpoints in all."""
     physical_batch: int | None = None
     """Records processed at once; None: by the model's size."""
+    expected_batch: float | None = None
+    """The public number that every sum is divided by; None: rate × N, and the claim says that the step tells N."""
+    strict: bool = False
+    """Stop with an error where the run loses its guarantee; otherwise it warns and goes on without one."""
     isolate: bool = False
     """Load, collate and run every record by itself: slower, and the claim then rests on nothing tested."""
     keep_key: bool = False
@@ -83,9 +87,11 @@ class Options:
         if self.epochs is not None:
             validate.positive("epochs", self.epochs)
         diagnosis.parse_names(self.diagnose)
+        if self.expected_batch is not None:
+            validate.positive("expected_batch", self.expected_batch)
         if self.budget is not None:
             validate.positive("budget", self.budget)
-        for name in ("non_private", "show_private", "trace", "isolate", "keep_key"):
+        for name in ("non_private", "show_private", "trace", "isolate", "strict", "keep_key"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
 
@@ -312,6 +318,7 @@ HARMLESS = frozenset(
         "budget",
         "show_private",
         "trace",
+        "strict",
         "keep_key",
         "report",
         "evaluate_every",

@@ -340,6 +340,7 @@ class Training:
                 self.job.data.prepared.train,
                 self.job.sampler,
                 self.job.steps - self.private.steps,
+                expected_batch=self.job.settings.options.expected_batch,
                 physical_batch=self.job.physical_batch,
                 unit=self.job.create_unit(),
             )
@@ -361,7 +362,7 @@ class Training:
                 f"step {step}: the test loss is {test_result.loss}; lower learning_rate in config.toml"
             )
         rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
-        epoch = step * self.job.expected_batch / self.job.data.prepared.drawn
+        epoch = step / self.job.steps_per_epoch
         # Every line carries the ε of what was done up to it, or none.
         claim = self.claim()
         epsilon = claim.epsilon if isinstance(claim, Guarantee) else None
