@@ -60,7 +60,7 @@ def test_every_field_is_known_to_be_harmless_or_forbids_a_replay(field):
     """The table, read: whatever is not named as free counts."""
     another, adjusted = find_changes({"recipe": {field: 1}}, {"recipe": {field: 2}})
     harmless = {"name", "tuned", "accuracy", "spread", "seeds", "seconds", "delta", "budget", "show_private", "trace"}
-    harmless |= {"report", "evaluate_every", "checkpoint_every", "keep_key"}
+    harmless |= {"report", "evaluate_every", "checkpoint_every", "keep_key", "strict"}
     assert bool(another or adjusted) == (field not in harmless)
 
 
