@@ -29,6 +29,7 @@ def exposure(secret: float, candidates: Sequence[float] | Tensor) -> float:
     losses = torch.as_tensor(candidates, dtype=torch.float64)
     if not len(losses):
         raise ValueError("no candidates: need all that the secret might have been, itself among them")
+    # The rank of the secret among all candidates; equal losses count against it.
     rank = int((losses <= secret).sum())
     if not rank:
         raise ValueError("the secret is not among the candidates")
@@ -40,6 +41,7 @@ def losses_of_candidates(model: nn.Module, loss_fn: LossFn, *columns: Tensor) ->
     """Returns the loss of each candidate for a planted secret, from which exposure is computed, row by row, in
     evaluation mode.
     """
+    # Dropout would blur the ranking.
     training = model.training
     model.eval()
     try:

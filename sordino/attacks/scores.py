@@ -31,6 +31,7 @@ def logit_of_label(logits: Values, labels: NDArray[np.int64]) -> Values:
     """
     rows = np.arange(len(labels))
     label_logits = logits[..., rows, labels]
+    # The log-sum of the other classes, with the maximum taken out so that nothing overflows.
     others = logits.copy()
     others[..., rows, labels] = -np.inf
     top = others.max(axis=-1, keepdims=True)
@@ -67,6 +68,7 @@ def lira_score(phi: Values, shadows: Values, inside: NDArray[np.bool_]) -> Value
 
     `phi` (N,) is of the target, `shadows` (S, N) of the shadow models, `inside` (S, N) says who had which record.
     """
+    # Two normal distributions of φ per record: over shadows that were trained on it, and over those that were not.
     center_in, center_out = _mean_where(shadows, inside), _mean_where(shadows, ~inside)
     spread_in, spread_out = _deviation_where(shadows, inside, center_in), _deviation_where(shadows, ~inside, center_out)
 
@@ -82,9 +84,11 @@ def rmia_score(phi: Values, shadows: Values, inside: NDArray[np.bool_], populati
 
     `population` holds the places of records that are no members.
     """
+    # Offline: only shadows without the record are needed, and the mean with it is interpolated.
     out = _mean_where(probability_of_label(shadows), ~inside)
     average = 0.5 * ((1 + _OFFLINE) * out + (1 - _OFFLINE))
     ratio = probability_of_label(phi) / np.maximum(average, 1e-12)
+    # The score is the share of the population whose ratio is not larger.
     known = np.sort(ratio[population])
     found: Values = np.searchsorted(known, ratio, side="right") / len(known)
     return found
@@ -102,6 +106,7 @@ def _deviation_where(values: Values, where: NDArray[np.bool_], center: Values) -
     """
     squares = np.where(where, np.square(values - center), 0.0).sum(axis=0)
     count = where.sum(axis=0)
+    # With few shadows the deviations of single records are too noisy, so all records share one.
     if count.min() < _FEW:
         common_deviation = np.sqrt(squares.sum() / max(1, count.sum()))
         return np.full_like(center, max(float(common_deviation), 1e-6))

@@ -30,6 +30,7 @@ def collect_head_inputs(model: nn.Module, x: Tensor) -> Tensor:
     """Returns what the last linear layer of a model sees of each record: its frozen features, on which shadow heads are
     trained.
     """
+    # The last linear layer is taken for the head; everything in front of it is frozen.
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
         raise ValueError("the model has no linear layer to put a shadow's in place of; use the loss threshold alone")
@@ -70,6 +71,7 @@ def _compress_features(features: Tensor) -> Tensor:
     """Returns features for shadow heads: centred, on their first principal directions, of unit size on average, with a
     constant.
     """
+    # Fewer features make hundreds of heads affordable.
     x = features - features.mean(dim=0)
     if x.shape[1] > _MOST_FEATURES:
         _, _, directions = torch.svd_lowrank(x, q=_MOST_FEATURES, niter=2)

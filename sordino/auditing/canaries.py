@@ -54,6 +54,7 @@ def make_canary_loss(loss_fn: LossFn) -> LossFn:
         in a parameter that only the canary has.
         """
         assert isinstance(model, ModelWithCanaryNumbers)
+        # An ordinary record has its own loss; a gradient canary has a loss that is linear in one number of its own.
         everybody: Tensor = loss_fn(model.model, x, y)
         own_number: Tensor = model.numbers(number).reshape(-1)
         return torch.where(number == model.nobody, everybody, LENGTH * own_number)
@@ -76,6 +77,7 @@ class Canaries:
         """Returns the training set, with nobody's number on every record, and the canaries whose coin came up heads
         added to it.
         """
+        # Canaries whose coin came up tails are held out, to be guessed at as well.
         x, y = train.tensors
         chosen = torch.from_numpy(np.flatnonzero(self.inside))
         nobody = torch.full((len(x),), self.each, dtype=torch.long)

@@ -48,6 +48,7 @@ def log_e_of_laplace_scale(z: Values) -> float:
 
 def log_e_of_normal_pairs(x: Values, y: Values) -> float:
     """Returns the log e-value against pairs of independent N(0, 1) values, for correlation of either sign."""
+    # The likelihood ratio of a correlation ρ against independence, averaged over a few ρ: a mixture of e-values is one.
     n, xx, yy, xy = len(x), float(x @ x), float(y @ y), float(x @ y)
     logs = []
     for size in CORRELATIONS:

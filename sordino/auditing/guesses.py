@@ -43,6 +43,7 @@ def best_number_of_guesses(canaries: int, mu: float) -> int:
     >>> 1 <= best_number_of_guesses(1000, 1.0) <= 500
     True
     """
+    # Shares are compared by what they would show on average; the choice depends on public numbers alone.
     validate.count("canaries", canaries, least=2)
     best_so_far = 0.0, 1
     for share in _SHARES:
@@ -59,6 +60,7 @@ def _expected_accuracy(share: float, mu: float) -> float:
 
     Scores are N(0, 1) or N(μ, 1) by a fair coin.
     """
+    # Find the threshold above which the wanted share of scores lies, for half of the canaries shifted by μ.
     low, high = float(ndtri(0.001)), mu - float(ndtri(0.0001))
     for _ in range(60):
         middle = (low + high) / 2

@@ -57,6 +57,7 @@ class SelftestRecords:
 
 def make_selftest_records(dataset: MapStyle, seed: int = 0) -> SelftestRecords:
     """Returns records for a selftest: some of the dataset, spread over it, and neighbouring records made of them."""
+    # Records are copied, so that the selftest cannot change the dataset.
     n = count_records(dataset)
     rng = np.random.default_rng(seed)
     chosen = [int(i) for i in rng.choice(n, size=min(n, MOST_FROM_DATASET), replace=False)]
@@ -90,6 +91,7 @@ def _copy_record(record: Any) -> Any:
 
 def _change_record(record: Any, change: Change) -> Any | None:
     """Returns a neighbouring record, one whose floating-point tensors are changed; None where the record has none."""
+    # Whole numbers are labels or tokens and stay as they are.
     leaves = tree_flatten(record)[0]
     if not any(isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() for leaf in leaves):
         return None

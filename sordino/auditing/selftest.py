@@ -62,6 +62,7 @@ def selftest(
     """
     began = time.perf_counter()
     error = validate.fraction("error", error)
+    # The pieces are tested on copies, in ledgers of their own; the run itself is not charged.
     pieces = Pieces.of(private, sampler) if isinstance(private, Private) else private
     # The user's own code must not notice that it was run: its generators are put back.
     with preserve_generators():

@@ -92,11 +92,13 @@ class AdaptiveLayerwise:
         """Returns layerwise clipping at the current adaptive bounds; the tally counts who is within each, centred at ½."""
         current = self._layerwise_at(state)
 
+        # Who is within its group's bound counts +½, all others −½: one record moves every count by at most ½.
         def count_within(norms: Norms) -> Tensor:
             _, squared = current.group_norms(norms)  # (B, K)
             limit = squared.new_tensor(state)
             return (squared.sqrt() <= limit).to(squared.dtype).sub(HALF)
 
+        # The inner rule is made at the current bounds, which are public.
         inner = current if self.weigher is None else self.weigher(self._as_given_bounds(state))
         inner_rule = inner.rule(inner.init(), lot)
         return Rule(inner_rule.weights, inner_rule.sensitivity, tally=count_within)

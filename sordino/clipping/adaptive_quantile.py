@@ -81,10 +81,12 @@ class AdaptiveQuantile:
         it, centred at ½.
         """
 
+        # Whoever is within the bound counts +½, all others −½, so that one record moves the count by ½ and not by 1.
         def count_within(norms: Norms) -> Tensor:
             inside: Tensor = norms.total() <= state
             return inside.to(norms.squared.dtype).sub(HALF).unsqueeze(1)  # (B, 1)
 
+        # The state is the current bound. It was computed from released values only, so it is public.
         inner = self.weigher(state)
         inner_rule = inner.rule(inner.init(), lot)
         return Rule(inner_rule.weights, inner_rule.sensitivity, tally=count_within)

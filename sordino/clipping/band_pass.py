@@ -58,6 +58,7 @@ class BandPass(Stateless):
         """
 
         def weights(norms: Norms) -> Tensor:
+            # Below the threshold a record counts nothing; above it, it is clipped to C. Either way weight · norm ≤ C.
             r = norms.total()
             return torch.where(r >= self.threshold, shorten(r, self.bound), 0).unsqueeze(1)
 

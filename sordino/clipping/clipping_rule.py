@@ -224,6 +224,7 @@ def _accumulator_on_grid(
     public bound.
     """
     promise = rule.sensitivity
+    # Without a bound there is no step for the grid of whole numbers.
     if not rule.is_bounded:
         raise Refusal(
             "the rule bounds nothing, and ranks add up on a grid that follows from the bound: give a finite one, or "
@@ -277,6 +278,7 @@ def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes
         if low.item() >= 0 and high.item() <= limit:
             return weights
     # Otherwise mend row by row: an improper weight becomes 0, and a reach beyond the bound is scaled down to it.
+    # A weight below 0 or not finite has no meaning; its row is left out.
     proper = ((weights >= 0) & torch.isfinite(weights)).all(dim=1, keepdim=True)
     kept = torch.where(proper, weights, 0)
     reach = compute_reaches(kept, norms, sensitivity, sizes).double()

@@ -56,9 +56,11 @@ class Global(Stateless):
         """Returns the rule of global clipping for this step. It is the same at every step, because bound and threshold
         are constant.
         """
+        # factor = C/Z: whoever is within Z has length at most C after it.
         factor = 1.0 if math.isinf(self.bound) else self.bound / self.threshold
 
         def weights(norms: Norms) -> Tensor:
+            # Longer gradients are left out altogether, which is what lets all others share one factor.
             r = norms.total()
             return torch.where(r <= self.threshold, torch.full_like(r, factor), 0).unsqueeze(1)
 

@@ -79,10 +79,12 @@ class GlobalLayerwise(Stateless):
         """Returns the rule of global layerwise clipping for this step. It is the same at every step, because bounds and
         thresholds of the groups are constant.
         """
+        # One factor per group, C_k / Z_k.
         pairs = zip(self.layers.values, self.thresholds.values, strict=True)
         factors = [1.0 if math.isinf(bound) else bound / threshold for bound, threshold in pairs]
 
         def weights(norms: Norms) -> Tensor:
+            # A group that exceeds its threshold is left out of the sum; the other groups of the record stay.
             index, squared = self.thresholds.group_norms(norms)  # (P,), (B, K)
             within = squared.sqrt() <= squared.new_tensor(self.thresholds.values)
             return torch.where(within, squared.new_tensor(factors), 0)[:, index]  # (B, P)

@@ -128,8 +128,10 @@ def noise_units(share: Share, bounds: Sequence[float], sizes: Sequence[int]) -> 
     """Returns the groups' shares of the noise in layerwise clipping, a_k ∝ 1/s_k with Σ (a_k C_k)² = Σ C_k²; 1 for
     every group if a bound is infinite, so that no noise is allowed.
     """
+    # Without finite bounds there is no noise to divide.
     if not all(map(math.isfinite, bounds)):
         return [1.0] * len(bounds)
+    # Units are inverse to the wanted noise, and scaled so that the sensitivity in units stays √(Σ C_k²).
     inverse = [1 / noise for noise in share.relative_noise(bounds, sizes)]
     unscaled = math.fsum((a * c) ** 2 for a, c in zip(inverse, bounds, strict=True))
     factor = math.sqrt(math.fsum(c * c for c in bounds) / unscaled)

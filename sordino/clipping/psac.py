@@ -54,6 +54,7 @@ class PSAC(Stateless):
         """
 
         def weights(norms: Norms) -> Tensor:
+            # weight(r) · r = C r / (r + γ/(r + γ)) < C for every r, because the second term is positive.
             r = norms.total()
             return torch.div(self.bound, r + self.gamma / (r + self.gamma)).unsqueeze(1)
 

@@ -108,6 +108,7 @@ class RowwiseWatch:
 
     def __call__(self, function: Callable[[Norms], Tensor]) -> Callable[[Norms], Tensor]:
         """Returns the function, watched. The library's own functions are proved and returned as they are."""
+        # Functions of this library are proved on paper; only a user's own are tried out.
         if is_own_code(function):
             return function
         # The choice of rows must be secret, or the function could recognise the check.
@@ -146,6 +147,7 @@ class RowwiseWatch:
 
 def _take_rows(rows: Rows, where: NDArray[np.int64]) -> Rows:
     """Returns the rows at these places, on which the rowwise check tries a function again."""
+    # Norms are taken with their names, so that the function sees what it would see in a smaller lot.
     if isinstance(rows, Norms):
         chosen: Any = Norms(rows.squared[torch.from_numpy(where).to(rows.squared.device)], rows.names, rows.estimate)
     else:
@@ -162,6 +164,7 @@ def _as_float64(values: Given) -> NDArray[np.float64]:
 
 def _agrees_with_rows(result: NDArray[np.float64], where: NDArray[np.int64], some: NDArray[np.float64]) -> bool:
     """Returns whether, in a rowwise check, `some` agrees up to rounding with the rows `where` of `result`."""
+    # A single number for all rows depends on none of them, as long as it is the same for every choice of rows.
     if result.ndim == 0 or some.ndim == 0:  # one number for all rows: the same whatever the rows are
         return result.shape == some.shape and bool(np.array_equal(result, some, equal_nan=True))
     wanted = result[where] if len(result) > 1 or len(where) <= 1 else result
@@ -169,6 +172,7 @@ def _agrees_with_rows(result: NDArray[np.float64], where: NDArray[np.int64], som
         return False
     # Two values agree if they are near, equal (infinities), or both not a number.
     each = wanted.reshape(len(wanted), -1), some.reshape(len(some), -1)
+    # Differences count relative to the largest value in the row.
     size = np.nan_to_num(np.abs(each[0]), posinf=0.0).max(axis=1, initial=0.0, keepdims=True)
     with np.errstate(invalid="ignore"):
         near = np.abs(each[0] - each[1]) <= TOLERANCE * size

@@ -37,6 +37,7 @@ def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, ClaimFacts]])
         StoppedElsewhere: on a rank that is fine, where `collect` raised on another one.
 
     """
+    # A rank that fails still meets the others, so that they stop instead of waiting.
     try:
         made, facts = collect()
     except Exception:
@@ -79,6 +80,7 @@ def meet_over(ranks: Ranks, facts: ClaimFacts | None) -> None:
     """Meets all ranks once for an agreement and raises on each of them unless all have the same facts; None: this rank
     has failed.
     """
+    # One sum carries everything: whether somebody failed, and the sum of the digests.
     known = 0 if facts is None else int.from_bytes(facts.digest()[:8], "little", signed=True)
     words = torch.tensor([facts is None, 0, known, 0], dtype=torch.int64, device=ranks.device)
     failures, _, digests, _ = ranks.sum_(words).tolist()
@@ -99,6 +101,7 @@ def raise_differences(ranks: Ranks, facts: ClaimFacts) -> None:
     """Exchanges the facts that ranks should agree on and raises an error that names those which are not the same on all
     ranks.
     """
+    # Only on disagreement the facts themselves are exchanged, to name what differs.
     lines = describe_differences(ranks.gather_objects(facts.facts))
     named = "\n".join(f"  {line}" for line in lines[:_MOST_NAMED])
     more = f"\n  and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""

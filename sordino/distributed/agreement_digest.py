@@ -59,6 +59,7 @@ def sums_of_words(tensors: Iterable[Tensor]) -> list[int]:
     """Returns the sum of the words of each tensor, as a digest by which ranks compare parameters; a device is waited
     for once.
     """
+    # The bytes are read as whole numbers, whose sum wraps around in the same way in any order.
     flat = [tensor.detach().contiguous() for tensor in tensors]
     sums = [t.view(-1).view(_WORDS[t.element_size()]).sum(dtype=torch.int64) for t in flat]
     if len({t.device for t in sums}) > 1:

@@ -134,6 +134,7 @@ class ClaimFacts:
         """Adds a container's elements to the claim facts: each under its own name, or all as one fact where there are
         many.
         """
+        # Short containers show which element differs; long ones count as one fact.
         if len(parts) <= _LONG:
             self._add_fact(name, f"{len(parts)} elements")
             for path, value in parts:
@@ -201,6 +202,7 @@ class ClaimFacts:
         """Adds to the claim facts what a function reads from outside of it: values, functions, classes; of other
         objects the class.
         """
+        # A rank may know its own number; that difference is wanted.
         if type(value) is int and value == self.rank and "rank" in name.lower():
             self._add_fact(name, "its own rank")
         elif (
@@ -328,6 +330,7 @@ def _is_of_library(thing: Any) -> bool:
 
 def _attributes(thing: Any) -> list[tuple[str, Any]]:
     """Returns an object's own attributes by name, those in slots included, for the claim facts about it."""
+    # Slots count like attributes.
     attributes = dict(getattr(thing, "__dict__", {}))
     for base in type(thing).__mro__:
         slots = vars(base).get("__slots__", ())
@@ -351,6 +354,7 @@ def _code_parts(code: types.CodeType) -> tuple[bytes | str, ...]:
     """Returns what of a code object goes into the claim facts: what it does, without file names, line numbers and the
     docstring's place.
     """
+    # Names and constants are part of what code does; file names and line numbers are not.
     parts: list[bytes | str] = [code.co_code, str(code.co_names), str(code.co_varnames), str(code.co_argcount)]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -59,6 +59,7 @@ class FullySharded:
 
     def check_ranks(self, ranks: Ranks) -> None:
         """Sets the ranks of the run and refuses a fully sharded model whose parameters are divided among other ranks."""
+        # Records and parameters must be divided among the same ranks.
         self._ranks = ranks
         given = None if ranks.group is None else torch.distributed.get_process_group_ranks(ranks.group)
         for name, p in self._model.named_parameters():
@@ -235,6 +236,7 @@ def _refuse_policies(name: str, module: Any) -> None:
     """Refuses a MixedPrecisionPolicy on a module of a fully sharded model: torch would change the types of its
     parameters, which the passes here do not.
     """
+    # The passes here compute in the type of the parameters.
     state = module._get_fsdp_state()
     kinds = {field: getattr(state._mp_policy, field) for field in ("param_dtype", "reduce_dtype", "output_dtype")}
     given = [f"{field}={kind}" for field, kind in kinds.items() if kind is not None]

@@ -104,6 +104,7 @@ class LayerByLayer:
 
     def _begin_forward(self, numbers: Sequence[int]) -> ExitStack:
         """Begins a layer's forward pass: gathers its sharded parameters and makes autograd keep numbers in their place."""
+        # Autograd would keep gathered weights alive until the backward pass; it keeps their number instead.
         running = ExitStack()
         running.enter_context(self._gathered_parameters(numbers))
         if not self._running:
@@ -161,6 +162,7 @@ class LayerByLayer:
         """Returns a tensor that a layer saved for its backward pass: the tensor itself, or a view of the parameter,
         which is gathered again.
         """
+        # A saved tensor must still be what the layer used.
         if isinstance(kept, _KeptTensor):
             if kept.tensor._version != kept.version:
                 raise Refusal(

@@ -29,6 +29,7 @@ class _MessageWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs one operation, unless it is one that sends messages; that is refused."""
+        # A loss that asks other ranks would depend on their records.
         if func.namespace in _MESSAGES or any(kind.__name__ == _DIVIDED for kind in types):
             raise Refusal(
                 f"the model or loss_fn sends messages to other ranks ({func.namespace}::{func._opname}): need a loss made "

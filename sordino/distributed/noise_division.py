@@ -76,6 +76,7 @@ class ByRows:
         """Returns the coordinates that this rank adds noise to when noise is divided by rows: one stretch for each
         parameter.
         """
+        # Stretches are counted over all parameters laid end to end, as the noise is drawn.
         stretches, before = [], 0
         for p in self.shards.values():
             start, count = row_shard.own_stretch(p)
@@ -87,6 +88,7 @@ class ByRows:
         """Returns the sums over all ranks at the rows that this rank adds noise to, by one reduce-scatter for each
         parameter.
         """
+        # Rows are filled up to equal stretches, as the collective needs them.
         own_rows = [values[:0]]
         pieces = values.split([p.numel() for p in self.shards.values()])
         for piece, p in zip(pieces, self.shards.values(), strict=True):

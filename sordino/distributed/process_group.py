@@ -134,6 +134,7 @@ class Ranks:
                 tensor.copy_(held)
 
 
+# gloo carries tensors of the host only.
 def _device_of_group(group: dist.ProcessGroup) -> torch.device:
     """Returns the device whose tensors a process group carries: this process's accelerator, if the group has a library
     for it.

@@ -29,6 +29,7 @@ class ReusableBuffers:
 
         Its memory is nobody else's for as long as some tensor is in it.
         """
+        # A view is handed out, so that the buffer counts as held for as long as the view lives.
         for buffer in self._buffers:
             if len(buffer) == length and buffer.dtype is dtype and buffer.device == device and is_free(buffer):
                 return buffer[:]

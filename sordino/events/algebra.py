@@ -20,6 +20,7 @@ def canonical(event: Event) -> Event:
     """
     if event.is_shortest():
         return event
+    # What no theorem covers absorbs everything else; each reason is kept once, in order.
     reasons = list(dict.fromkeys(inner.reason for inner in event.walk() if isinstance(inner, NonPrivate)))
     if reasons:
         has_many_lines = any("\n" in reason for reason in reasons)

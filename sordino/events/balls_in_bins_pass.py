@@ -58,9 +58,11 @@ class BallsInBins(Event):
     def add_phases(self, collector: PhaseCollector, count: int) -> None:
         """Adds the pair of a balls-in-bins pass to the phases, resolved for the δ that is asked for."""
         collector.require_relation(self, Relation.ADD_OR_REMOVE, Relation.ZERO_OUT)
+        # One bin holds everybody, so nothing is amplified.
         if self.bins == 1:
             self.event.add_phases(collector, count)
             return
+        # The tails that the pair leaves out, over all passes, cost only a small share of the δ that is asked for.
         cut = _CUT * collector.delta / max(collector.passes, 1)
         collector.add(Sampled(make_allocation_pair(self.event.dominating_pair(1), self.bins, cut)), count)
 

@@ -56,6 +56,7 @@ class Event:
 
     def inner_events(self) -> tuple[Event, ...]:
         """Returns the events directly inside any event, wherever its fields hold them."""
+        # Any field may hold an event or a tuple of events, so a new kind of event needs no code here.
         found: list[Event] = []
         for value in vars(self).values():
             if isinstance(value, Event):
@@ -72,6 +73,7 @@ class Event:
 
     def with_inner_events(self, change: Callable[[Event], Event]) -> Self:
         """Returns any event with every event directly inside it changed; the event itself if nothing changes."""
+        # Fields are rebuilt only if an event inside changed, which keeps equal events the same object.
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         is_same = True
         for name, value in fields.items():
@@ -231,8 +233,10 @@ def register_event(kind: Kind) -> Kind:
         SumOfTwo(multiplier=20.0)
 
     """
+    # Events are compared, hashed and stored, so they must not change.
     if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         raise TypeError(f"{kind.__name__}: an event must be a frozen dataclass; write @dataclass(frozen=True) below")
+    # JSON finds a class by its name, so a name belongs to one class; importing the same class again is allowed.
     known = _TYPES.get(kind.__name__, kind)
     if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ValueError(f"{kind.__name__}: {known.__module__} has an event of this name; choose another one")
@@ -251,11 +255,13 @@ def require_event(event: object, *, may_be_step: bool = False) -> Event:
 
     Only what puts the steps of a phase together may hold an event that is one of them, as `may_be_step` says.
     """
+    # Noise of `sordino.release` knows the event that it amounts to.
     event = getattr(event, "as_event", event)
     if not isinstance(event, Event):
         raise TypeError(
             f"event={validate.shorten(event)}: must be an event of sordino.events, not {type(event).__name__}"
         )
+    # A step of correlated noise has no price by itself, because other steps share its noise.
     if not may_be_step and _holds_step(event):
         raise TypeError(
             f"event={event!r}: correlated noise has a price only inside CyclicPoisson or FixedOrder, because its steps "

@@ -62,6 +62,8 @@ def find_correlated(event: Event) -> Correlated | None:
         TypeError: if there are several, or if one is inside another event, where it does not belong to its step.
 
     """
+    # It may occur once, and only directly on the draw: inside another sampling or repetition its steps would not be
+    # those of the phase.
     direct = [part for part in releases_of_step(event) if isinstance(part, Correlated)]
     everywhere = [inner for inner in event.walk() if isinstance(inner, Correlated)]
     if len(everywhere) > 1 or len(direct) != len(everywhere):

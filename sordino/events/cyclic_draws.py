@@ -83,6 +83,8 @@ class CyclicPoisson(Event):
         """Returns all that is released in cyclic draws depending on whether a record takes part in one step, that of a
         column of C.
         """
+        # Correlated noise counts by the norm of the column, that is by how far one participation moves all steps
+        # together.
         return Together(
             *(
                 part.at_sensitivity(_column_norm(part, self.steps, column)) if isinstance(part, Correlated) else part

@@ -57,6 +57,8 @@ class FixedOrder(Event):
         """Returns the event of a fixed order as one Gaussian release for the correlated noise of all steps, and the
         rest once per epoch.
         """
+        # Nothing is random about who takes part, so the worst position of a record decides, for the correlated noise
+        # and for everything else.
         uses = largest_participations(self.steps, self.separation)
         return Together(
             *(

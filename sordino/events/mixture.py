@@ -37,6 +37,7 @@ class Mixture(Event):
 
     def __post_init__(self) -> None:
         """Validates the parts; refuses weights that do not belong to them or exceed one together."""
+        # Lists become tuples, so that the event can be hashed.
         weights = validate.sequence("weights", self.weights, "a weight for each event")
         events = validate.sequence("events", self.events, "the events that are mixed")
         set_field(self, "weights", tuple(validate.non_negative("weights", weight) for weight in weights))
@@ -45,6 +46,7 @@ class Mixture(Event):
             raise ValueError(
                 f"weights: {len(self.weights)} for {len(self.events)} events; need one for each, at least one"
             )
+        # What is missing to 1 counts as a total loss of privacy; more than 1 is no distribution.
         if math.fsum(self.weights) > 1 + 1e-9:
             raise ValueError(f"weights: sum to {math.fsum(self.weights)}; must be <= 1")
 

@@ -72,9 +72,12 @@ class ProjectedClip(Event):
         """Returns what the end of the noise costs after clipping by projected norms: the mean of the Gaussian's bound
         over the record's ρ, rounded up to a few values.
         """
+        # ρ is by how much the estimated norm was too small. Its law is known: r/ρ² has a χ² distribution with r
+        # degrees.
         shift, r = moves / self.multiplier, self.projections
         total, beyond, factor = 0.0, 1.0, 1.0
         while beyond > 0:
+            # Within each stretch of ρ the larger end counts, so the sum is an upper bound.
             probability_beyond = float(gammainc(r / 2, r / (2 * factor**2)))  # P(ρ > factor)
             delta_at_factor = gaussian_end(shift * factor, delta, coordinates)
             total += (beyond - probability_beyond) * delta_at_factor

@@ -118,6 +118,7 @@ class TuneNegativeBinomial(RunSearch):
     def __post_init__(self) -> None:
         """Validates the run and both parameters of the distribution."""
         set_field(self, "event", require_event(self.event))
+        # The negative binomial distribution is defined for shapes above −1; 0 is the logarithmic one.
         shape = validate.number("shape", self.shape)
         if not -1 < shape < math.inf:
             raise ValueError(f"shape={shape}: must be > -1 and finite")

@@ -172,6 +172,7 @@ def event_counts(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
         [(Gaussian(multiplier=1.0), 5)]
 
     """
+    # Counts multiply through nested repetitions and add over parts.
     if isinstance(event, Together):
         for part in event.events:
             yield from event_counts(part, times)
@@ -192,11 +193,13 @@ def _runs(event: Event) -> Iterator[tuple[Event, int]]:
     """Yields a sequential composition as (event, count) runs, Together and Repeat unfolded as far as no pattern is
     lost.
     """
+    # A composition is unfolded part by part.
     if isinstance(event, Together):
         for part in event.events:
             yield from _runs(part)
         return
     inner, count = _one_run(event)
+    # A repeated composition stays folded, because its pattern is shorter than its parts.
     if isinstance(inner, Together) and count == 1:
         yield from _runs(inner)
     elif not (isinstance(inner, Together) and not inner.events):
@@ -208,6 +211,7 @@ def _one_run(event: Event) -> tuple[Event, int]:
     counts.
     """
     count = 1
+    # Repetitions of repetitions become one.
     while isinstance(event, Repeat):
         count, event = count * event.count, event.event
     inner = event.shorten()
@@ -225,6 +229,7 @@ def _pair_on_one_draw(event: Event, moves: int) -> Pair:
     """Returns the product of the pairs of all releases in a sequential composition on one draw, its Gaussians taken as
     one first.
     """
+    # Gaussians on one draw are one Gaussian of μ² = Σ μᵢ², exactly; the others are multiplied numerically.
     parts = [(inner.dominating_pair(moves), count) for inner, count in event_counts(event)]
     squared = math.fsum(count * pair.mu**2 for pair, count in parts if isinstance(pair, GaussianPair))
     pairs: list[tuple[Pair, int]] = [part for part in parts if not isinstance(part[0], GaussianPair)]

@@ -39,12 +39,14 @@ def training_event(
     >>> training_event(0.01, Gaussian(1.1), 2000)
     Repeat(event=Poisson(rate=0.01, event=Gaussian(multiplier=1.1)), count=2000)
     """
+    # Poisson draws are independent, so steps simply repeat.
     if drawn == POISSON:
         return Repeat(Poisson(rate, release), steps)
     if drawn == FIXED_SIZE:
         if dataset_size is None:
             raise ValueError("dataset_size: needed for lots of a fixed size")
         return Repeat(FixedSize(max(1, math.ceil(rate * dataset_size)), dataset_size, release), steps)
+    # Passes are charged as a whole: a pass that was begun counts.
     steps = validate.count("steps", steps)
     return passes_event(rate, release, math.ceil(steps / lots_in_a_pass(rate)), drawn)
 

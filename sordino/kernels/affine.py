@@ -41,6 +41,7 @@ class Affines:
         """Returns whether the compiled affine map x m + b takes this product, and the product is large enough to be
         asked about.
         """
+        # Everything else is left to torch: other types and devices, small products, and rows with gaps.
         return (
             x.dim() == 2
             and min(*x.shape, m.shape[1]) >= _LEAST

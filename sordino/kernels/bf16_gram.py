@@ -72,6 +72,7 @@ def load_low_grams() -> LowGrams | None:
 
 def agrees_with_torch(made: LowGrams) -> bool:
     """Returns whether the compiled Gram sums from bfloat16 (bf16) give torch's values."""
+    # Random numbers in odd sizes, compared with float64.
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 19, n, generator=rng).bfloat16() for n in (39, 5))
     product = torch.bmm(g.double(), g.double().mT) * torch.bmm(a.double(), a.double().mT)

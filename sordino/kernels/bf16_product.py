@@ -68,10 +68,12 @@ class LowProducts:
         """Sets out (B, p, d), dense, to the products g_iᵀ a_i of bfloat16 (bf16) tensors g (B, T, p) and a (B, T, d),
         rows dense; returns ‖·‖², (B,).
         """
+        # Products of bfloat16 numbers are exact in float32; sums of squares are formed in float64.
         b = len(g)
         squared = torch.empty(b, dtype=torch.float64)
         given, held = pack_numbers(_product_fields(g, a, None, out))
         leading_arguments, trailing_arguments = (self.level, given, out.stride(0)), (squared.data_ptr(),)
+        # Small products are not worth waking threads for.
         several = 1 if g.numel() * a.shape[2] < _SMALL else min(threads, b)
         run_in_parts(self.library.sordino_bf16_rows, leading_arguments, trailing_arguments, b, several, short=_PACKED)
         del held
@@ -109,6 +111,7 @@ def load_low_products() -> LowProducts | None:
 
 def agrees_with_torch(made: LowProducts) -> bool:
     """Returns whether the compiled products from bfloat16 (bf16) give torch's values."""
+    # Odd sizes exercise the ends of vectors and panels.
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((3, 101, 13), (3, 101, 37), (3,)))
     g, a, out, each = g.bfloat16(), a.bfloat16(), torch.ones(13, 37), torch.empty(3, 13, 37)

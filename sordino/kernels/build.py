@@ -108,6 +108,7 @@ def build_libraries(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
 
     A library in use is replaced, not written over.
     """
+    # Without a compiler the library works all the same, only slower.
     command = find_compiler()
     if command is None:
         return dict.fromkeys([library.name for library in libraries], "there is no C compiler")
@@ -120,6 +121,7 @@ def _compile_library(library: Library, command: list[str], scratch: Path) -> str
     """Builds one kernel library in a scratch folder, and returns why it could not be compiled, or None."""
     temporary_library, source = scratch / library.path.name, HERE / library.sources[0]
     try:
+        # The digest of the sources goes into the library, so that an old one is noticed.
         stamp = f'-DSORDINO_SOURCE="{library.source_hash()}"'
         files = [str(source)]
         # Machines with wide vectors get the kernel twice in one library.

@@ -69,6 +69,7 @@ class Correlations:
 
 def can_run(x: Tensor, weight: Tensor, geometry: KernelGeometry) -> bool:
     """Returns whether the compiled correlation can run a convolution of this input, weight and geometry."""
+    # Grouped and dilated convolutions are left to torch.
     return (
         are_cpu_floats(x, weight)
         and geometry.groups == 1
@@ -92,6 +93,7 @@ def load_correlations() -> Correlations | None:
 
 def agrees_with_torch(made: Correlations) -> bool:
     """Returns whether the compiled correlation gives torch's output and input gradient on a small convolution."""
+    # Waves of different lengths in odd sizes, with stride and padding.
     x = (torch.arange(2 * 9 * 7 * 6, dtype=torch.float32) * 0.7).sin().view(2, 9, 7, 6)
     weight = (torch.arange(17 * 9 * 3 * 2, dtype=torch.float32) * 1.3).cos().view(17, 9, 3, 2)
     bias = torch.arange(17, dtype=torch.float32)

@@ -96,6 +96,7 @@ def load_grams() -> Grams | None:
 
 def agrees_with_torch(made: Grams) -> bool:
     """Returns whether the compiled Gram sums of a linear map give torch's values."""
+    # The sum, its diagonal and the diagonal's roots, which bound the rounding.
     rng = torch.Generator().manual_seed(0)
     g, a = (torch.randn(3, 11, n, generator=rng) for n in (19, 5))
     product = torch.bmm(g, g.mT) * torch.bmm(a, a.mT)

@@ -87,10 +87,12 @@ class Recurrence:
 
         `room` makes what the trace is kept in.
         """
+        # What the kernel reads must be dense, and the trace is what its backward pass reads again.
         x, h0, c0 = _with_dense_rows(x), h0.contiguous(), c0.contiguous()
         (steps, b, d), n = x.shape, h0.shape[1]
         trace = Trace(room((steps, b, d + n), x), room((steps, b, 4 * n), x), room((steps + 1, b, n), x))
         out, layer = x.new_empty((steps, b, n)), weights.make_layer_struct(steps, b)
+        # Addresses and strides only; the tensors are held by this frame until the call returns.
         layer.x, layer.x_step, layer.x_sample = x.data_ptr(), x.stride(0), x.stride(1)
         layer.h0, layer.c0, layer.out = h0.data_ptr(), c0.data_ptr(), out.data_ptr()
         self._run(self.library.sordino_lstm_forward, layer, trace, threads)

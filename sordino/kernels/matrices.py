@@ -89,6 +89,7 @@ class Matrices:
 
         A pair is given by the places of its matrices, one after the other; y = −1 leaves it out.
         """
+        # One call measures all pairs of matrices; a pair without a second matrix counts its first alone.
         rows, columns = self._held[0].shape[0], len(pairs) // 2
         out, sums = torch.empty(rows, columns), torch.empty(rows)
         listed = array("i", pairs)
@@ -105,6 +106,7 @@ class Matrices:
         at what is there.
         """
         fields = self._fields
+        # Places that are not asked for are marked by an address of 0.
         for k in range(len(self._held)):
             fields[_FIELDS * k + 3] = to[k].data_ptr() if k in to else 0
             fields[_FIELDS * k + 4] = sums[k].data_ptr() if k in sums else 0

@@ -117,6 +117,7 @@ class NoiseKernel:
         It works only where the kernel makes the key stream itself. Whole blocks are made where they go; of a block that
         begins before the values or ends after them, the pairs behind those in it.
         """
+        # Values are made in blocks whose halves belong together, so stretches are cut along blocks.
         block, end = self.block_values, start + count
         out = np.zeros(count, dtype=np.float32)
         # Whole blocks.
@@ -163,6 +164,7 @@ class NoiseKernel:
 
     def _add_from_stream(self, stream: Stream, n: int, part: _Part) -> None:
         """Adds the compiled noise block after block, each made of the words that a key stream gives for the block."""
+        # Without a cipher of its own, the kernel takes its words from the key stream, block by block.
         block = self.block_values
         pairs, buffer = _count_pairs(n, block), bytearray(4 * min(block, n + 1))
         words = np.frombuffer(buffer, dtype=np.uint32)

@@ -50,6 +50,7 @@ class Pools:
         self, name: str, size: torch.Size, y: Tensor, window: KernelWindow, where: tuple[int, ...]
     ) -> None:
         """Runs the compiled forward or backward function of a max pooling over all samples, divided among threads."""
+        # The struct in pool.c: channels and size of input and output, then kernel, stride and padding.
         options = (*window.kernel, *window.stride, *window.padding)
         shape = (ctypes.c_int64 * 11)(*size[1:], *y.shape[2:], *options)
         threads = torch.get_num_threads() if y.numel() >= _SPLIT else 1
@@ -64,6 +65,7 @@ def _output_size(size: torch.Size, window: KernelWindow) -> tuple[int, ...]:
 
 def can_run(x: Tensor, window: KernelWindow) -> bool:
     """Returns whether the compiled max pooling can run a layer: every pool window has a pixel, and nothing is empty."""
+    # Windows that lie in the padding alone have no maximum, so they are left to torch.
     return (
         x.dim() == 4
         and are_cpu_floats(x)
@@ -83,6 +85,7 @@ def load_pools() -> Pools | None:
 
 def agrees_with_torch(made: Pools) -> bool:
     """Returns whether maxima and gradients of a small max pooling are torch's to the last bit, among equal values too."""
+    # Many equal values, so that the rule for ties is compared as well.
     x = torch.arange(2 * 19 * 7 * 6).remainder(11).float().view(2, 19, 7, 6).contiguous(memory_format=_LAST)
     window = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))
     y, found = torch.ops.aten.max_pool2d_with_indices(x, *window[:3])

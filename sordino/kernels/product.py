@@ -57,6 +57,7 @@ class Products:
         """Sets out (p, d) = β out + Σ_k w_k g_k a_kᵀ by the compiled product, for g (K, p), a (K, d) and w (K,), rows
         dense; β is 0 or 1.
         """
+        # Rows of the result are divided among threads, so no two of them write to the same place.
         w, (rows, p) = w.contiguous(), g.shape
         factors = (g.data_ptr(), a.data_ptr(), w.data_ptr(), g.stride(0), a.stride(0))
         given, held = pack_numbers((*factors, rows, p, a.shape[1], out.data_ptr(), out.stride(0)))
@@ -99,6 +100,7 @@ def load_products() -> Products | None:
 
 def agrees_with_torch(made: Products) -> bool:
     """Returns whether the compiled weighted product of a linear map's per-sample gradients gives torch's values."""
+    # A weighted sum that continues an earlier one, and rows with their norms.
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((300, 13), (300, 21), (300,)))
     out = torch.ones(13, 21)

@@ -38,6 +38,7 @@ class SampleGradients:
         """Returns the squared norms, (B,), of the per-sample weight gradients of a convolution; the sample gradients go
         into a dense (B, p, K, C/groups), if there is one.
         """
+        # Samples are divided among threads.
         squared, shape = a.new_empty(len(a)), make_shape(a, g, geometry)
         where = (a.data_ptr(), g.data_ptr(), address_of(into), squared.data_ptr())
 
@@ -52,6 +53,7 @@ class SampleGradients:
         """
         shape, threads, weights = make_shape(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
         size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
+        # Each thread adds its samples to a sum of its own, and the few sums are added at the end.
         sums = a.new_zeros((max(1, threads), *size))
 
         where = (a.data_ptr(), g.data_ptr(), weights.data_ptr(), sums.data_ptr(), len(a), threads, prod(size))

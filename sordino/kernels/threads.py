@@ -59,6 +59,7 @@ def find_torch_threads() -> int | None:
 @cache
 def _load_team() -> Callable[..., int] | None:
     """Returns the compiled function that hands out ranges to the team of torch's threads, if it gives each range once."""
+    # Threads of our own beside torch's would compete with them for the same cores.
     if find_torch_threads() is None:
         return None
     try:
@@ -73,6 +74,7 @@ def _covers_every_range(team: Callable[..., int]) -> bool:
     """Returns whether a team of threads gives a function every range once, with its other arguments where they belong."""
     seen: list[tuple[float, ...]] = []
 
+    # A Python function is called through the team, to see that every argument arrives where it belongs.
     def note_call(*given: float) -> int:
         """Notes the arguments of a call."""
         seen.append(given)

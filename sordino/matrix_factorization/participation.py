@@ -102,13 +102,19 @@ def matrix_sensitivity(encoder: Matrix, separation: int, participations: int | N
         NoSensitivity: if the matrix is not banded and has too many patterns.
 
     """
+    # A record takes part at most once in `separation` steps.
     steps = encoder.shape[1]
     most = largest_participations(steps, separation)
     count = most if participations is None else min(most, participations)
+    # Absolute values make every pattern of signs harmless: the worst contribution is the sum of |Gram| over the
+    # pattern.
     gram = absolute_gram(encoder)
     lag = np.abs(np.subtract.outer(np.arange(steps), np.arange(steps)))
+    # Columns that do not overlap within reach have independent contributions, and dynamic programming finds the worst
+    # pattern exactly.
     if not gram[lag >= separation].any():
         return _by_columns(np.diagonal(gram), separation, count)
+    # Otherwise all patterns are tried, if there are few enough.
     if _number_of_patterns(steps, separation, count) > _MOST_PATTERNS:
         raise NoSensitivity(
             f"a matrix of {steps} steps whose columns overlap beyond {separation} steps has too many patterns to try, and "
@@ -124,6 +130,7 @@ def fixed_order_sensitivity(encoder: Matrix, separation: int) -> float:
     """
     gram = absolute_gram(encoder)
     steps = encoder.shape[1]
+    # A fixed order has only `separation` patterns, one for each first step.
     worst = max(
         math.fsum(gram[np.ix_(pattern, pattern)].ravel())
         for pattern in (np.arange(first, steps, separation) for first in range(min(separation, steps)))
@@ -164,6 +171,7 @@ def _by_columns(squared_norms: Series, separation: int, participations: int) -> 
     """
     steps = len(squared_norms)
     best = np.zeros(steps + separation)
+    # best[t] is the largest sum from step t on; each round allows one more participation.
     for _ in range(participations):
         taken = np.zeros(steps + separation)
         taken[:steps] = squared_norms + best[separation : separation + steps]

@@ -123,6 +123,7 @@ class Banded:
             validate.number("coefficients", value)
             for value in validate.sequence("coefficients", self.coefficients, "numbers")
         )
+        # Coefficients are optional: without them they follow from the number of bands.
         if given:
             if len(given) != self.bands:
                 raise ValueError(f"coefficients has {len(given)} values: needs one for each of the {self.bands} bands")
@@ -243,10 +244,12 @@ class Buffered:
         weights = tuple(
             validate.number("weights", value) for value in validate.sequence("weights", self.weights, "numbers")
         )
+        # Each buffer has a decay and a weight.
         if not decays or len(decays) != len(weights):
             raise ValueError(f"{len(decays)} decays and {len(weights)} weights: need as many, and at least one")
         if not all(0 < value < 1 for value in decays) or not all(value > 0 for value in weights):
             raise ValueError(f"decays={decays}, weights={weights}: decays must lie in (0, 1), weights above 0")
+        # The first coefficient is 1 and the next is Σ weights, so a sum of at most 1 keeps coefficients from rising.
         if math.fsum(weights) > 1:
             raise ValueError(f"weights={weights}: must add up to at most 1, so that coefficients do not rise")
         object.__setattr__(self, "decays", decays)
@@ -262,12 +265,14 @@ class Buffered:
         from scipy.optimize import nnls  # late, because only this needs it
 
         buffers, steps = validate.count("buffers", buffers), validate.count("steps", steps, least=2)
+        # Memories from short to as long as the run, in equal ratios.
         memories = np.geomspace(1.5, max(2.0, float(steps)), buffers)
         decays = 1 - 1 / memories
         powers = decays[None, :] ** np.arange(steps - 1)[:, None]
         wanted = square_root_coefficients(steps)[1:]
         # Near coefficients matter as much as far ones, relative to their size.
         weights, _ = nnls(powers / wanted[:, None], np.ones(steps - 1))
+        # Weights that add up to more than a half would make the second coefficient larger than the square root's.
         weights *= min(1.0, 0.5 / weights.sum())
         kept = weights > 0
         return cls(tuple(map(float, decays[kept])), tuple(map(float, weights[kept])))
@@ -305,6 +310,7 @@ def strategy_from(description: Sequence[Any]) -> Strategy:
         ValueError: if there is no strategy of that kind, or if its numbers are not those of one.
 
     """
+    # Only kinds that are known here are built, whatever a file says.
     kinds = {each.kind: each for each in STRATEGIES}
     kind, *numbers = description if description else [""]
     if kind not in kinds:

@@ -40,6 +40,7 @@ def invert_series(coefficients: Series, count: int) -> Series:
     """Returns the first `count` coefficients of the inverse 1 / c of a Toeplitz matrix, by the recursion w_t = (δ_t −
     Σ_{k≥1} c_k w_{t−k}) / c_0.
     """
+    # The most recent values stand last, so that the sum is one product.
     reversed_tail, held = coefficients[:0:-1], len(coefficients) - 1
     padded = np.zeros(held + count)  # w before the first step is zero
     for t in range(count):

@@ -50,6 +50,7 @@ class Workload:
         object.__setattr__(self, "steps", validate.count("steps", self.steps))
         object.__setattr__(self, "momentum", validate.non_negative("momentum", self.momentum))
         object.__setattr__(self, "weight_decay", validate.non_negative("weight_decay", self.weight_decay))
+        # One learning rate per step, or none for a constant one.
         rates = tuple(
             validate.non_negative("learning_rates", rate)
             for rate in validate.sequence("learning_rates", self.learning_rates, "numbers")
@@ -69,6 +70,7 @@ class Workload:
         """
         rates = self.learning_rates or (1.0,) * self.steps
         made = np.zeros((self.steps, self.steps))
+        # Follow the contribution of every gradient through the optimizer's two states.
         velocity, position = np.zeros(self.steps), np.zeros(self.steps)
         for t, rate in enumerate(rates):
             velocity *= self.momentum
@@ -123,6 +125,7 @@ def optimise_bands(bands: int, workload: Workload) -> tuple[float, ...]:
 
     bands = min(validate.count("bands", bands), workload.steps)
     squared_error = _of_prefix_sums(workload.steps) if workload.is_prefix_sum else _of_matrix(workload.matrix())
+    # Coefficients as sums of non-negative steps e from the end: they can then never rise.
     reversed_sum = np.tri(bands).T  # c = reversed_sum @ e
 
     def objective(e: Series) -> tuple[float, Series]:
@@ -134,10 +137,12 @@ def optimise_bands(bands: int, workload: Workload) -> tuple[float, ...]:
         # The logarithm makes the objective independent of the scale of c and of the number of steps.
         return math.log(norm) + math.log(error), reversed_sum.T @ (2 * c / norm + slope / error)
 
+    # Begin at the square root's coefficients, which are near the optimum for prefix sums.
     root = square_root_coefficients(bands)
     start = np.append(root[:-1] - root[1:], root[-1])
     found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * bands)
     c = reversed_sum @ np.maximum(found.x, 0.0)
+    # An optimiser that failed must not make things worse.
     best = c if objective(found.x)[0] <= objective(start)[0] else root
     return tuple(float(value) for value in np.minimum.accumulate(best / best[0]))
 
@@ -171,6 +176,7 @@ def _of_prefix_sums(steps: int) -> Callable[[Series], tuple[float, Series]]:
         """Returns the squared error ‖A C⁻¹‖²_F that coefficients c leave in the workload of prefix sums, and its
         gradient in c.
         """
+        # For prefix sums all matrices are Toeplitz, so a column stands for each of them.
         decoded = lfilter([1.0], c, ones)
         twice = lfilter([1.0], c, decoded)
         weighted = rows * decoded

@@ -81,9 +81,12 @@ class Correlated:
 
         A coordinate has the same place in that vector at every step, whatever the layout of its tensor in memory is.
         """
+        # Empty tensors have no coordinates and take no noise.
         tensors = [tensor for tensor in value.values() if tensor.numel()]
         if not tensors:
             return
+        # All tensors together are one vector, so a phase's noise does not depend on how parameters are cut into
+        # tensors.
         total, dtype = sum(tensor.numel() for tensor in tensors), dtype_of_noise(tensors)
         noise = self.values_at(total, [(0, total)], scale, rng, dtype)
         for tensor, own in zip(tensors, noise.split([tensor.numel() for tensor in tensors]), strict=True):
@@ -124,6 +127,7 @@ class Correlated:
         """Returns `events.Correlated` for a release with correlated noise; raises TypeError for estimated norms, for
         which there is no theorem.
         """
+        # Estimated norms make the sensitivity random, and for that no theorem covers correlated steps.
         if isinstance(estimate, FromProjections):
             raise TypeError(
                 "correlated noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
@@ -143,6 +147,7 @@ def find_correlated_noise(thing: Any) -> Correlated | None:
         return thing
     if not is_dataclass(thing):
         return None
+    # A query may hold its noise inside another query; the first one found is used.
     found = (find_correlated_noise(getattr(thing, each.name, None)) for each in fields(thing))
     return next((noise for noise in found if noise is not None), None)
 
@@ -201,8 +206,10 @@ class _BandedCombination(_Combination):
         noise, held = self.independent(step), len(self._coefficients)
         if not held:
             return noise
+        # The last vectors of the ring are those that C combines with this step; before the first step there are none.
         used = [(c, self._ring[(step - k) % held]) for k, c in enumerate(self._coefficients, 1) if k <= step]
         subtract_multiples_(noise, used)
+        # The new vector takes the place of the oldest one, which no later step needs.
         self._ring[step % held] = noise
         return noise
 
@@ -265,6 +272,7 @@ def subtract_multiples_(value: Tensor, multiples: Sequence[tuple[float, Tensor]]
     A product is rounded before it is subtracted, at every coordinate alike, so that the bits do not depend on where a
     coordinate lies in its vector: ranks hold different parts of it.
     """
+    # A block at a time: product and subtraction stay in the cache for models of any size.
     product = torch.empty(min(_BLOCK, len(value)), dtype=value.dtype)
     for start in range(0, len(value), _BLOCK):
         block = value[start : start + _BLOCK]

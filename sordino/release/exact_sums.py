@@ -123,6 +123,7 @@ class OnGrid:
 
         It is needed by taps that watch the release, and where no noise is added.
         """
+        # Whole numbers are added over the ranks without rounding, and only then converted to float64.
         total = self.ranks.sum_(self._spread_over_all_coordinates()).double() * self.grid.step
         values = split_by_tensor(total, self.narrow)
         if self.grid.factors is not None:
@@ -133,6 +134,7 @@ class OnGrid:
 
     def _spread_over_all_coordinates(self) -> Tensor:
         """Returns this rank's share of the exact sum at all coordinates."""
+        # Each rank brings its own stretch, with zeros elsewhere, so that a sum over ranks puts them together.
         if not self.scattered:
             return self.values.clone()
         all_values = self.values.new_zeros(self.size)
@@ -200,6 +202,7 @@ class OnGridAccumulator:
         if row.dtype is total.dtype:
             total.add_(row)
             return
+        # One buffer for all stretches, made when it is first needed.
         if self._wide is None:
             self._wide = total.new_empty(_STRETCH)
         for total_piece, row_piece in zip(total.split(_STRETCH), row.split(_STRETCH), strict=True):

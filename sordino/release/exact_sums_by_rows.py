@@ -60,6 +60,7 @@ class ByRowsAccumulator:
         """Adds one more chunk to exact sums divided by rows, one parameter at a time; the tensors are consumed."""
         for name, tensor in chunk:
             row = self._grid.to_steps(name, tensor)
+            # A rule without a proof may exceed its bound; what does not fit is left out, and the overflow is reported.
             if math.isfinite(self._step_limit):
                 fits = row.abs() < self._step_limit  # False of what is not a number
                 row, overflowed = torch.where(fits, row, 0), ~fits.all()

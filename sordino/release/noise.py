@@ -89,8 +89,10 @@ class Gaussian:
 
         The pass can multiply by a public factor too.
         """
+        # One pass of the compiled kernel, if all tensors are float32 on the host.
         if rng.add_normal_([tensor for tensor in value.values() if tensor.numel()], scale, factor):
             return
+        # Otherwise block by block, with the same bits.
         targets = _flat_targets(value)
         if targets and not _add_from_host(rng, targets, scale):
             _add_blocks(rng.normal_blocks(sum(map(len, targets)), scale, dtype_of_noise(targets)), targets)

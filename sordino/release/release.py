@@ -67,6 +67,7 @@ def tap_releases(tap: Tap, choices: ChoiceTap | None = None) -> Iterator[None]:
     """Watches what `release` and `choose` are given, for the neighbour hunter and audits. What is released meanwhile
     has no guarantee.
     """
+    # Taps are a list: an audit may run inside another one.
     _taps.append(tap)
     if choices is not None:
         _choice_taps.append(choices)
@@ -104,6 +105,7 @@ def release(
     ):
         total = total.to_float64()  # somebody looks at the sum itself
     tensors = total.values if isinstance(total, WideSum) else total.first if isinstance(total, TwoPartSum) else total
+    # Ours define it themselves; a user's subclass may override the name of 0.2.
     if "bound_for" not in vars(type(noise)):
         validate.noise("noise", noise)  # a user's own class, which may have been written for 0.2
     # The scale follows from the declared sensitivity. Without a proof, noise is added all the same, and the event says
@@ -179,10 +181,12 @@ def _draw_noise_at(
     noise: Noise, total: int, own_stretches: Stretches, scale: float, rng: Rng, dtype: torch.dtype
 ) -> Tensor:
     """Returns the noise at these stretches of one release of `total` coordinates; all ranks take part in one draw."""
+    # Correlated and Gaussian noise can be made at any coordinates of the draw.
     if isinstance(noise, Correlated):
         return noise.values_at(total, own_stretches, scale, rng, dtype)
     if isinstance(noise, Gaussian):
         return rng.normals_at(total, own_stretches, scale, dtype)
+    # Other noise is made for all coordinates on every rank, and each keeps its own part.
     all_noise = torch.zeros(total, dtype=dtype)
     noise.add_({"": all_noise}, scale, rng)
     return torch.cat([all_noise[start : start + count] for start, count in own_stretches])
@@ -203,6 +207,7 @@ def _divide_by_factors(value: Grads, factors: Mapping[str, float] | None) -> Gra
 
 def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
     """Raises ValueError if the sum to be released has more coordinates than its L1 bound was proved for."""
+    # Only L1 bounds depend on the number of coordinates.
     if sensitivity.dimension is None:
         return
     coordinates = sum(tensor.numel() for tensor in value.values())  # public: the shape of what is released
@@ -228,6 +233,8 @@ def _noise_scale(noise: Noise, bound: float, *, is_unproven: bool) -> float:
 
 def _add_noise(value: Grads | TwoPartSum | WideSum, noise: Noise, scale: float, rng: Rng, divide_by: float) -> Grads:
     """Adds a release's noise of this scale and divides by a public number; an undefined scale makes all values NaN."""
+    # Sums in two parts or in float64 take their noise before they are rounded to the released type; rounding is then
+    # post-processing.
     if isinstance(value, TwoPartSum | WideSum) and scale > 0:
         return _add_noise_in_float64(value, noise, scale, rng, divide_by)
     summed = {name: make_dense(tensor) for name, tensor in to_own_dtype(value).items()}
@@ -283,6 +290,7 @@ class ChoiceTap(Protocol):
 
 def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng) -> tuple[int, Event]:
     """Releases a choice: the index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
+    # Gumbel noise on scores is the exponential mechanism: index i with probability ∝ exp(ε u_i / 2Δ).
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     bare = unseal(scores).to(torch.float64)

@@ -83,6 +83,7 @@ class Sealed(Generic[T]):
         >>> float(Sealed(losses, ledger).map(torch.mean).disclose("mean training loss"))
         2.0
         """
+        # Only functions that are known to keep nothing may see the value.
         if not any(function is known for known in FUNCTIONS):
             raise TypeError(
                 f"map({_function_name(function)}): a function of one's own could keep what it sees; "

@@ -55,8 +55,10 @@ class Accumulator:
 
     def next_buffer(self) -> Grads | None:
         """Returns the vectors to which the next chunk of a sum is to be added, or None if it should allocate its own."""
+        # The first chunk brings its own memory; in float64 later chunks are added to it directly.
         if self._first is None or self.dtype is torch.float64:
             return self._first
+        # A third chunk begins: the first two are added in float64 and their memory is used again.
         if self._second is not None:
             self._wide, self._second = TwoPartSum(self._first, self._second).to_float64(), None
         if self._wide is None:
@@ -67,6 +69,7 @@ class Accumulator:
 
     def add_chunk(self, chunk: Grads) -> None:
         """Adds the vectors of one more chunk, which lie in the tensors that `next_buffer` gave, to the sum."""
+        # From the third chunk on everything is added in float64, and each chunk is rounded once.
         if self._wide is not None:
             for wide, added in iterate_together(self._wide.values, chunk):
                 wide.add_(added.double())
@@ -109,6 +112,7 @@ def iterate_together(*sums: Grads) -> Iterator[tuple[Tensor, ...]]:
     """Yields the coordinates of several sums of vectors in step, a cache-sized piece at a time, as views of their
     memory.
     """
+    # One buffer behind all tensors is gone through in one stretch; otherwise tensor by tensor.
     buffers = [base for grads in sums if (base := _exclusive_buffer(grads)) is not None]
     if len(buffers) == len(sums) and len({_buffer_layout(grads) for grads in sums}) == 1:
         yield from _split_together(buffers)

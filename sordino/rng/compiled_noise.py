@@ -34,6 +34,7 @@ def describe_status() -> str:
 @cache
 def _load_kernel() -> tuple[NoiseKernel | None, str]:
     """Opens the compiled library of the noise and tries it; returns the kernel, or None and the reason."""
+    # The reason is kept, so that a user can be told why noise is slow.
     try:
         library = declare_types(open_library(build.NOISE), FUNCTIONS)
     except KernelUnavailable as reason:
@@ -50,12 +51,15 @@ def gives_same_values(candidate: NoiseKernel, n: int = 4999) -> bool:
     def new_stream() -> KeyStream:
         return KeyStream(bytes(range(32)), 2**60 + 5)
 
+    # First the cipher: its words must be those of the standard implementation.
     wanted = bytearray(16 * 35)
     new_stream().fill(wanted)
     if candidate.block_values != normals.BLOCK or candidate.read_key_stream(new_stream(), 0, 35).astype(
         "<u4"
     ).tobytes() != bytes(wanted):
         return False
+    # Then the values, over several pieces and blocks, to the last bit: equal seeds must give equal runs on every
+    # machine.
     got = np.zeros(n, dtype=np.float32)
     candidate.add_normal(new_stream(), 1.5, [got.ctypes.data, got.ctypes.data + 4 * 777], [777, n - 777])
     slow = np.concatenate([block.copy() for block in normals.normal_blocks(new_stream(), n, 1.5)])

@@ -23,6 +23,7 @@ def device_generators() -> Sequence[torch.Generator]:
     started = getattr(module, "is_initialized", None)
     if started is not None and not started():
         return ()
+    # Most devices list their generators; Apple's has a function of its own.
     generators: Sequence[torch.Generator] | None = getattr(module, "default_generators", None)
     if generators is not None:
         return generators
@@ -34,6 +35,7 @@ def has_readable_generator(device: torch.device) -> bool:
     """Returns whether this device's generator can be read: its random numbers can be saved, seeded and put back."""
     if device.type == "cpu":
         return True
+    # Only the accelerator that this process uses can be asked.
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type != device.type:
         return False

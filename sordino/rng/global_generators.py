@@ -50,6 +50,7 @@ class GlobalState:
 
     def equals(self, other: GlobalState) -> bool:
         """Returns whether nobody drew from a global generator between the two states."""
+        # Devices that were started in between count as a difference.
         return (
             torch.equal(self.cpu, other.cpu)
             and len(self.devices) == len(other.devices)
@@ -60,6 +61,7 @@ class GlobalState:
     def equals_outside_torch(self, other: GlobalState) -> bool:
         """Returns whether nobody drew from the global generators of numpy or Python between the two states."""
         mine, theirs = self.numpy, other.numpy
+        # numpy keeps half of a pair of normal values back, which is part of its state.
         return bool(
             mine["state"]["pos"] == theirs["state"]["pos"]
             and mine["has_gauss"] == theirs["has_gauss"]

@@ -36,12 +36,14 @@ def find_random_draws(run: Callable[[], object]) -> RandomDraws:
 
     Every operation is noted on its way, which takes time: a pass over a few records is enough.
     """
+    # The pass leaves no trace in the generators.
     with preserve_generators():
         seed_all(0)
         began = GlobalState.capture()
         with torch.no_grad(), _NamedDraws() as draws:
             run()
         ended = GlobalState.capture()
+    # Draws that no operation of torch explains came from elsewhere and count as unknown.
     if began.equals(ended):
         return RandomDraws.NOTHING
     return RandomDraws.MASKS if draws.names <= _MASKS and began.equals_outside_torch(ended) else RandomDraws.OTHER

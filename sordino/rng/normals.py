@@ -55,6 +55,7 @@ _LOG4, _PI = _float32_constants("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; 
 
 def normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
     """Yields n independent N(0, scale²) normals from a key stream in consecutive blocks, which share their memory."""
+    # A block has two halves: the first gives the radii, the second the angles of its pairs.
     buffer = bytearray(4 * min(BLOCK, n + 1))
     out = np.empty(len(buffer) // 4, dtype=np.float32)
     for start in range(0, n, BLOCK):
@@ -62,6 +63,7 @@ def normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
         half = (count + 1) // 2
         stream.fill(memoryview(buffer)[: 8 * half])
         words = np.frombuffer(buffer, dtype="<u4")
+        # Short runs keep the arrays of the computation in the cache.
         for at in range(0, half, _RUN):
             to = min(half, at + _RUN)
             v = scaled_uniforms(words[at:to], stream, start + at)
@@ -96,6 +98,7 @@ def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: flo
     bit.
     """
     out, filled = np.empty(count, dtype=np.float32), 0
+    # Only the blocks that hold wanted values are made, and of those only the pairs behind them.
     for first, block_length, begin, end in locate_blocks(total, start, count):
         half = (block_length + 1) // 2
         first_pair, last_pair = locate_pairs(half, begin, end)
@@ -112,9 +115,12 @@ def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: flo
 
 def scaled_uniforms(words: U32, stream: KeyStream, first: int) -> F32:
     """Returns 2³¹ u for the radii of normals, from radius words, the first of which is word `first` of the stream."""
+    # 31 bits of the word and a half step give u, which is never 0.
     k = (words & np.uint32(2**31 - 1)).view(np.int32)
     v = k.astype(np.float32)
     v += np.float32(0.5)
+    # The smallest numbers, which give the largest radii, get 32 more bits: otherwise the tail of the normal
+    # distribution would be coarse.
     for i in np.flatnonzero(k < RARE).tolist():
         v[i] = refine_uniform(int(k[i]), stream.word_at(EXTRA + first + i))
     return v
@@ -197,6 +203,7 @@ def double_normals_at(stream: KeyStream, total: int, start: int, count: int, sca
 def _double_block(words: NDArray[np.int64], count: int, scale: float) -> NDArray[np.float64]:
     """Returns one block of normals in float64 from its words, by Box–Muller."""
     half = (count + 1) // 2
+    # 63 bits and a half step, so that the logarithm never sees 0.
     u = ((words[:half] & (2**63 - 1)).astype(np.float64) + 0.5) * 2.0**-63
     r = scale * np.sqrt(-2.0 * np.log(u))
     angle = words[half:].astype(np.float64) * (math.pi * 2.0**-63)  # [-π, π)

@@ -30,6 +30,7 @@ class PhaseNoise:
     """
 
     def __init__(self, stream: Rng, steps: int) -> None:
+        # Where the phase is, and what it must not change while it lasts.
         self._stream = stream
         self.steps = steps
         self.step = -1
@@ -59,11 +60,13 @@ class PhaseNoise:
                 strategy are others than at earlier steps.
 
         """
+        # One release per step: two sums behind the same noise would show their difference exactly.
         if self.step < 0 or self.step == self._released:
             raise Refusal(
                 f"a second release at step {self.step}: under correlated noise a step is released once, because both "
                 "sums would hide behind the same noise.\nCall backward() once for every lot, with a query that asks once."
             )
+        # Later noise cancels earlier noise only if both have the same scale and the same coordinates.
         if self.scale is not None and abs(scale - self.scale) > _SAME_SCALE * self.scale:
             raise Refusal(
                 f"the clipping bound changed within a phase: the noise was in proportion to {self.scale:g}, and would "
@@ -87,6 +90,7 @@ class PhaseNoise:
                 "a phase of correlated noise went on in a forked process, which has another key: the noise of its earlier "
                 "steps cannot be made again there.\nTrain in the process that called draws()."
             )
+        # The counter is set to the step, so the vector of any step can be made again at any time.
         self._stream.counter = step
         return self._stream.normals_at(total, stretches, 1.0, dtype)
 

@@ -86,6 +86,7 @@ class SteadyDraws(TorchDispatchMode):
         shape.
         """
         out: Tensor = func(*args, **kwargs)
+        # One draw of the operation's own law, made without the tensor's shape.
         one = torch.empty((), dtype=out.dtype if out.dtype != torch.bool else torch.float32)
         generator = self._new_generator()
         if name in ("rand", "rand_like"):
@@ -94,6 +95,7 @@ class SteadyDraws(TorchDispatchMode):
             given_by_name = [kwargs.get(key, value) for key, value in _UNIFORM[len(args) - 1 :]]
             low, high = list(args[1:3]) + given_by_name
             return out.fill_(low + (high - low) * self._draw_uniform(out).item())
+        # In-place draws are repeated on a single number, with the arguments that were given.
         if name.endswith("_"):
             given = {key: value for key, value in kwargs.items() if key != "generator"}
             getattr(one, name)(*args[1:], **given, generator=generator)

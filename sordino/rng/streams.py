@@ -139,6 +139,7 @@ class Rng:
 
     def words(self, n: int) -> NDArray[np.uint64]:
         """Returns n uniform 64-bit words of the random stream."""
+        # A few words come from the compiled cipher at once; both ways give the same words.
         compiled = noise_kernel()
         if compiled is not None and compiled.makes_key_stream and 0 < n <= _FEW:
             return compiled.read_key_stream(self._next_stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
@@ -163,6 +164,7 @@ class Rng:
 
         Words past the last full multiple of high are redrawn.
         """
+        # Words above the last multiple of `high` are drawn again; otherwise small numbers would be more likely.
         limit = np.uint64(2**64 - 1 - (2**64 % high))
         kept = np.empty(0, dtype=np.uint64)
         while len(kept) < n:
@@ -197,6 +199,7 @@ class Rng:
         The sums are multiplied by the factor on the way.
         Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
         """
+        # All or nothing: where one tensor cannot be done, none is, and nothing has been drawn from the stream.
         compiled, sizes = noise_kernel(), [tensor.numel() for tensor in targets]
         if compiled is None or sum(sizes) > _LONGEST or not sizes or not all(sizes):
             return False
@@ -260,6 +263,7 @@ class Rng:
 
         One of another cipher, as earlier versions had, would go on with other values.
         """
+        # Another cipher gives other bits from the same key.
         if state.get("cipher") != CIPHER:
             raise ValueError(
                 f"a random stream of {state.get('cipher', 'ChaCha20')} was saved, and this version has {CIPHER}: it cannot "

@@ -58,6 +58,7 @@ class BallsInBins:
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields lot k % bins of pass k // bins of balls-in-bins sampling, for k = start, start + 1, …"""
+        # A pass follows from its number alone, so a resumed run cuts it in the same way.
         epoch, first = divmod(start, self.bins)
         while True:
             # Every record chooses its own bin; sorting by bin gives each lot as a slice.

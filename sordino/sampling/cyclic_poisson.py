@@ -67,11 +67,13 @@ class CyclicPoisson:
         """Yields the cyclic Poisson draw of step k from group k mod `groups`, for k = start, start + 1, …"""
         # Every record's group is a coin of its own, which no other record changes.
         group = rng.child("groups").integers(n, self.groups)
+        # Sorted by group, the members of one group are a slice.
         order = np.argsort(group, kind="stable").astype(np.int64)
         ends = np.searchsorted(group[order], np.arange(self.groups + 1))
         of_phase = partial(phase_event, self.rate, self.groups)
         k = start
         while True:
+            # Each member then flips its coin, from the stream of this step.
             members = order[ends[k % self.groups] : ends[k % self.groups + 1]]
             drawn = members[flip_coins(len(members), self.rate, rng.child(k))]
             yield Draw(drawn, keep_unamplified, cover=0, of_phase=of_phase)

@@ -60,6 +60,7 @@ class FixedOrder:
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields batch k mod m of n records in a fixed order in m batches, for k = start, start + 1, …"""
+        # No random numbers at all: batch k mod m is rows in the order in which they are stored.
         batches = -(-n // self.batch_size)
         of_phase = partial(phase_event, batches)
         k = start

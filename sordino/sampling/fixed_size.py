@@ -60,6 +60,7 @@ class FixedSize:
         """Yields independent uniform subsets of the fixed size, each in ascending order."""
         k = start
         while True:
+            # The event names both sizes, which are public under replace-one.
             yield Draw(
                 draw_subset(n, self.batch_size, rng.child(k)), lambda event: events.FixedSize(self.batch_size, n, event)
             )
@@ -70,6 +71,7 @@ def draw_subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
     """Returns a uniform subset of n of the fixed size b, ascending: the first b distinct of a stream of uniform
     numbers.
     """
+    # More than half of the records: a permutation is cheaper than drawing until enough are distinct.
     if 2 * b > n:
         return np.sort(rng.permutation(n)[:b])
     # Draw numbers until b of them are distinct; for small b this is cheaper than a permutation.

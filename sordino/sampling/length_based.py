@@ -142,12 +142,14 @@ class Threshold:
 
     def __post_init__(self) -> None:
         """Raises an error for numbers that are out of range, or where nobody would ever be drawn."""
+        # A threshold may be a number or a mechanism that releases one.
         if not callable(self.threshold):
             object.__setattr__(self, "threshold", validate.non_negative("threshold", self.threshold))
         for name in ("low", "high"):
             value = getattr(self, name)
             object.__setattr__(self, name, 0.0 if value == 0 else validate.rate(name, value))
         object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
+        # Rates of zero on both sides would draw nobody and still charge for it.
         if not self._highest_rate:
             raise ValueError("low=0.0, high=0.0: nobody would ever be drawn; one of them must be > 0")
 

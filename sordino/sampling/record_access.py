@@ -46,6 +46,7 @@ class Records:
     def __init__(
         self, n: int, lengths: Callable[[Rows], Lengths], labels: Callable[[Rows, Label | None], Rows]
     ) -> None:
+        # Lengths and labels are computed when they are asked for, and what was asked decides what is charged.
         self._n, self._lengths, self._labels = n, lengths, labels
         self._measured_lengths: Lengths | None = None
         self._known_labels: Rows | None = None

@@ -107,9 +107,11 @@ def draw_lots(sampler: Sampler, records: Records, rng: Rng, start: int, memory: 
 
     A draw made after a look has no guarantee; what was released in order to make it is charged with it.
     """
+    # A sampler that never asks the records is charged by its own theorem.
     if not isinstance(sampler, Informed):
         yield from sampler.draws(len(records), rng, start)
         return
+    # One that asked them has no say in what that costs: looking forgoes the guarantee, and releases are charged.
     for draw in sampler.draws_from(records, rng, start, memory):
         yield replace(
             draw, amplify=mark_unproven if records.has_looked else draw.amplify, spent=records.take_spent_events()

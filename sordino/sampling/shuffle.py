@@ -54,9 +54,11 @@ class Shuffle:
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields batch k % m of shuffled pass k // m, for m batches a pass and k = start, start + 1, …"""
+        # The last batch of a pass may be smaller.
         batches = -(-n // self.batch_size)
         epoch, first = divmod(start, batches)
         while True:
+            # The order of a pass follows from its number alone, so that it can be resumed in the middle.
             order = rng.child(epoch).permutation(n)
             for batch in range(first, batches):
                 rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]

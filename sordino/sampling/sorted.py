@@ -82,9 +82,11 @@ class UpperQuantile:
         # T is the α-quantile and Q = {length ≥ T}; lots are filled from Q first.
         upper = lengths >= np.quantile(lengths, self.quantile)
         q = int(upper.sum())
+        # Q is larger than the lot: each of its records has an equal chance.
         if q > size:
             chance = np.where(upper, size / q, 0.0)
         else:
+            # Q is smaller: all of it, and the others fill the rest with an equal chance each.
             chance_below = min(1.0, (size - q) / (n - q)) if n > q else 0.0
             chance = np.where(upper, 1.0, chance_below)
         return np.flatnonzero(rng.uniform(n) < chance)
@@ -98,6 +100,7 @@ class LongestOfEachClass:
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
         """Returns positions, by place in their class and then by length."""
+        # The rank within a class decides first, so that classes take turns.
         classes = labels()
         order = np.lexsort((-lengths, classes))  # class by class, each from its longest
         first = np.searchsorted(classes[order], classes[order])  # where the record's class begins
@@ -193,6 +196,7 @@ class Sorted:
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
         """Yields disjoint lots, filled by sorted gradient lengths, until every record was used, then begins again."""
+        # Every lot depends on all lots before it, so without a memory only the first can be drawn.
         k, n = start, len(records)
         if start and memory is None:
             raise Refusal(f"lot {start} depends on the lots before it, which are not known: resume from a checkpoint")
@@ -245,6 +249,7 @@ def _begin_pass(n: int) -> tuple[Mask, _RankedCandidates]:
 
 def _pack_memory(left: Mask, ranked: _RankedCandidates) -> dict[str, Any]:
     """Returns what the next draw of sorted lots must know, as JSON; candidates are kept only while they are still used."""
+    # Candidates that will be ranked anew need not be remembered.
     stale = ranked.lots_left > 0  # otherwise the next lot asks anew
     return {
         "left": pack_array(np.packbits(left)),

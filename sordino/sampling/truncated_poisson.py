@@ -70,6 +70,7 @@ class TruncatedPoisson:
         amplify = partial(amplify_draw, self.rate, n + 1, self.max_batch)
         k = start
         while True:
+            # Whoever is cut is chosen at random and independently of what the records hold.
             coins = rng.child(k)
             rows = flip_coins(n, self.rate, coins)
             if len(rows) > self.max_batch:

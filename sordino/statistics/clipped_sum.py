@@ -64,8 +64,10 @@ class ClippedSum:
 
     def total(self, rows: Tensor) -> Tensor:
         """Returns the clipped sum of a statistic's rows, in the shape of one record's vector."""
+        # Sums are formed in float64, so that rounding cannot exceed the bound noticeably.
         wide = rows.to(torch.float64)
         vectors = self.of(wide)
+        # A user's own function is tried on other rows, to see that each vector depends on its own record.
         if self.of is not identity:
             refuse_statistics(self.of, wide, vectors, Rng.from_entropy(), f"of={self.of!r}")
         # A row whose norm is not finite contributes nothing.

@@ -83,6 +83,7 @@ class Gram:
 
     def total(self, rows: Tensor) -> Tensor:
         """Returns AᵀA in float64, which private PCA is computed from; a row that is not finite contributes nothing."""
+        # Every record becomes a unit vector, so that its outer product has Frobenius norm 1.
         flat = flatten_rows(rows.to(torch.float64))  # (B, d)
         if flat.shape[1] < self.at_least:
             raise Refusal(

@@ -107,6 +107,7 @@ class Ranges:
         scale = self.noise.multiplier * math.sqrt(self.columns)
         threshold = scale * float(ndtri(1 - FALSE_ALARM / (BINS * self.columns)))
         bounds = []
+        # If no bin is clearly filled, the fullest one is the best guess.
         for counts in noisy[0]:
             filled = (counts > threshold).nonzero().flatten()
             filled = counts.argmax().view(1) if not len(filled) else filled
@@ -121,6 +122,7 @@ def find_bins(values: Tensor) -> Tensor:
     >>> find_bins(torch.tensor([-1e30, 0.0, 1.0, 3.0, 1e30, float("nan")])).tolist()
     [0, 51, 62, 63, 102, 103]
     """
+    # A number that is not finite has a bin of its own, which is not released.
     finite = torch.isfinite(values)
     size = torch.where(finite, values, 0).abs().to(torch.float64)
     power = torch.floor(torch.log2(size.clamp(min=2.0 ** (_LOWEST - 1))))  # exact at powers of two

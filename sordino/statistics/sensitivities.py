@@ -70,10 +70,12 @@ def local_sensitivity(query: str, data: Sequence[float], low: float, high: float
     >>> local_sensitivity("median", [23.0, 31.0, 38.0, 44.0, 71.0], 0.0, 100.0)
     3.5
     """
+    # By trying all neighbours; this is for teaching and looks at the data without noise.
     example, (low, high) = _find_example_query(query), _check_range(low, high)
     given = [validate.number("data", value) for value in validate.sequence("data", data, "numbers")]
     if len(given) < LEAST or not all(low <= value <= high for value in given):
         raise ValueError(f"{len(given)} records: need at least {LEAST}, all within [{low:g}, {high:g}]")
+    # Removing: every record once.
     without = [[*given[:k], *given[k + 1 :]] for k in range(len(given))]
     # The answer never falls as a record rises, so of all that could be added one at an end moves it most.
     neighbours = [*without, [*given, low], [*given, high]]

@@ -152,6 +152,7 @@ def ask(
             add_records(facts, key, load, n)
 
         agree_within_group(add_facts)
+    # A key of its own for this question; with a seed it can be repeated.
     if rng is None:
         rng = new_rng() if seed is None else Rng.from_seed(validate.count("seed", seed, least=0))
     for name in numbers_telling_size(sampler, n, given):

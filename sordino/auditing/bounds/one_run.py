@@ -26,10 +26,12 @@ _EXACT = 1e-9
 def largest_probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """Returns the largest probability that one (ε, δ)-DP run gives for so many right guesses about canaries or more."""
     check_counts(canaries, guesses, right)
+    # Under ε-DP each guess is right with probability at most e^ε / (1 + e^ε), whatever the others are.
     p = float(expit(validate.non_negative("epsilon", epsilon)))
     tail = binomial.tail_probability(right, guesses, p)
     if delta == 0 or right == 0:
         return min(1.0, tail)
+    # With δ > 0, some probability can be moved from fewer to more right guesses; the steepest slope bounds by how much.
     i = np.arange(1, right + 1)
     steepest = float(np.max((binom.sf(right - i - 1, guesses, p) - tail) / i))
     return min(1.0, tail + 2 * canaries * delta * steepest)
@@ -41,6 +43,7 @@ def epsilon_lower_bound(canaries: int, guesses: int, right: int, delta: float, e
     >>> round(epsilon_lower_bound(100, 100, 100, 0.0), 4)  # p^100 = 0.05
     3.493
     """
+    # Even ε = 0 explains the guesses: nothing is shown.
     check_counts(canaries, guesses, right)
     if guesses == 0 or largest_probability(canaries, guesses, right, 0.0, delta) > error:
         return 0.0

@@ -34,6 +34,8 @@ def contradicts(canaries: int, guesses: int, right: int, inverse: Inverse, error
     `error` for every run with the curve.
     """
     check_counts(canaries, guesses, right)
+    # The recursion of Mahloujifar et al.: how likely can so many right guesses be at most, going down one guess at a
+    # time?
     hits, misses = error * right / canaries, error * (guesses - right) / canaries
     for i in range(right - 1, -1, -1):
         more = max(misses, inverse(min(1.0, hits)))
@@ -53,6 +55,7 @@ def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
     >>> p_value(1, 1, 1, inverse_of_gaussian(1.0))  # one canary, one guess: right with probability Φ(1/2) = 0.6915
     0.7
     """
+    # Bisect over the logarithm of the error, and round the result up.
     low, high = _SMALLEST, 1.0
     if contradicts(canaries, guesses, right, inverse, low):
         return low
@@ -68,6 +71,7 @@ def mu_lower_bound(canaries: int, guesses: int, right: int, error: float = 0.05)
     """Returns an audit's lower bound on μ from one run, if the run's trade-off curve is Gaussian; it is wrong with
     probability `error`.
     """
+    # μ = 0 is tested first: if it explains the guesses, nothing is shown.
     low, high = 0.0, _LARGEST_MU
     if not contradicts(canaries, guesses, right, inverse_of_gaussian(0.0), error):
         return 0.0

@@ -36,6 +36,7 @@ def inverse_of_epsilon_delta(epsilon: float, delta: float) -> Inverse:
 
 def inverse_of_curve(curve: Tradeoff) -> Inverse:
     """Returns the inverse of a run's own trade-off curve for the one-run test."""
+    # The curve is the upper envelope of lines of slope −e^ε and −e^{−ε}; its inverse is the envelope of theirs.
     rise = np.exp(curve.epsilons)
     kept = 1 - curve.deltas
 

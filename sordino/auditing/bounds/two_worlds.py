@@ -49,8 +49,10 @@ def epsilon_lower_bound(errors: Errors, delta: float, error: float = 0.05) -> fl
     >>> epsilon_lower_bound(Errors(500, 1000, 500, 1000), 0.0)
     0.0
     """
+    # Both error rates are replaced by upper confidence limits that hold together with probability 1 − error.
     missed, alarms = errors.upper_rates(error)
     bound = 0.0
+    # (ε, δ)-DP means 1 − δ − missed ≤ e^ε · alarms, and the same with both exchanged.
     for one, other in ((missed, alarms), (alarms, missed)):
         if 1 - delta - one > 0:
             bound = max(bound, math.log((1 - delta - one) / other))

@@ -110,12 +110,14 @@ def _check_resumed_noise(pieces: Pieces, company: SelftestRecords) -> SelftestFi
     """Checks, as a part of the ledger checks, that a run which was saved and loaded continues with noise that nobody
     has seen.
     """
+    # One lot, then a saved state that goes on in two runs.
     first = Trial(pieces, company.records).run([[]], noisy=True)
     state = first.private.state_dict()
     second = Trial(pieces, company.records)
     second.private.load_state_dict(state)
     # other lots than before, or it would go on with the rest of them
     after, again = (flatten(trial.run([[], []], noisy=True).written[-2]) for trial in (first, second))
+    # Equal noise in both would show the difference of their sums.
     noisy = bool(first.releases[0]) and first.releases[0][0].noise.multiplier > 0
     fresh = not noisy or not np.array_equal(after, again)
     words = "a loaded state has noise of its own" if fresh else "a loaded state repeats noise that was used"

@@ -59,6 +59,7 @@ def _check_exactly(trial: Trial, passed: SeenRelease, kind: Gaussian | Laplace, 
     """Checks exactly that noise from a known key is multiplier × sensitivity times the stream's values, one of the
     noise checks.
     """
+    # The noise as it was written, over its scale, compared with the same stream drawn again.
     seen = passed.noise_in(trial.written[0], number)
     stream = Rng.from_seed(SEED).child("noise")
     wide = any(value.dtype.itemsize == 8 for value in passed.value.values())

@@ -64,6 +64,7 @@ def _check_choose() -> SelftestFinding:
 
     The scores are one to six apart, at ε = ½ and Δ = 2.
     """
+    # Scores far apart and close together, so that a wrong ε changes some of the choices.
     scores, epsilon, reach = np.array([0.0, 6.0, 11.0, 15.0, 18.0]), 0.5, 2.0
     right = True
     for seed in range(_STREAMS):
@@ -78,6 +79,7 @@ def _check_choose() -> SelftestFinding:
 
 def _check_choose_between() -> SelftestFinding:
     """Checks the release `choose_between` against Gumbel noise from the same stream."""
+    # Intervals of different widths: the width is part of the weight.
     edges, heights = np.array([0.0, 1.0, 3.0, 4.0, 9.0]), np.array([0.0, 9.0, 16.0, 4.0])
     epsilon, reach, right = 0.5, 2.0, True
     for seed in range(_STREAMS):
@@ -92,6 +94,7 @@ def _check_choose_between() -> SelftestFinding:
 
 def _check_accountant() -> SelftestFinding:
     """Checks, beside the releases, the accountant against closed forms."""
+    # Closed forms for one Gaussian, many, sampled ones and a choice.
     exact = PLD()
     single = gaussian_epsilon(1.0, 1e-5)
     known: list[tuple[Event, float, float]] = [
