@@ -65,6 +65,7 @@ def __getattr__(name: str) -> Any:
     """Returns a public name of the package, and says what to install where torch is missing."""
     try:
         return _resolve_name(name)
+    # Only torch is optional here; any other missing module is a broken installation and says so itself.
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -79,6 +80,7 @@ def _resolve_name(name: str) -> Any:
     """Returns the object or module of a public name of the package, `sordino.name`; raises AttributeError if there is
     none.
     """
+    # The order is from cheap to dear: names with a known home, packages, former names, and only then the search.
     if name in _HOMES:
         return getattr(import_module(f"sordino.{_HOMES[name]}"), name)
     if name in _MODULES:

@@ -197,6 +197,7 @@ def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Do
         """
         if not len(labels):
             return None
+        # Class and share are computed from private labels; disclosing them below enters them in the claim.
         classes, counts = labels.unique(return_counts=True)
         largest = int(counts.argmax())
         return Dominant(int(classes[largest]), float(counts[largest]) / len(labels))

@@ -75,6 +75,7 @@ class DistributedRun:
 
     def __init__(self, mesh: Any, model: nn.Module) -> None:
         self._model, self.sharded, self._comparisons = model, wrap_if_sharded(model), 0
+        # A sharded model brings the mesh that it is divided over, unless the user gave another.
         ranks = ranks_of(self.sharded.mesh if mesh is None and self.sharded is not None else mesh)
         self.ranks = ranks
         self._digest_key = secrets.token_bytes(32)  # of the digests that ranks compare records by
@@ -91,6 +92,8 @@ class DistributedRun:
 
         A stopwatch could choose another formula on another rank, and formulas round differently.
         """
+        # A single process may time formulas. Several ranks may not: other formulas round differently, and their digests
+        # would differ.
         if self.ranks is None:
             return Captured() if given is None else given
         if isinstance(given, Captured) and given.options.measure:
@@ -143,6 +146,7 @@ class DistributedRun:
             Disagreement: on every rank and before anything is drawn, with the names of what differs.
 
         """
+        # A single process has nobody to agree with.
         ranks = self.ranks
         if ranks is None or ranks.size == 1:
             return self._divide_among_ranks(make_request(), {})
@@ -185,6 +189,7 @@ class DistributedRun:
         Sites are data that differ on purpose. Their digests go to `sites`, to be compared among ranks that hold the
         same.
         """
+        # Each owner knows only its own sites, so digests of records are exchanged by site.
         if isinstance(request.dataset, Sites):
             facts.add("lengths of the sites", list(request.dataset.lengths))
             for site, held in request.dataset.held.items():
@@ -258,8 +263,10 @@ class DistributedRun:
     ) -> RankedLot:
         """Returns the lot as this rank takes part in it, in a distributed run with several ranks."""
         assert self.ranks is not None, "one process has nobody to share a lot with"
+        # Only a lot of our own samplers is known on all ranks.
         if not isinstance(lot.loads, LotBatches) or records is None:
             raise Refusal("a batch that no sampler drew cannot be divided among ranks; use draws(), or one process")
+        # Sums are whole numbers of 64 bits; so many records at the bound fill them.
         if len(records) >= MOST_RECORDS:
             raise Refusal(
                 f"a lot of {MOST_RECORDS} records or more: their sum may not fit into 64 bits; draw smaller ones"
@@ -287,6 +294,7 @@ class DistributedRun:
 
     def _facts_to_compare(self, run: RunFacts) -> Sequence[Any]:
         """Returns what must be the same on all ranks of a distributed run; of the noise keys it holds digests."""
+        # Streams are compared by digests: the keys themselves never leave a rank.
         keys = [digest_of(stream.state_dict()) for stream in run.streams]
         query = ClaimFacts(b"")
         query.add("query", run.query)
@@ -327,6 +335,7 @@ def _void_if_written(gradients: LotGradients, ledger: Ledger) -> str | None:
 
 def _add_request_facts(facts: ClaimFacts, request: DrawRequest) -> None:
     """Adds the facts about the requested draws of a distributed run, except for the records, for the ranks to compare."""
+    # Whatever changes who is drawn, or by how much a record counts, is compared.
     facts.add("sampler", request.sampler)
     facts.add("steps", request.steps)
     facts.add("number of records", request.n)
@@ -346,6 +355,7 @@ def _guaranteed_history(ledger: Ledger) -> dict[str, Any]:
     itself.
     """
     state = ledger.state_dict()
+    # Entries that void a claim may be on one rank only, the one that noticed; the guaranteed part must be equal.
     entries: list[list[Any]] = []
     for event, count, *more in state["entries"]:
         if "NonPrivate" in str(event):
@@ -365,6 +375,7 @@ def _rounding_environment() -> dict[str, Any]:
     The model of the processor is left out: machines of several kinds may train together if their instructions are the
     same.
     """
+    # Equal versions, kernels and switches, because the ranks' sums must agree to the last bit.
     known = {
         f"environment: {name}": value
         for name, value in environment.current_environment().items()

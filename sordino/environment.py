@@ -28,6 +28,7 @@ Environment: TypeAlias = dict[str, str | int]
 
 def current_environment(extra: Mapping[str, str] | None = None) -> Environment:
     """Returns the environment of this process, which decides a run's last bit, together with `extra`."""
+    # Everything that may change a result's last bit: code, libraries, processor, threads and switches.
     return {
         **(extra or {}),
         "sordino": sordino.__version__,

@@ -253,6 +253,7 @@ def current_name(former: str) -> str | None:
     parts = former.split(".")
     if parts[0] != "sordino":
         return None
+    # The longest known beginning decides, so that a module which moved out of its package is found before the package.
     for length in range(len(parts), 1, -1):
         head = ".".join(parts[1:length])
         if head in FORMER_NAMES:
@@ -320,6 +321,7 @@ def adopt_former_method(instance: object, former: str, current: str) -> None:
     The class that comes first in the order of inheritance decides. A user's subclass of one of our classes that overrides
     the former name therefore keeps its own method; otherwise it would silently get the method of our class.
     """
+    # Whichever name comes first in the order of inheritance is the one that the user meant.
     for kind in type(instance).__mro__:
         if current in vars(kind):
             return

@@ -40,6 +40,7 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     >>> classification(model, {"x": torch.zeros(2, 1), "labels": torch.tensor([0, 1])})
     tensor([0.1269, 0.6931])
     """
+    # Labels are asked for first, so that a batch without them is refused by name.
     labels = _require_labels(batch)
     scores = outputs(model, batch)
     if scores.dim() != 2:
@@ -185,6 +186,7 @@ def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 def _token_mean(scores: Tensor, labels: Tensor) -> Tensor:
     """Returns the losses (B,) as means over each record's own labelled places, from (B, T, classes) and (B, T)."""
+    # A record's mean is over its own labelled tokens; a mean over the batch would couple the records.
     if scores.dim() != 3 or scores.shape[:2] != labels.shape:
         raise Refusal(
             f"scores with {scores.dim()} dimensions and labels with {labels.dim()}: need a score per token and class and a "
@@ -213,6 +215,7 @@ def _decoder_input_function(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Returns the model's own function from labels to the decoder's input, for losses of sequence-to-sequence models;
     PEFT's adapters are looked through.
     """
+    # Adapters hide the model that knows how its decoder is fed.
     base = getattr(model, "get_base_model", lambda: model)()
     prepare: Callable[..., Tensor] | None = getattr(base, "prepare_decoder_input_ids_from_labels", None)
     if prepare is not None:

@@ -63,6 +63,7 @@ class NoiseKey:
             ValueError: if the table is of another format or another cipher.
 
         """
+        # Another format or cipher would give another stream from the same bytes.
         if table.get("format") != _FORMAT or table.get("cipher") != CIPHER:
             raise ValueError(
                 f"a noise key of format {table.get('format')!r} and cipher {table.get('cipher')!r} was given, and this "
@@ -97,6 +98,7 @@ class NoiseKey:
             WrongKey: if the text was encrypted under other keys, or was changed.
 
         """
+        # The tag of AES-GCM fails for a wrong key and for a damaged text alike; both are refused.
         try:
             raw = base64.b85decode(text)
             content = AESGCM(self._derive_sealing_key()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], None)
@@ -155,6 +157,7 @@ def read_secret(place: str | Path) -> dict[str, Any]:
     """
     path = Path(place)
     path = path / NAME if path.is_dir() else path
+    # A file that was cut short is no key; it is never completed by guessing.
     try:
         table = json.loads(path.read_bytes())
     except ValueError:

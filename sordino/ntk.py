@@ -38,6 +38,7 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """
     parameters = trainable_parameters(model)
     rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
+    # One record and one backward pass at a time: the kernel needs whole gradients, and models here are small.
     for i in range(len(x)):
         output = model(x[i : i + 1])
         if output.numel() != 1:

@@ -69,6 +69,7 @@ class FullPrecisionProducts:
 
     def __exit__(self, *error: object) -> None:
         """Puts PyTorch's switches back."""
+        # Whatever entering changed goes back to what it was, also after an error inside.
         for (_, write), allowed in zip(_REDUCTIONS, self._reductions, strict=True):
             write(*allowed) if isinstance(allowed, tuple) else write(allowed)
         _write("cuda", "conv", self._convolutions)

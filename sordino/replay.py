@@ -107,6 +107,7 @@ def open_saved_state(
             have no fixed order.
 
     """
+    # States of 0.2 held their keys in the clear; newer ones hold none.
     has_key_inside = state["format"] == _FORMAT_WITH_KEY
     if replay is None:
         return None, state["memory"] if has_key_inside else None

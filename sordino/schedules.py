@@ -215,6 +215,7 @@ class Logarithmic:
         validate.positive("top", self.top)
         validate.positive("steepness", self.steepness)
         validate.count("period", self.period)
+        # The logarithm is largest at the end of the period; there the bound must still be positive.
         largest = self.top / math.log(self.period) if self.period > 1 else math.inf
         if self.steepness >= largest:
             raise ValueError(

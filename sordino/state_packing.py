@@ -47,6 +47,7 @@ def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 def unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Unpacks the tree of a state dictionary that `pack` took apart; raises ValueError if it was not packed there."""
+    # Containers are rebuilt from the inside; only marked entries stand for something that JSON cannot hold.
     if isinstance(tree, list):
         return [unpack(value, tensors) for value in tree]
     if not isinstance(tree, dict):

@@ -82,9 +82,11 @@ def count(name: str, value: object, *, least: int = 1, most: int | None = None) 
 
     Floats are refused even when whole: 2.5 epochs of 100 is a question, not a count.
     """
+    # True and 2.0 are refused: they are more often a mistake than a count.
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}={shorten(value)}: must be a whole number (int), not {type(value).__name__}")
     result = int(value)
+    # The message shows the value, which is public, or only its length if it is absurdly long.
     if result < least:
         raise ValueError(f"{name}={result}: must be >= {least}")
     if most is not None and result > most:
@@ -146,6 +148,7 @@ def sequence(name: str, value: Any, need: str) -> list[Any]:
     """Validates an argument as a list, tuple, array or other iterable and returns its elements; refuses text, which is
     iterable too.
     """
+    # A text is iterable letter by letter, which nobody means.
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name}={shorten(value)}: must be {need}; this is {type(value).__name__}")
     try:
@@ -163,6 +166,8 @@ def shorten(value: Any) -> str:
     Numbers, short words, classes, functions and objects of this library are quoted. Of everything else, such as a tensor or
     a table that was given in the wrong place, the message names the type alone.
     """
+    # Numbers, short texts and objects of this library are public parameters and may be quoted; anything else may hold
+    # records.
     if value is None or isinstance(value, bool | int | float | complex):
         text = repr(value) if not isinstance(value, int) or abs(value) < 10**18 else f"<{type(value).__name__}>"
     elif isinstance(value, str | bytes) and len(value) <= _LONGEST_WORD:

@@ -54,6 +54,7 @@ class Automatic(Stateless):
         """
 
         def weights(norms: Norms) -> Tensor:
+            # weight(r) · r = C r / (r + γ) < C.
             return torch.div(self.bound, norms.total() + self.gamma).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))

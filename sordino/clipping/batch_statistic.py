@@ -84,6 +84,7 @@ class BatchStatistic(Stateless):
         """Returns flat clipping at a statistic of the lot's own lengths, which is unproven because it looks at the
         whole lot.
         """
+        # Looking at the lot is what makes this rule unproven: one record moves the bound of all others.
         bound = self.bound_for(lot().total())
         reason = (
             f"the bound was the {self.name} of the lot's own gradient lengths: one record changes it for all others"

@@ -54,6 +54,7 @@ class Normalised(Stateless):
         """
 
         def weights(norms: Norms) -> Tensor:
+            # Every gradient gets length C; the floor keeps the weight of a zero gradient finite.
             return torch.div(self.bound, norms.total().clamp(min=FLOOR)).unsqueeze(1)
 
         return Rule(weights, Sensitivity(l2=self.bound))

@@ -243,6 +243,7 @@ def _is_own_namespace(namespace: dict[str, Any]) -> bool:
 
 def _is_own_class(kind: type) -> bool:
     """Returns whether a module of this package has this very class under its name, so that it needs no rowwise check."""
+    # The module must hold this very class under its name: a class can be given any module name by hand.
     if not kind.__module__.startswith(_PACKAGE):
         return False
     resolved: Any = sys.modules.get(kind.__module__)

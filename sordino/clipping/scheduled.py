@@ -52,6 +52,7 @@ class Scheduled:
         """Refuses a schedule that is no function from steps to bounds."""
         if not callable(self.schedule):
             raise TypeError(f"schedule={self.schedule!r}: must be a function of the step, such as schedules.Cosine")
+        # The schedule is tried at step 0, so that a wrong one is refused before training.
         try:
             self.bound_at(0)
         except (AttributeError, TypeError) as error:

@@ -43,6 +43,7 @@ def compose(events: Iterable[Event]) -> Event:
         Repeat(event=Gaussian(multiplier=1.0), count=2)
 
     """
+    # Everything is checked to be an event before anything is composed.
     parts = tuple(
         require_event(event, may_be_step=True)
         for event in validate.sequence("events", events, "events of sordino.events")

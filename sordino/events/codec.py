@@ -67,6 +67,7 @@ def from_json(data: str | Mapping[str, Any]) -> Event:
 
 def _decode(value: Any) -> Any:
     """Returns a field of an event decoded from JSON: objects are events, lists are tuples."""
+    # Nested objects are events of their own, and lists stand for tuples, which JSON does not have.
     if isinstance(value, Mapping):
         return from_json(value)
     if isinstance(value, list):

@@ -44,6 +44,7 @@ class FixedSize(Event):
     def __post_init__(self) -> None:
         set_field(self, "batch_size", validate.count("batch_size", self.batch_size))
         set_field(self, "dataset_size", validate.count("dataset_size", self.dataset_size))
+        # A subset cannot be larger than the set it is drawn from.
         if self.batch_size > self.dataset_size:
             raise ValueError(f"batch_size={self.batch_size}: must be <= dataset_size={self.dataset_size}")
         set_field(self, "event", require_event(self.event))

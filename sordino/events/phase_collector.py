@@ -47,9 +47,11 @@ class PhaseCollector:
     """
 
     def __init__(self, relation: Relation, delta: float = 1e-20, passes: int = 1) -> None:
+        # What is asked: the relation and the δ at which the phases will be used.
         self.relation = relation
         self.delta = delta
         self.passes = passes
+        # What was collected: plain Gaussians add up in μ², everything else is counted by its pair.
         self.mu_squared = 0.0  # of all plain Gaussian releases together
         self.sampled: dict[Sampled, int] = {}
 

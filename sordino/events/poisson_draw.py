@@ -85,6 +85,7 @@ class Poisson(Event):
         """Adds to the phases the pair of a group of records on a Poisson draw: each record of the group has a coin of
         its own.
         """
+        # Each record of the group has its own coin, so the number of members that are drawn is binomial.
         collector.require_relation(group, Relation.ADD_OR_REMOVE, Relation.ZERO_OUT)
         pair = self.event.dominating_pair(1)
         if not isinstance(pair, GaussianPair):

@@ -235,6 +235,7 @@ def _pair_on_one_draw(event: Event, moves: int) -> Pair:
     pairs: list[tuple[Pair, int]] = [part for part in parts if not isinstance(part[0], GaussianPair)]
     if squared:
         pairs.append((GaussianPair(math.sqrt(squared)), 1))
+    # An event that releases nothing has no pair.
     if not pairs:
         raise Unsupported(event, "releases nothing")
     return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1 else make_product_pair(pairs)

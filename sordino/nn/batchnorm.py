@@ -54,6 +54,7 @@ def _replace_norm(name: str, norm: nn.Module, groups: int) -> nn.Module:
     """Returns the GroupNorm that replaces a BatchNorm, and after it whatever a subclass of BatchNorm runs after
     normalising.
     """
+    # A subclass may run further layers after normalising, such as an activation; those are kept.
     group_norm = _make_group_norm(norm, groups)
     kept = list(norm.children())
     if kept or type(norm) not in _BATCH_NORMS or "forward" in norm.__dict__:
@@ -69,6 +70,7 @@ def _replace_norm(name: str, norm: nn.Module, groups: int) -> nn.Module:
 def _only_runs_layers(norm: nn.Module, kept: list[nn.Module]) -> bool:
     """Returns whether a subclass of BatchNorm, on made-up numbers in evaluation, is BatchNorm and then the kept layers."""
     assert isinstance(norm, _BATCH_NORMS)
+    # Compare the subclass with plain BatchNorm followed by its own layers, on made-up numbers.
     twin, after = copy.deepcopy(norm).eval(), nn.Sequential(*copy.deepcopy(kept)).eval()
     dims = 1 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
     reference = next(iter(norm.state_dict().values()), torch.zeros(()))
@@ -85,10 +87,12 @@ def _make_group_norm(norm: nn.Module, groups: int) -> nn.GroupNorm:
     """Returns the GroupNorm that takes a BatchNorm's place, with the BatchNorm's scale and shift."""
     assert isinstance(norm, _BATCH_NORMS)
     channels = norm.num_features
+    # At least two channels in a group, and a number of groups that divides the channels.
     max_groups = 1 if isinstance(norm, nn.BatchNorm1d) else max(1, min(groups, channels // 2))
     count = next(n for n in range(max_groups, 0, -1) if channels % n == 0)
     made = nn.GroupNorm(count, channels, eps=norm.eps, affine=norm.affine)
     made.train(norm.training)
+    # Scale and shift are taken over from the BatchNorm.
     if norm.affine:
         made.weight, made.bias = norm.weight, norm.bias
     return made.to(norm.weight.device, norm.weight.dtype) if norm.affine else made

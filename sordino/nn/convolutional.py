@@ -13,6 +13,7 @@ def require_shape(given: Sequence[int], needed: Sequence[int | None], name: str,
     """Refuses records of another shape than a convolutional or other network is made for; None stands for any number."""
     given = check_shape(given)
     count_classes(classes)
+    # A dimension of None may have any size.
     fits = len(given) == len(needed) and all(n in (None, g) for g, n in zip(given, needed, strict=True))
     if not fits:
         wanted = " × ".join("any" if n is None else str(n) for n in needed)

@@ -81,6 +81,7 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
+        # Expand, convolve each channel by itself, project; the input is added where the shapes allow it.
         wide = inputs * expansion
         self.expand = PaddedConvolution(inputs, wide) if expansion > 1 else None
         self.depthwise = PaddedConvolution(wide, wide, kernel, stride, depthwise=True)
@@ -101,6 +102,7 @@ class EfficientNetLite0(nn.Module):
         super().__init__()
         self.side = side
         self.stem = PaddedConvolution(3, _STEM, 3, 2)
+        # The first block of a stage has its stride, and only the first stage does not expand.
         blocks, width = [], _STEM
         for number, stage in enumerate(STAGES):
             for k in range(stage.blocks):
@@ -114,6 +116,7 @@ class EfficientNetLite0(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Returns EfficientNet-Lite0's features of images, before the classifier."""
+        # Pixels from 0 to 255 become about −1 to 1, as in the published training.
         x = images.to(torch.float32)
         if x.shape[2:] != (self.side, self.side):
             x = F.interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False)

@@ -68,6 +68,7 @@ def load_imagenet(model: nn.Module, weights: Mapping[str, Tensor]) -> Loaded:
     own = model.state_dict(keep_vars=True)
     # Names that a DataParallel wrapper prefixed are accepted too.
     given = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    # Statistics of BatchNorm have no place in GroupNorm; everything else that was not loaded is listed.
     statistics = tuple(name for name in given if name.rpartition(".")[2] in _STATISTICS and name not in own)
     fits = tuple(name for name in given if name in own and own[name].shape == given[name].shape)
     if not fits:

@@ -51,6 +51,7 @@ def make_layers(
     """Returns the layers of an MLP: linear layers of these widths with an activation after each, and a linear layer to
     the classes.
     """
+    # Records of any shape are flattened first.
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(check_shape(shape))
     classes = count_classes(classes)

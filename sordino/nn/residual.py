@@ -26,6 +26,7 @@ class BasicResidualBlock(nn.Module):
         self.bn1 = nn.GroupNorm(_GROUPS, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.GroupNorm(_GROUPS, outputs)
+        # The input is brought to the shape of the output where they differ.
         self.downsample: nn.Module | None = None
         if stride != 1 or inputs != outputs:
             self.downsample = nn.Sequential(
@@ -142,6 +143,7 @@ def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
     """
     require_shape(shape, (None, None, None), "wrn16-4", classes)
     layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False)]
+    # Three groups of two blocks; each group after the first halves the side and doubles the width.
     inputs = 16
     for outputs, stride in ((64, 1), (128, 2), (256, 2)):
         layers += [WideResidualBlock(inputs, outputs, stride), WideResidualBlock(outputs, outputs, 1)]

@@ -51,12 +51,14 @@ def make_morlet(scale: int, angle: float) -> Tensor:
     its sum is 0.
     """
     sigma, frequency = _SIGMA * 2**scale, _FREQUENCY / 2**scale
+    # Coordinates along and across the wave, turned by its angle.
     axis = torch.arange(-_RADII[scale], _RADII[scale] + 1, dtype=torch.float64)
     down, across = torch.meshgrid(axis, axis, indexing="ij")
     along = across * math.cos(angle) + down * math.sin(angle)
     beside = down * math.cos(angle) - across * math.sin(angle)
     envelope = (-(along.square() + _SLANT**2 * beside.square()) / (2 * sigma**2)).exp()
     wave = torch.polar(torch.ones_like(along), frequency * along)
+    # β makes the sum of the wavelet zero, so that a constant image has no response.
     beta = (envelope * wave).sum() / envelope.sum()
     wavelet: Tensor = envelope * (wave - beta) * (_SLANT / (2 * math.pi * sigma**2))
     return wavelet
@@ -119,6 +121,7 @@ def fold_mirror(x: Tensor) -> Tensor:
     """
     if x.dim() != 4 or x.shape[1] % CHANNELS:
         raise ValueError(f"features of shape {tuple(x.shape)}: need (B, {CHANNELS}·C, H, W), as Scattering gives them")
+    # Mirroring an image exchanges the angles θ and π − θ.
     mirror = torch.tensor(_MIRROR).repeat(x.shape[1] // CHANNELS)
     mirror += torch.arange(0, x.shape[1], CHANNELS).repeat_interleave(CHANNELS)
     both = (x + x[:, mirror].flip(3)) / 2

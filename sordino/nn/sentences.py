@@ -28,6 +28,7 @@ class SentenceClassifier(nn.Module):
         """
         found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         hidden: Tensor = found.last_hidden_state  # (B, T, width)
+        # Padding tokens take no part in the mean.
         mask = attention_mask.unsqueeze(2).to(hidden.dtype)
         mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         scaled: Tensor = nn.functional.normalize(mean, dim=1) * float(mean.shape[1]) ** 0.5
@@ -50,6 +51,7 @@ class SentenceClassifier(nn.Module):
 @torch.no_grad()
 def compute_features(model: SentenceClassifier, input_ids: Tensor, attention_mask: Tensor, at_once: int = 64) -> Tensor:
     """Returns the encoder's features of many sentences, in evaluation mode."""
+    # Dropout off for features, and the mode put back afterwards.
     was_training = model.training
     model.eval()
     pieces = zip(input_ids.split(at_once), attention_mask.split(at_once), strict=True)

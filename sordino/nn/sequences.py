@@ -38,6 +38,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
+        # Every head gets an equal share of the width.
         if width % heads:
             raise ValueError(f"heads={heads}: must divide the width {width}")
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)

@@ -51,6 +51,7 @@ class AdamCorrected(Optimizer):
         floor: float = 5e-8,
         weight_decay: float = 0.0,
     ) -> None:
+        # All numbers are checked before the parameters are taken.
         betas = tuple(validate.sequence("betas", betas, "two numbers"))
         if len(betas) != 2:
             raise ValueError(f"betas={betas!r}: must be two numbers")
@@ -73,6 +74,7 @@ class AdamCorrected(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Takes one step of corrected Adam from the gradients as they are."""
+        # A closure would compute gradients of its own, without noise.
         if closure is not None:
             raise TypeError("step(closure): gradients come from private.backward; call step() without one")
         for group in self.param_groups:

@@ -75,6 +75,7 @@ class Average:
     def swap(self) -> None:
         """Exchanges the model's parameters and the moving average; doing it twice restores both."""
         parameters = dict(self._model.named_parameters())
+        # Both sides are released values, so the tripwire allows the exchange.
         with post_processing(parameters):
             for name, value in self._average.items():
                 kept = parameters[name].clone()

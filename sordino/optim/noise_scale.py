@@ -45,6 +45,7 @@ def noise_scale(query: ClippingQuery, expected_batch: float) -> float:
         raise TypeError(
             f"{query.weigher!r}: its noise differs from layer to layer; need one scale, as Isotropic() gives"
         )
+    # A rule without a proof has a scale as well; only the claim differs.
     bound = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
     expected = validate.positive("expected_batch", expected_batch)
     divisor = query.grouping.expected_groups(expected) if isinstance(query, Microbatches) else expected

@@ -25,6 +25,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 def to_plain_containers(batch: Any) -> Any:
     """Returns the structure of a batch with every mapping as a dict of its own, and every list and tuple as it was."""
+    # Hugging Face and others have mappings of their own, which torch's trees do not open.
     if isinstance(batch, Mapping):
         return {name: to_plain_containers(value) for name, value in batch.items()}
     if type(batch) in (tuple, list) and not all(isinstance(leaf, Tensor) for leaf in batch):
@@ -45,6 +46,7 @@ def call_loss(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
     """Calls the loss on a batch by the batch's structure: a tuple or list is spread, a dict by name where the loss
     names its keys.
     """
+    # Tuples and lists are spread into arguments, as torch users expect.
     if isinstance(batch, tuple | list):
         return loss_fn(model, *batch)
     if not isinstance(batch, dict):
@@ -152,6 +154,7 @@ def _move_without_waiting(leaf: Tensor, device: torch.device) -> Tensor:
 
     PyTorch keeps pinned memory until what is copied from it has arrived.
     """
+    # Copying from pinned memory does not make the host wait.
     if leaf.is_cpu and not leaf.is_pinned():
         try:
             leaf = leaf.pin_memory()

@@ -149,6 +149,7 @@ class Captured:
             torch.Size([10, 2])
 
         """
+        # As many samples at a time as the caches like; norms do not depend on the cut.
         if isinstance(data, Dataset):
             data = _iterate_batches(data, lambda: chunk or _samples_in_cache(self._plans.sample_bytes(model)))
         batch_norms = [self.per_sample(model, loss_fn, batch).norms() for batch in data]
@@ -171,6 +172,7 @@ class Captured:
         """
         if self.options.two_pass:
             return 0
+        # A trial of its own, without stopwatch and checks, so that nothing is learned from it.
         trial = Captured(replace(self.options, measure=False, verify=False))
         inventory = Inventory(model)
         try:

@@ -47,6 +47,7 @@ class Chunked:
 
     def __iter__(self) -> Iterator[PerSample]:
         """Returns the parts of the whole lot; refuses where other ranks have some of them."""
+        # A query that goes through the lot by itself would see only this rank's share.
         if self.ranked is not None and self.ranked.ranks.size > 1:
             raise Refusal(
                 "this query goes through the records of a lot by itself, and on several ranks each has some of them; need "
@@ -85,6 +86,7 @@ class Chunked:
         """Returns Σ_i w_i g_i over all samples of a chunked lot, by a pass over the lot, with the weights cut to each
         chunk.
         """
+        # Weights belong to samples by their place in the lot.
         total, start = into, 0
         for part in self:
             rows = len(part.losses)
@@ -96,6 +98,7 @@ class Chunked:
 
 def move_gradients(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
     """Returns the gradients of the same samples at θ + by, chunked: one pass over the lot when they are asked for."""
+    # Only a lot of `Private` knows how to compute gradients at another point.
     if not isinstance(grads, Chunked) or grads.parts_at is None:
         raise Refusal(
             f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"

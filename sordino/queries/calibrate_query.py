@@ -55,4 +55,5 @@ def calibrate(
 
     """
     validate.function("query", query, "a function from a noise multiplier to a query")
+    # The event of a dry run is that of the real one, so the noise is right for what will be charged.
     return met(lambda sigma: dry_run(query(sigma), sampler, dataset_size, steps), PLD(), epsilon, delta)

@@ -50,6 +50,7 @@ class _L1Gradients:
         """Returns squared L1 norms, (B, 1), for a noisy sum in L1, each from the record's gradient, which is written
         out.
         """
+        # A record's L1 norm needs its whole gradient, so it is written out, one record at a time.
         lengths = torch.zeros(len(self.losses), 1, dtype=torch.float64)
         for i in range(len(lengths)):
             alone = torch.zeros(len(lengths), 1, device=self.losses.device)
@@ -87,6 +88,7 @@ class L1Sum:
     def __post_init__(self) -> None:
         validate.clipping_rule("weigher", self.weigher)
         validate.noise("noise", self.noise)
+        # Asked without a lot: a noise whose norm the rule does not bound is refused here and not at the first step.
         sensitivity = self._rule_in_l1(self.init()).sensitivity
         if isinstance(sensitivity, Sensitivity):
             self.noise.bound_for(sensitivity)

@@ -198,8 +198,10 @@ class Microbatches:
         """Returns how far one record moves the sum over microbatches: 2C, since it can change one group's vector to any
         within C.
         """
+        # A record that comes or goes changes its group's mean from one vector within C to another, so by up to 2C.
         if isinstance(reach, Unproven):
             return Unproven(reach.reason, 2 * reach.scale)
+        # Rounding grows with the number of vectors that are added, which is that of the groups.
         groups = math.ceil(self.grouping.expected_groups(expected_batch))
         doubled = replace(reach, l2=2 * reach.l2, l1=None, rounding=rounding_slack(groups))
         return Unproven(self.grouping.unproven, doubled.l2) if self.grouping.unproven else doubled
@@ -246,6 +248,7 @@ class _GroupMeans:
     def norms(self) -> Norms:
         """Returns the squared norms of the microbatches' mean gradients, (K, P)."""
         names = tuple(self.zeros)
+        # A lot without records has no groups, and its sum is zero.
         if not self.means:
             return Norms(torch.zeros(0, len(names), device=self.losses.device), names)
         rows = [torch.stack([row_squared_norms(mean[name][None])[0] for name in names]) for mean in self.means]
@@ -258,6 +261,7 @@ class _GroupMeans:
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Returns Σ w_k m_k over the microbatches' mean gradients; groups of weight 0 are left out."""
         total = {name: tensor.clone() for name, tensor in self.zeros.items()} if into is None else into
+        # Groups of weight 0 are left out altogether: their mean may not be finite.
         for mean, row in zip(self.means, weights.expand(-1, len(total)).tolist(), strict=True):
             for name, weight in zip(total, row, strict=True):
                 if weight:
@@ -279,6 +283,7 @@ def _group_lookup(grads: PerSample, grouping: Grouping, rng: Rng) -> Callable[[i
     """Returns a function from a stretch of the lot to the microbatches of its records; by position if the records are
     unknown.
     """
+    # Groups follow from the record's number, so that a neighbour's records stay in their groups.
     records = grads.records if isinstance(grads, Chunked) else None
     if records is not None:
         groups = grouping.assign_groups(records, rng)

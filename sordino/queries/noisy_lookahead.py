@@ -55,6 +55,7 @@ class NoisyLookahead:
 
     def __post_init__(self) -> None:
         check_learning_rate(self.learning_rate)
+        # A list of noises is kept as a tuple, so that the query can be compared.
         if isinstance(self.noise, Sequence):
             object.__setattr__(self, "noise", tuple(self.noise))
         for _, noise in self._weights_and_noises():
@@ -88,6 +89,7 @@ class NoisyLookahead:
         """Returns the weight and the noise of each part of a noisy lookahead; raises ValueError if their numbers
         differ.
         """
+        # One noise is split so that all parts together cost as much as it does alone.
         weights = part_weights(self.rho, self.rounds)
         noises = self.noise if isinstance(self.noise, Sequence) else _split_noise(self.noise, weights)
         if len(noises) != len(weights):

@@ -56,6 +56,7 @@ class _LotNorms:
         """Returns the sensitivity that a clipping rule promises for the noisy sum, or an unproven one if the rule was
         chosen after looking at the lot's norms.
         """
+        # A bound that was chosen by the lot's norms depends on every record in it.
         if self.has_looked and isinstance(sensitivity, Sensitivity):
             return Unproven(
                 "the clipping rule looked at the norms of the lot before it chose its weights", sensitivity.l2

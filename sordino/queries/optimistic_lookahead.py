@@ -63,11 +63,13 @@ class OptimisticLookahead:
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one DP-SGD release at the point where the last released gradient leads, and the next state."""
+        # The point is computed from the last released gradient, so moving there costs nothing.
         eta = learning_rate_at(self.learning_rate, state["step"]) / self.rho
         by = {name: value * -eta for name, value in state["released"].items()}
         released, inner = NoisySum(self.weigher, self.noise)(
             move_gradients(grads, by), state["weigher"], expected_batch, rng
         )
+        # What is remembered is the released mean; it is public.
         mean = add_scaled({}, released.value, released.divided_by / expected_batch)
         return released, {"step": state["step"] + 1, "weigher": inner, "released": mean}
 

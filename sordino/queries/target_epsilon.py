@@ -85,6 +85,7 @@ def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> 
     """Returns the part of a target epsilon that is spent even if the noise of the steps hides everything: the cost of
     everything else.
     """
+    # So much noise that the steps cost nothing; what is left is the price of everything else.
     try:
         epsilon = PLD().epsilon(event_of(1e9), delta)
     except Unsupported:

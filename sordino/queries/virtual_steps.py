@@ -28,6 +28,7 @@ def part_weights(rho: float, rounds: int) -> tuple[float, ...]:
     >>> part_weights(2.0, 1), part_weights(1.0, 1), part_weights(1.5, 2)
     ((0.5, 0.5), (1.0,), (0.3333333333333333, 0.3333333333333333, 0.33333333333333337))
     """
+    # Below 1 the virtual steps would go further than the step itself.
     rho = validate.positive("rho", rho, infinite=True)
     if rho < 1:
         raise ValueError(f"rho={rho}: must be >= 1; the virtual steps go 1/rho of the way")

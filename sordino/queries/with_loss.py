@@ -109,6 +109,7 @@ class _Losses:
         """Returns Σ clip(ℓ) in float64 for a query with loss; by a pass of its own where the query made none at the
         model itself.
         """
+        # Losses are collected while the query goes through the lot; only a query that never does needs another pass.
         if self.sums_by_part is None:
             for _ in self._collect_losses(grads.parts() if isinstance(grads, Chunked) else (grads,)):
                 pass
@@ -124,6 +125,7 @@ class _Losses:
         """
         sums: list[Tensor] = []
         for part in parts:
+            # A loss is clipped to ±bound, so one record moves the sum by at most the bound.
             losses = part.losses.detach().to(torch.float64).cpu()
             sums.append(losses.nan_to_num(nan=self.bound).clamp(-self.bound, self.bound).sum(dim=0, keepdim=True))
             yield part

@@ -60,6 +60,7 @@ class Poisson:
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields independent draws of Poisson sampling, each with its records in ascending order."""
+        # Every draw has a stream of its own, so draw k is the same whether or not the draws before it were made.
         amplify = partial(events.Poisson, self.rate)
         k = start
         while True:

@@ -148,6 +148,7 @@ class Sorted:
     pool: int | None = None
 
     def __post_init__(self) -> None:
+        # A pool must last until the records are ranked anew.
         object.__setattr__(self, "batch_size", validate.count("batch_size", self.batch_size))
         object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
         validate.function("fill", self.fill, "a way to fill lots; sd.Sorted.top_k(100) has one")
@@ -261,6 +262,7 @@ def _pack_memory(left: Mask, ranked: _RankedCandidates) -> dict[str, Any]:
 
 def _unpack_memory(memory: Mapping[str, Any], n: int) -> tuple[Mask, _RankedCandidates]:
     """Returns the records that are left for sorted lots and the ranked candidates, from what `_pack_memory` returned."""
+    # The mask was packed into bits, eight records to a byte.
     left = np.unpackbits(unpack_array(memory["left"], np.uint8), count=n).astype(bool)
     ranked = _RankedCandidates(
         unpack_array(memory["rows"], np.int64), unpack_array(memory["lengths"], np.float32), memory["lots"]

@@ -139,6 +139,7 @@ def edges_of_bin(place: int) -> tuple[float, float]:
     >>> edges_of_bin(62), edges_of_bin(51), edges_of_bin(40)
     ((1.0, 2.0), (-0.0009765625, 0.0009765625), (-2.0, -1.0))
     """
+    # The middle bin lies around zero; to both sides the edges double.
     step = place - _POWERS
     if step == 0:
         return -(2.0**_LOWEST), 2.0**_LOWEST

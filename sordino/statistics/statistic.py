@@ -200,6 +200,7 @@ def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, datase
 
     """
     _check_statistic(statistic, sampler)
+    # A ledger of its own and a key of zeros: nothing is released, and only the event is wanted.
     ledger, chosen = Ledger(), Full() if sampler is None else sampler
     n = validate.count("dataset_size", dataset_size)
     _charge_draw(ledger, next(chosen.draws(n, Rng(bytes(32)), 0)), statistic, "")

@@ -108,6 +108,7 @@ def _find_links(tape: Tape, module: nn.Module) -> tuple[list[_Link], bool] | Non
 
 def _is_usual_pass(tape: Tape, x: Any) -> bool:
     """Returns whether the input and the tape are such that the layers of a linear chain may run as one."""
+    # A chain skips what happens between its layers, so nobody may be watching there.
     return (
         type(x) is Tensor
         and tape.holds_inputs
@@ -145,6 +146,7 @@ def run_chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
     if found is None:
         return _run_layers_one_by_one(tape, x)
     links, flat = found
+    # Every sample must have exactly one row in one type, or the layers run one by one.
     last = links[-1]
     h = x.flatten(1) if flat else x
     if h.dim() != 2 or h.shape[0] != tape.size or not _have_same_type(h, links):

@@ -71,6 +71,7 @@ def _backward_by_torch(size: torch.Size, g: Tensor, taps: Tensor, window: Kernel
     """
     (_, across), rows, columns = window.kernel, *g.shape[2:]
     tap = taps.long()
+    # From the place of a maximum in its window to its place in the image.
     top = torch.arange(rows).mul(window.stride[0]).sub(window.padding[0]).view(-1, 1)
     left = torch.arange(columns).mul(window.stride[1]).sub(window.padding[1])
     places = (top + tap // across) * size[3] + left + tap % across

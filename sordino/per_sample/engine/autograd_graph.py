@@ -25,6 +25,7 @@ _LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
 
 def require_loss_per_sample(losses: Tensor, b: int) -> Tensor:
     """Returns the losses at the root of the autograd graph with shape (B,), and refuses a loss that is anything else."""
+    # One sample, or a loss that was reduced by hand, must be one number.
     if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
         return require_one_loss(losses).unsqueeze(0)
     if losses.shape != (b,):
@@ -50,6 +51,7 @@ def compute_gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstre
 
 def find_reachable_nodes(losses: Tensor) -> set[Any]:
     """Returns every node of the autograd graph that the losses depend on."""
+    # Depth first, each node once: graphs of deep models have many paths.
     seen: set[Any] = set()
     stack = [losses.grad_fn]
     while stack:

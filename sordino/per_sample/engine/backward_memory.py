@@ -44,6 +44,7 @@ class HeldByBackward:
         """Counts the memory that one more use holds at the end of the backward pass, with output gradient and parts; an
         input that several layers read is counted once.
         """
+        # Either inputs and output gradients are held, or the rows made of them, whichever is smaller.
         dtype = _find_held_dtype(parts)
         inputs = {t.untyped_storage().data_ptr(): count_lifted_bytes(t, dtype) for t in use.saved}
         own_bytes = use.bytes * count_lifted_bytes(g, dtype) // max(1, g.nbytes)

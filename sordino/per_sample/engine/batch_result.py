@@ -40,6 +40,7 @@ class Inner:
         for p in parts:
             column = columns[id(p)]
             before = self.columns[column]
+            # One use without a product makes the whole column unknown: a partial sum would be wrong.
             if p not in products or column in self._unknown:
                 self._unknown.add(column)
                 self.columns[column] = None
@@ -77,6 +78,7 @@ class Result:
 
     def norms(self) -> Norms:
         """Returns the squared norms of a batch's gradients, (B, P), computing each layer's by its fastest formula."""
+        # Norms are computed once and kept, because clipping, tallies and checks all ask for them.
         if self._norms is None:
             with PlainArithmetic(self.losses.device):
                 joint = self._joint_parts
@@ -91,6 +93,7 @@ class Result:
         """Returns those parts of a batch's result, not measured during the backward pass, that one call measures and
         sums; or None.
         """
+        # What was measured during the backward pass needs no second measurement.
         parts = self._parts
         if self._squares is not None:
             parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
@@ -142,6 +145,7 @@ class Result:
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Returns ⟨g_i, u⟩, (B, P), from the parts of a batch's result."""
         columns = []
+        # A parameter that is missing from u, or that the losses do not use, contributes zero.
         for name, part, p in zip(self._names, self._parts, self._parameters, strict=True):
             if part is None or name not in u:
                 columns.append(p.new_zeros(self.losses.shape[0], dtype=accumulation_dtype(p.dtype)))

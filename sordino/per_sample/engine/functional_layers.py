@@ -52,6 +52,7 @@ def _run_linear(tape: Any, call: Call) -> Tensor | None:
     """Applies the layer rule of the functional `F.linear`; returns None where the weight or the samples are not where
     it needs them.
     """
+    # The rule needs a matrix that all samples share, and samples in another dimension than the features.
     x, weight, bias = _bind_arguments(call, ("input", None), ("weight", None), ("bias", None))
     where = _find_sample_layout(tape, call, x)
     if where is None or not _are_shared(call, weight, bias) or weight.dim() != 2 or where.dim == x.dim() - 1:

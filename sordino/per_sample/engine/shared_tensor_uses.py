@@ -278,6 +278,7 @@ class _Recorder:
                     found[p] = join_parts([each[p] for each in map(to_parts, (found, {p: own})) if p in each])
             return found
 
+        # ⟨g, θ⟩ from outputs holds only where the weight is the parameter itself.
         plain = all(s.is_parameter for t in self._call_leaves() if (s := self._given.find(t)) is not None)
         return self._tape.record(y, saved, entries, rows=rows, product=product if plain else None)
 

@@ -45,6 +45,7 @@ class TwoPassResult:
         """Runs the first pass; `scale` multiplies each sample's loss, `products` asks for ⟨g_i, θ⟩ too."""
         self._session, self._batch, self._scale = session, batch, scale
         parameters, b = session.plan.structure.parameters, batch_size(batch)
+        # Both passes must draw the same random numbers, or they would be of different gradients.
         self._initial_rng = GlobalState.capture()
         self.inner: Tensor | None = None  # ⟨g_i, θ⟩
         if products:
@@ -101,6 +102,7 @@ class TwoPassResult:
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
         """Returns ⟨g_i, u⟩, (B, P), from another pass of the two-pass engine."""
+        # One more pass, in which each part is multiplied and dropped.
         products, names = torch.zeros_like(self._norms.squared), self._norms.names
 
         def take(column: int, part: Part) -> None:

@@ -202,6 +202,7 @@ def _compare_shapes(less: torch.Size, more: torch.Size) -> FoundLayout:
     """Finds the layout of a tensor: where its shapes in the smaller and in the larger run differ; None where they do
     not.
     """
+    # The dimension that grows with the number of samples is the one that counts them.
     different = [j for j, (a, b) in enumerate(zip(less, more, strict=False)) if a != b]
     if len(less) == len(more) and not different:
         return None
@@ -215,6 +216,7 @@ def _compare_shapes(less: torch.Size, more: torch.Size) -> FoundLayout:
 
 def _require_whole_rows(few: torch.Size, many: torch.Size, name: str) -> Layout | None:
     """Finds the layout of a layer's input from two runs, and refuses one that does not grow by whole rows."""
+    # A dimension that grows by something else mixes the samples.
     layout = _compare_shapes(few, many)
     if layout is UnknownLayout.ODD:
         raise Refusal(

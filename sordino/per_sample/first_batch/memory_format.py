@@ -75,6 +75,7 @@ def accepts_channels_last(session: Session, more: Any) -> bool:
 
     The model's own code must allow it, which is tried on the records `more`.
     """
+    # Other devices have their own preferences, which are not known here.
     if any(p.device.type != "cpu" for p in session.model.parameters()):
         return False
     session.plan.learn(channels_last=True)

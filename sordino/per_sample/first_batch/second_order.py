@@ -29,6 +29,7 @@ class SecondOrder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Raises for a gradient taken with a graph through a recorded layer; lets everything else pass."""
         kwargs = kwargs or {}
+        # Only gradients that are differentiated again matter, and only if they pass through a recorded layer.
         if func is torch.autograd.grad and kwargs.get("create_graph"):
             outputs, inputs = _list_tensors(args[0]), _list_tensors(args[1])
             if _nodes_between(outputs, inputs) & self._tape.places:

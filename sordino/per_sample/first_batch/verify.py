@@ -96,6 +96,7 @@ def _find_worst_disagreement(session: Session, more: Any) -> tuple[tuple[float, 
     Random passes are compared with several seeds, because coins may leave layers out. Masks of dropout leave no layer out,
     so one seed is enough where nothing else is drawn.
     """
+    # Passes without random numbers, or with dropout masks only, need one comparison; others several seeds.
     worst, drawn, compared = _measure_disagreement(session, more, _SEEDS[0])
     if not drawn or _draws_only_masks(session, more):
         return worst, drawn, compared
@@ -187,6 +188,7 @@ def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple
 
 def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
     """Returns the engine's answer, which is to be verified, and whether its pass drew at random."""
+    # The seed makes the engine and autograd draw the same.
     seed_all(seed)
     began = GlobalState.capture()
     try:
@@ -208,6 +210,7 @@ def _iterate_single_gradients(session: Session, more: Any, scale: Tensor, seed: 
 
 def _iterate_joint_gradients(session: Session, more: Any, scale: Tensor, seed: int) -> Iterator[dict[str, Tensor]]:
     """Yields autograd's gradients by name to verify the engine's by, of samples that share one pass with this seed."""
+    # All samples in one pass, as the engine runs them, and one gradient after the other from its graph.
     seed_all(seed)
     with torch.enable_grad(), session.keep_vectors():
         losses = session.compute_losses(more, LARGER_RUN)
@@ -219,6 +222,7 @@ def _autograd_gradient(session: Session, loss: Tensor, scale: Tensor) -> dict[st
     """Returns autograd's gradient of one scaled loss, to verify the engine's by: by parameter name, without parameters
     it does not use.
     """
+    # A loss that depends on no parameter has no gradient.
     if not loss.requires_grad:
         return {}
     parameters = trainable_parameters(session.model)

@@ -14,6 +14,7 @@ def without_dropout(modules: list[nn.Module], *, everything: bool) -> Iterator[N
     """Switches dropout off inside the context, for comparisons on the first batch; or the whole model to evaluation,
     for code that asks self.training.
     """
+    # The switch is set directly, because `.eval()` would reach the children too.
     noisy = [m for m in modules if m.training and (everything or isinstance(m, _DropoutNd) or _has_dropout(m))]
     for module in noisy:
         module.training = False

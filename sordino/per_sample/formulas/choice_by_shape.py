@@ -59,6 +59,7 @@ def choose_norms_formula(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool
 
 def choose_sum_code(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
     """Chooses by the shapes of a and g how to sum the gradients of a convolution's weight where no rows were kept."""
+    # Thresholds from measurements on several machines; all ranks choose alike.
     t = prod(g[2:])
     if "winograd" in ways and _mostly_fills_panels(a[1], g[1]) and t > 1:
         return "winograd"
@@ -103,6 +104,7 @@ def choose_linear_formula(t: int, p: int, d: int, *, keep: bool, low: bool, comp
     1536: rows that may be kept were not slower by more than a tenth; if none may, Gram sums take half their formula's
     products.
     """
+    # bfloat16 has a kernel for Gram sums of its own, and rows that are kept are used again for the sum.
     if low:
         return "rows" if keep or t * (d + p) >= 2 * p * d else "compiled"
     if t * (d + p) >= p * d:

@@ -30,6 +30,7 @@ def join_parts(parts: Sequence[Part]) -> Part:
     """Returns one compound part for all uses of a parameter."""
     if len(parts) == 1:
         return parts[0]
+    # Special combinations first, such as disjoint blocks, whose norms need no cross terms.
     for function in _JOINERS:
         result = function(parts)
         if result is not None:
@@ -45,6 +46,7 @@ class SeveralParts:
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns ‖Σ rows‖² of a part made of several parts, in passes that fit the scratch memory."""
+        # The norm of a sum needs the sum itself, so rows are written out, a few samples at a time.
         first = self.parts[0].rows(slice(0, 1))
         step = samples_per_pass(first.numel() * len(self.parts), options, first.element_size())
         pieces, start = [], 0
@@ -152,6 +154,7 @@ class Window:
         """Adds the weighted gradients to a window of a convolution's taps and leaves the others, or clears them where β
         = 0.
         """
+        # The part knows its window only; what lies outside has no gradient.
         window = out[self.taps]
         total = torch.empty(window.shape, dtype=out.dtype, device=out.device)
         self.part.add_to(total, weights, 0)
@@ -232,6 +235,7 @@ class SeveralRows:
 
     def rows(self, where: slice | Tensor) -> Tensor:
         """Returns the gradients of some samples of a part with several rows a sample, each the sum of its rows."""
+        # Row k of sample i stands at place i·K + k.
         if isinstance(where, slice):
             inner = slice((where.start or 0) * self.k, None if where.stop is None else where.stop * self.k)
             rows = self.part.rows(inner)

@@ -43,6 +43,7 @@ class Geometry:
 
     def fit_input(self, a: Tensor, out: torch.Size) -> Tensor:
         """Returns a convolution's input padded with zeros and cut to what produces outputs of spatial size `out`."""
+        # Zeros around the image, then cut to the pixels that some output reads.
         if any(self.padding):
             a = torch.nn.functional.pad(a, [n for p in reversed(self.padding) for n in (p, p)])
         for dim, (k, s, d, n) in enumerate(zip(self.kernel, self.stride, self.dilation, out, strict=True)):
@@ -53,6 +54,7 @@ class Geometry:
         """Returns the patches (B, groups, C/groups·K, T) that a convolution's geometry cuts from a fitted input (B, C,
         *S).
         """
+        # Dimension by dimension: windows of the dilated kernel, then every d-th pixel of each.
         for dim, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             a = a.unfold(dim + 2, d * (k - 1) + 1, s)[..., ::d]  # (B, C, *S', *kernel)
         n, channels = len(self.kernel), a.shape[1]
@@ -73,6 +75,7 @@ class Geometry:
 
     def iterate_tap_slices(self, a: Tensor, out: torch.Size) -> Iterator[Tensor]:
         """Yields, for each tap of a convolution's kernel, the fitted input pixels it meets, (B, C, *out)."""
+        # For each tap the pixels that it meets are a strided slice of the image.
         for tap in product(*map(range, self.kernel)):
             part = a
             for dim, (i, s, d, n) in enumerate(zip(tap, self.stride, self.dilation, out, strict=True)):

@@ -33,6 +33,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry,
     """Runs the forward pass of a convolution, torch.conv2d of x and weight with channels last, by whichever code is
     faster for their shapes.
     """
+    # The kernel takes float32 on the CPU; autocast and inference tensors are left to torch.
     kernel = load_correlations() if can_run(x, weight, geometry) else None
     if kernel is None or torch.is_autocast_enabled("cpu") or x.is_inference():
         return _convolve_by_torch(x, weight, bias, geometry)
