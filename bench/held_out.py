@@ -23,9 +23,9 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.app.runs import Recipe, find, job, training_loop
+from sordino.app.runs.encoded_records import Prepared
 from sordino.app.runs.evaluate import evaluate
 from sordino.app.runs.own_file import GivenData, OwnFile
-from sordino.app.runs.prepared import RunData
 from sordino.app.runs.problem import cross_entropy
 from sordino.app.runs.run_data import Say, load_run_data
 from sordino.optim import Average
@@ -71,16 +71,13 @@ def _value(said: str) -> int | float | str:
     return said
 
 
-def split_held_out(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
+def split_held_out(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> Prepared:
     """Returns the recipe's data with the last training images as its test set."""
     found = load_run_data(recipe, limit, say, own)
-    x, y = found.prepared.train.tensors
+    x, y = found.train.tensors
     train, test = TensorDataset(x[:-HELD_OUT], y[:-HELD_OUT]), TensorDataset(x[-HELD_OUT:], y[-HELD_OUT:])
-    return replace(
-        found,
-        prepared=replace(found.prepared, train=train, test=test),
-        private=tuple(each[:-HELD_OUT] for each in found.private),
-    )
+    before = found.before_features or found.train.tensors
+    return replace(found, train=train, test=test, before_features=tuple(each[:-HELD_OUT] for each in before))
 
 
 def read_results() -> dict[str, Any]:
@@ -119,7 +116,7 @@ def measure(name: str, recipe: Recipe, seed: int, averages: tuple[float, ...]) -
         raise SystemExit(f"{name}, seed {seed}: the run was stopped; nothing is kept of it")
     found = {f"{name} ema=0" if averages else name: history.test_accuracy}
     if averages:
-        prepared = split_held_out(recipe, None, lambda _: None).prepared
+        prepared = split_held_out(recipe, None, lambda _: None)
         for decay, average in Averages.last.beside.items():
             with average.swap_temporarily():
                 said = evaluate(Averages.last.model, prepared.test, cross_entropy, prepared.classes)

@@ -72,7 +72,7 @@ class Command:
             pixel_deviation=self.pixel_deviation,
         )
         sigma = noise_multiplier(recipe)
-        data = split_held_out(recipe, None, lambda _: None).prepared
+        data = split_held_out(recipe, None, lambda _: None)
         torch.manual_seed(self.seed)
         basis = _directions(data.train.tensors[0].flatten(1), self.pca)
         train, test = (one.tensors[0].flatten(1) @ basis for one in (data.train, data.test))

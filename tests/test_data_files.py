@@ -162,4 +162,4 @@ def test_adult_is_learnt_at_epsilon_one(tmp_path):
 def test_adult_trains_from_its_recipe(toy):
     data = load_run_data(find("adult", epsilon=1.0), None, lambda _: None)
     assert not data.generated
-    assert isinstance(data.prepared.train, torch.utils.data.TensorDataset)
+    assert isinstance(data.train, torch.utils.data.TensorDataset)

@@ -12,9 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sordino.app import atomic_files
 from sordino.app.report.panel_figures import inline_svg
 from sordino.app.report.templates import template_environment
-from sordino.app.runs import atomic_files
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, ExperimentSize, read_outcome

@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files
 from sordino.app.runs.settings import Settings
 from sordino_lab import store, training_store
 from sordino_lab.catalogue import experiments

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Experiment, ExperimentSize

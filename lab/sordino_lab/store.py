@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sordino.app import atomic_files
 from sordino.app.report import panel_figures
 from sordino.app.report.panels import panel_from_table
-from sordino.app.runs import atomic_files
 from sordino.kernels.processor import processor_name
 from sordino.version import __version__
 from sordino_lab.catalogue import experiments

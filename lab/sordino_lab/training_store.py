@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files
 from sordino.app.runs.recipe import FIELDS, MEASURED
 from sordino.app.runs.settings import Options, Settings
 from sordino.kernels.processor import processor_name

@@ -51,7 +51,7 @@ def test_a_long_clip_is_contradicted(job, claimed, monkeypatch):
 
 
 def test_coins_are_fair_and_of_their_own(job):
-    prepared = job.data.prepared
+    prepared = job.data
     some = make_canaries(("gradient", "noise"), 2000, prepared.test, prepared.classes, Rng.from_seed(1))
     heads = int(some.inside.sum())
     assert abs(heads - 2000) < 5 * 1000**0.5
@@ -64,13 +64,13 @@ def test_a_gradient_canary_moves_its_own_number_and_nothing_else(job):
 
     model = ModelWithCanaryNumbers(job.problem.model, 3)
     loss = make_canary_loss(cross_entropy)
-    x, y = (t[:2] for t in job.data.prepared.train.tensors)
+    x, y = (t[:2] for t in job.data.train.tensors)
     loss(model, x, y, torch.tensor([1, 3])).sum().backward()
     assert model.numbers.weight.grad.reshape(-1).tolist() == [0.0, 1000.0, 0.0, 0.0]
 
 
 def test_a_mislabelled_canary_has_another_class(job):
-    prepared = job.data.prepared
+    prepared = job.data
     some = make_canaries(("mislabelled",), 100, prepared.test, prepared.classes, Rng.from_seed(2))
     own = {tuple(x.tolist()): int(y) for x, y in zip(*prepared.test.tensors, strict=True)}
     assert all(own[tuple(x.tolist())] != int(y) for x, y in zip(some.x, some.y, strict=True))

@@ -46,22 +46,22 @@ def test_nobody_is_on_both_sides_and_nobody_s_name_is_learnt_from(visits):
     recipe = recipe_for_own_data(own(visits), RECIPE)
     found = load_own_file(own(visits, held_out=0.3), recipe, lambda _: None)
     people = [line.split(",")[0] for line in visits.read_text().splitlines()[1:]]
-    train, units = found.prepared.train.tensors, found.prepared.units
+    train, units = found.train.tensors, found.units
     assert found.encoder.titles == ["sleep in [0, 24]"]
     assert len(units) == len(train[0])
-    assert len(train[0]) + len(found.prepared.test) == 900
+    assert len(train[0]) + len(found.test) == 900
     sizes = sorted(torch.bincount(units).tolist())
     counts = [people.count(who) for who in dict.fromkeys(people)]
     assert [n for n in sizes if n] == sorted(counts[int(k)] for k in units.unique())  # people are whole
-    assert 0 < int(found.prepared.drawn) < len(counts)
+    assert 0 < int(found.drawn) < len(counts)
 
 
 def test_a_person_s_other_visits_do_not_move_who_is_held_out(visits):
     recipe = recipe_for_own_data(own(visits), RECIPE)
-    before = load_own_file(own(visits), recipe, lambda _: None).prepared
+    before = load_own_file(own(visits), recipe, lambda _: None)
     head, *rows = visits.read_text().splitlines()
     visits.write_text("\n".join([head, *(row for row in rows if not row.startswith("p7,"))]) + "\n")
-    after = load_own_file(own(visits), recipe, lambda _: None).prepared
+    after = load_own_file(own(visits), recipe, lambda _: None)
     gone = sum(row.startswith("p7,") for row in rows)
     assert gone
     assert (len(before.train), len(before.test)) in (

@@ -5,9 +5,9 @@ import torch
 
 import sordino
 from sordino.app.runs import build, find
+from sordino.app.runs.encoded_records import Prepared
 from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.preparation import ClassWeights, balance_classes
-from sordino.app.runs.prepared import Prepared
 from sordino.events import Gaussian
 from sordino.ledger.ledger import Ledger
 from sordino.rng.streams import Rng

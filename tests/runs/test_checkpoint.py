@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.app.runs import atomic_files, run_checkpoint
+from sordino.app import atomic_files
+from sordino.app.runs import run_checkpoint
 from sordino.app.runs.run_checkpoint import Checkpoint, DamagedCheckpoint, NoCheckpoint
 from sordino.state_packing import pack, unpack
 

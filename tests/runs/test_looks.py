@@ -91,7 +91,7 @@ def test_a_diagnosis_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_training_accuracy_is_behind_a_flag_and_in_the_claim(tmp_path):
     history = sordino.fit("spiral", out=tmp_path / "run", show_private=True, **TINY)
     assert {TRAINING_LOSS, TRAINING_EVALUATED} <= set(history.claim.not_covered)
-    data = assemble_job(make_settings("spiral", TINY), lambda text: None).data.prepared.train
+    data = assemble_job(make_settings("spiral", TINY), lambda text: None).data.train
     x, y = data.tensors
     right = float((history.model.eval()(x).argmax(1) == y).double().mean())
     assert history.rows[-1].train_accuracy == pytest.approx(right)

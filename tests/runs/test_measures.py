@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.app.runs.measures import (
+from sordino.app.runs.evaluate import (
     count_confusion,
     describe_measures,
     majority_baseline,

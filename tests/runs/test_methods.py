@@ -72,21 +72,21 @@ def test_the_noise_is_calibrated_to_the_whole_run(name):
 def test_the_noise_of_a_recipe_is_that_of_its_run_by_every_method(name):
     settings = make_settings("spiral", {"epsilon": 3.0, "steps": 6, "method": name, "normalise": 30.0})
     job = assemble_job(settings, lambda text: None)
-    assert noise_multiplier(settings.recipe, job.data.prepared) == job.multiplier
-    assert event(settings.recipe, job.multiplier, job.data.prepared) == job.event()
+    assert noise_multiplier(settings.recipe, job.data) == job.multiplier
+    assert event(settings.recipe, job.multiplier, job.data) == job.event()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_noise_of_a_recipe_is_that_of_its_run_by_every_sampler(name):
     settings = make_settings("spiral", {"epsilon": 3.0, "steps": 6, "sampler": name})
     job = assemble_job(settings, lambda text: None)
-    assert noise_multiplier(settings.recipe, job.data.prepared) == job.multiplier
+    assert noise_multiplier(settings.recipe, job.data) == job.multiplier
 
 
 def test_microbatches_do_not_get_the_noise_of_plain_steps():
     """Their sensitivity is twice the bound, so the plain σ at ε = 3 would cost several times that."""
     plain = make_settings("spiral", {"epsilon": 3.0, "steps": 100, "records": 500}).recipe
-    prepared = load_run_data(plain, 500, lambda text: None).prepared
+    prepared = load_run_data(plain, 500, lambda text: None)
     other = plain.but(method="microbatches")
     sigma = noise_multiplier(other, prepared)
     assert PLD().epsilon(event(other, sigma, prepared), other.delta) <= 3.0
@@ -168,9 +168,7 @@ def test_a_corrected_adam_is_refused_where_the_noise_changes(name, tmp_path):
 
 
 def test_a_corrected_adam_that_was_not_told_the_noise_does_not_step():
-    problem = build(
-        find("spiral").but(optimizer="adam-corrected"), load_run_data(find("spiral"), 50, print).prepared, seed=0
-    )
+    problem = build(find("spiral").but(optimizer="adam-corrected"), load_run_data(find("spiral"), 50, print), seed=0)
     for p in problem.model.parameters():
         p.grad = torch.zeros_like(p)
     with pytest.raises(RuntimeError, match="was not told the noise"):

@@ -121,7 +121,7 @@ def test_hidden_layers_have_the_widths_asked_for():
 
 
 def test_pixels_are_scaled_channel_by_channel():
-    from sordino.app.runs.prepared import scale_pixels
+    from sordino.app.runs.encoded_records import scale_pixels
 
     images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 2, 1, 1)
     assert scale_pixels(images, (0.5, 0.25), (0.5, 2.0)).flatten().tolist() == [-1.0, 0.375]

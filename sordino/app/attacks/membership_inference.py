@@ -92,7 +92,7 @@ def load_target(folder: str | Path, largest_number: int = LARGEST_NUMBER) -> Tar
     evidence = read(folder)
     settings = read_config(evidence.folder / CONFIG).to_settings()
     records_given = settings.options.records
-    prepared = load_run_data(settings.recipe, None, lambda _: None, settings.own).prepared
+    prepared = load_run_data(settings.recipe, None, lambda _: None, settings.own)
     model = build(settings.recipe, prepared, settings.options.init_seed).model
     path = evidence.folder / MODEL
     if not path.is_file():

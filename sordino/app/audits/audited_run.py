@@ -46,4 +46,4 @@ def load_pieces(recipe_or_folder: str | Path) -> tuple[Pieces, TensorDataset]:
     pieces = Pieces(
         problem.model, problem.loss_fn, job.create_query(), job.sampler, job.create_penalty(), job.create_backend()
     )
-    return pieces, job.data.prepared.train
+    return pieces, job.data.train

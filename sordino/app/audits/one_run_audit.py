@@ -147,7 +147,7 @@ def audit_one_run(
     # Canaries are drawn by fair coins; the network gets a number for each gradient canary.
     report_progress = say or (lambda _: None)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
-    prepared = job.data.prepared
+    prepared = job.data
     drawn_canaries = make_canaries(kinds, canaries_per_kind, prepared.test, prepared.classes, rng.child("canaries"))
     problem = build(job.settings.recipe, prepared, job.settings.options.init_seed)
     model = ModelWithCanaryNumbers(problem.model, canaries_per_kind)

@@ -49,7 +49,7 @@ def redraw_lot(training: Training, number: int) -> NDArray[np.int64] | None:
         return None
     inside = training.private.open_for_audit()
     assert inside.draw_stream is not None, "a lot was drawn"
-    n = len(training.job.data.prepared.train)
+    n = len(training.job.data.train)
     return next(itertools.islice(sampler.draws(n, inside.draw_stream, inside.draw_position - 1), 1)).indices
 
 
@@ -72,7 +72,7 @@ def measure_sum_error(training: Training, indices: NDArray[np.int64], release: R
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     parameters = [p for p in model.parameters() if p.requires_grad]
     total = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
-    load = Loader(training.job.data.prepared.train, None)
+    load = Loader(training.job.data.train, None)
     # One record at a time, so that nothing of the batch engine is used.
     for i in indices:
         loss = batches.call_loss(training.job.problem.loss_fn, model, load(np.array([i]))).sum()

@@ -74,8 +74,8 @@ class Command:
 
     def _run_game(self) -> int:
         """Carries out `sordino attack game`: plays the membership game here, or writes a page to play it on."""
+        from sordino.app import atomic_files
         from sordino.app.attacks.membership_game import deal_game, play_in_terminal, render_page
-        from sordino.app.runs import atomic_files
 
         game = deal_game(self.runs[0], self.rounds)
         if self.page is not None:

@@ -11,6 +11,7 @@ import tyro
 
 from sordino import events
 from sordino.accounting import PLD
+from sordino.app import atomic_files
 from sordino.app.cli.help_page import HelpPage
 from sordino.app.data import NAMES, NotFetched, cache, data_catalogue
 from sordino.app.data import check as checked
@@ -19,7 +20,6 @@ from sordino.app.data import files as filed
 from sordino.app.data.own import rows
 from sordino.app.data.own.bad_file import raise_faults
 from sordino.app.data.own.inspection import propose_schema
-from sordino.app.runs import atomic_files
 from sordino.app.runs.own_file import RANGES
 from sordino.app.suggestions import did_you_mean
 

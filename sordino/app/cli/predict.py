@@ -45,8 +45,8 @@ class Command:
         """Carries out `sordino predict`: writes what a trained model predicts for new records; returns the
         exit code.
         """
+        from sordino.app import atomic_files
         from sordino.app.data.own import rows
-        from sordino.app.runs import atomic_files
         from sordino.app.runs.trained_model import load
 
         model = load(self.run_dir)

@@ -12,8 +12,8 @@ from typing import Any
 
 from sordino.accounting import BudgetExhausted
 from sordino.app.runs.directory import FINISHED
+from sordino.app.runs.evaluate import describe_measures
 from sordino.app.runs.fit import History, RunFailed
-from sordino.app.runs.measures import describe_measures
 from sordino.app.runs.several_seeds import SeveralSeeds
 from sordino.distributed.shared_lot import StoppedElsewhere
 from sordino.ledger import claims

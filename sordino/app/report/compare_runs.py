@@ -14,12 +14,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sordino.app import atomic_files
 from sordino.app.report import svg_figures
 from sordino.app.report.difference import Amounts, Difference, find_difference
 from sordino.app.report.evidence import Evidence, read
 from sordino.app.report.svg_figures import Line
 from sordino.app.report.templates import template_environment
-from sordino.app.runs import atomic_files
 from sordino.app.runs.directory import Row
 from sordino.app.runs.recipe import PLAIN, describe_gradient
 from sordino.app.runs.several_seeds import SUMMARY, Spread

@@ -16,7 +16,7 @@ from sordino.app.report.checklist import Question, answer_checklist
 from sordino.app.report.evidence import Evidence
 from sordino.app.report.statement import Statement
 from sordino.app.runs.directory import FINISHED, read_findings
-from sordino.app.runs.measures import describe_measures
+from sordino.app.runs.evaluate import describe_measures
 from sordino.ledger.claims import Guarantee, explain_not_covered, round_up
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-8)

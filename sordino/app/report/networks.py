@@ -63,7 +63,7 @@ class TestedNetwork:
         from sordino.app.runs.settings import read_config
 
         settings = read_config(evidence.folder / CONFIG).to_settings()
-        prepared = load_run_data(settings.recipe, settings.options.records, lambda text: None, settings.own).prepared
+        prepared = load_run_data(settings.recipe, settings.options.records, lambda text: None, settings.own)
         self.model: nn.Module = build(settings.recipe, prepared, settings.options.init_seed).model.eval()
         self.inputs, self.labels = prepared.test.tensors
 

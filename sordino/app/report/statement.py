@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files
 
 STATEMENT = "statement.json"
 NOT_STATED = "not stated"

@@ -11,12 +11,12 @@ from pathlib import Path
 from markupsafe import Markup
 
 from sordino.accounting import meaning
+from sordino.app import atomic_files
 from sordino.app.report import statement, svg_figures
 from sordino.app.report.evidence import read
 from sordino.app.report.facts import ReportFacts, collect_facts
 from sordino.app.report.statement import Statement
 from sordino.app.report.templates import template_environment
-from sordino.app.runs import atomic_files
 from sordino.version import __version__
 
 REPORT, STATEMENT = "report.html", "PRIVACY.md"

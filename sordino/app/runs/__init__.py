@@ -12,16 +12,16 @@ from sordino.app.runs.known_recipes import NAMES, RECIPES, find
 from sordino.app.runs.recipe import Recipe, from_table
 
 if TYPE_CHECKING:
-    from sordino.app.runs.cost import event, noise_multiplier
+    from sordino.app.runs.encoded_records import Prepared, prepare
+    from sordino.app.runs.job import event, noise_multiplier
     from sordino.app.runs.preparation import project, standardise
-    from sordino.app.runs.prepared import Prepared, prepare
     from sordino.app.runs.problem import Problem, build
 
 _HOME = {
-    "event": "cost",
-    "noise_multiplier": "cost",
-    "Prepared": "prepared",
-    "prepare": "prepared",
+    "event": "job",
+    "noise_multiplier": "job",
+    "Prepared": "encoded_records",
+    "prepare": "encoded_records",
     "project": "preparation",
     "Problem": "problem",
     "build": "problem",

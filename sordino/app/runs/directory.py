@@ -3,7 +3,7 @@
     config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
                          calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
                          sampler, trainable, classes, started; [versions]
-    encoder.json         how a record becomes the numbers that the network takes, see record_encoder.py
+    encoder.json         how a record becomes the numbers that the network takes, see encoded_records.py
     metrics.jsonl        one object per evaluation, oldest first: step, epoch, epsilon (null: no guarantee), delta,
                          test_accuracy (null: numbers, no classes), test_loss, learning_rate, seconds; then, where there
                          is one, test_by_class and measures; where they were asked for, what the claim then lists as not
@@ -45,8 +45,7 @@ import safetensors.torch
 from torch import nn
 
 from sordino.accounting import PLD, gaussian_mu
-from sordino.app import toml_writer
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files, toml_writer
 from sordino.app.runs.write_ahead import RunIsBusy
 from sordino.file_lock import Locked, lock_file
 from sordino.ledger import claims
@@ -80,7 +79,7 @@ class Row:
     seconds: float
     test_by_class: list[float | None] | None = None
     measures: dict[str, Any] | None = None
-    """Further measures on the test records, and those of a baseline, see measures.py."""
+    """Further measures on the test records, and those of a baseline, see evaluate.py."""
     train_accuracy: float | None = None
     train_loss: float | None = None
     cosines: list[Any] | None = None

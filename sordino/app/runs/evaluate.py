@@ -1,8 +1,33 @@
-"""Accuracy, loss and further measures on the public test set; accuracy and loss on the training set if asked for."""
+"""What is measured of a run: evaluations on test records, measures beside a baseline, and diagnostics of its steps.
+
+Measures on test records, which are public or named in the claim:
+
+    auc                  chance that a record of a class scores above one of another; mean over classes, one against all
+    balanced_accuracy    mean over the classes of the share that is recognised
+    f1                   harmonic mean of precision and recall, mean over the classes; f1_by_class has each
+    calibration_error    mean distance of the stated probability from the share that is right, in ten bins
+    confusion            how many records of class i (row) were said to be of class j (column)
+    rmse, mae, r2        of numbers, in the target's own units; r2 is the share of the variance that is explained
+    perplexity           exp of the mean loss, of language models, whose loss is a mean over tokens
+
+The baseline knows the test records' classes or numbers and nothing of a single record: it always says the most frequent
+class, or the mean. A measure that does not beat it shows that nothing was learnt.
+
+Diagnostics, step by step, for metrics.jsonl, are what papers plot of lots and updates:
+
+    cosines      between consecutive released gradients, a number a step: made of releases, covered by the claim
+    lengths      five quantiles of the lot's gradient lengths, a box a step: private, disclosed
+    classes      the lot's most frequent class and its share: private, disclosed
+    substeps     the cosine of ProjectedDPSGD's update before noise with its first part: private, disclosed
+
+Privacy: accuracy and loss on the training records, and diagnostics that are disclosed, are computed only if they were asked
+for. The claim lists them by name from the first step on (`Job.list_not_covered`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +36,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.app.runs.job import TRAINING_EVALUATED, Job
-from sordino.app.runs.measures import Measures, majority_baseline, mean_baseline, measure_classes, measure_numbers
+from sordino.diagnostics import UpdateCosines, dominant_class, length_quantiles, substep_cosine
 from sordino.ledger.ledger import Ledger
+from sordino.lots.lot import Lot
+from sordino.private import Private
 from sordino.release.sealed import Sealed
 
 _CHUNK = 2000
@@ -23,11 +50,11 @@ class Evaluation:
     """The loss of a model on some records and, if they have classes, its accuracy."""
 
     loss: float
+    outputs: Tensor
+    """What the model said of every record, (N, …)."""
     accuracy: float | None = None
     by_class: list[float | None] | None = None
     """The accuracy on the records of each class; None of a class without any."""
-    outputs: Tensor | None = None
-    """What the model said of every record, (N, …)."""
 
 
 def evaluate(
@@ -59,9 +86,9 @@ def evaluate(
                 )
     model.train(training)
     if classes is None:
-        return Evaluation(loss / len(y), outputs=torch.cat(outputs))
+        return Evaluation(loss / len(y), torch.cat(outputs))
     by_class = [r / n if n else None for r, n in zip(correct_by_class.tolist(), records_by_class.tolist(), strict=True)]
-    return Evaluation(loss / len(y), float(correct_by_class.sum()) / len(y), by_class, torch.cat(outputs))
+    return Evaluation(loss / len(y), torch.cat(outputs), float(correct_by_class.sum()) / len(y), by_class)
 
 
 def mark_correct_records(model: nn.Module, job: Job) -> Tensor:
@@ -69,16 +96,8 @@ def mark_correct_records(model: nn.Module, job: Job) -> Tensor:
 
     Privacy: the result is private and must be released with noise.
     """
-    x, y = job.data.prepared.train.tensors
-    correct_chunks, training = [], model.training
-    model.eval()
-    with torch.no_grad():
-        for inputs, targets in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
-            scores = _OutputRecorder(model)
-            job.problem.loss_fn(scores, inputs, targets)
-            correct_chunks.append(scores.last_output.argmax(dim=1) == targets)
-    model.train(training)
-    return torch.cat(correct_chunks).float()
+    outputs = evaluate(model, job.data.train, job.problem.loss_fn, None).outputs
+    return (outputs.argmax(dim=1) == job.data.train.tensors[1]).float()
 
 
 def evaluate_run(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation, dict[str, Any]]:
@@ -87,7 +106,7 @@ def evaluate_run(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation
     Accuracy and loss on the training records are computed only if they were asked for, and are then disclosed in the
     ledger.
     """
-    prepared, problem = job.data.prepared, job.problem
+    prepared, problem = job.data, job.problem
     classes = prepared.classes if problem.classifies else None
     test_result = evaluate(model, prepared.test, problem.loss_fn, classes)
     further_fields: dict[str, Any] = {"test_by_class": test_result.by_class, "measures": _measure(job, test_result)}
@@ -101,9 +120,9 @@ def _measure(job: Job, result: Evaluation) -> Measures | None:
     """Returns the measures in the evaluation of a run's model on its test records, beside those of a baseline; None of
     landscapes.
     """
-    _, targets = job.data.prepared.test.tensors
+    _, targets = job.data.test.tensors
     outputs = result.outputs
-    if outputs is None or outputs.dim() != 2 or not bool(torch.isfinite(outputs).all()):
+    if outputs.dim() != 2 or not bool(torch.isfinite(outputs).all()):
         return None
     if job.problem.classifies:
         baseline = majority_baseline(targets, outputs.shape[1])
@@ -126,3 +145,201 @@ class _OutputRecorder(nn.Module):
         """Returns the model's output and keeps it."""
         self.last_output = self.model[0](x)
         return self.last_output
+
+
+_BINS = 10
+MOST_CLASSES_IN_CONFUSION = 20
+"""A larger table is not written."""
+
+Measures = dict[str, Any]
+
+
+def measure_classes(scores: Tensor, targets: Tensor) -> Measures:
+    """Returns the measures of a classifier on test records from its scores (N, C), before softmax, and the true classes
+    (N,).
+
+    A class without a test record counts in no mean.
+
+    >>> measure_classes(torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 1.0]]), torch.tensor([0, 1, 0]))["balanced_accuracy"]
+    0.75
+    """
+    classes = scores.shape[1]
+    confusion = count_confusion(scores.argmax(dim=1), targets, classes)
+    probabilities = torch.softmax(scores.double(), dim=1)
+    each_auc = [_auc_of_class(probabilities[:, one], targets == one) for one in range(classes)]
+    measures: Measures = {
+        "auc": _mean_of_known(each_auc),
+        **_measures_of_confusion(confusion),
+        "calibration_error": _calibration_error(probabilities, targets),
+    }
+    if classes <= MOST_CLASSES_IN_CONFUSION:
+        measures["confusion"] = confusion.tolist()
+    return measures
+
+
+def majority_baseline(targets: Tensor, classes: int) -> Measures:
+    """Returns the measures of the baseline that always says the most frequent class of the test records.
+
+    >>> majority_baseline(torch.tensor([0, 0, 0, 1]), 2)["accuracy"]
+    0.75
+    """
+    counts = torch.bincount(targets, minlength=classes)
+    said = torch.full_like(targets, int(counts.argmax()))
+    shares = counts.double() / len(targets)
+    of_confusion = _measures_of_confusion(count_confusion(said, targets, classes))
+    return {
+        "kind": "majority",
+        "accuracy": float(shares.max()),
+        "auc": 0.5,
+        **{name: value for name, value in of_confusion.items() if name != "f1_by_class"},
+        "loss": float(-(shares * shares.clamp(min=1e-300).log()).sum()),
+    }
+
+
+def measure_numbers(outputs: Tensor, targets: Tensor, units_per_one: float = 1.0) -> Measures:
+    """Returns the measures of predicted numbers (N, K) on test records; one step of the scaled target is
+    `units_per_one` of its own.
+
+    >>> measure_numbers(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [2.0]]))["rmse"]
+    0.7071067811865476
+    """
+    error = (outputs - targets).double()
+    spread = (targets - targets.mean(dim=0)).double()
+    unexplained, variance = float(error.square().sum()), float(spread.square().sum())
+    return {
+        "rmse": math.sqrt(float(error.square().mean())) * units_per_one,
+        "mae": float(error.abs().mean()) * units_per_one,
+        "r2": 1 - unexplained / variance if variance > 0 else None,
+    }
+
+
+def mean_baseline(targets: Tensor, units_per_one: float = 1.0) -> Measures:
+    """Returns the measures of always saying the mean of the test records' numbers."""
+    measures = measure_numbers(targets.mean(dim=0, keepdim=True).expand_as(targets), targets, units_per_one)
+    return {"kind": "mean", **measures}
+
+
+def perplexity(mean_loss: float) -> float:
+    """Returns a language model's measure on test records: perplexity, exp of the mean loss over tokens; infinite where
+    it overflows.
+
+    >>> perplexity(0.0), perplexity(1e9)
+    (1.0, inf)
+    """
+    return math.exp(mean_loss) if mean_loss < 700 else math.inf
+
+
+def describe_measures(measures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Returns the name of every measure on test records, its value and the baseline's, as words."""
+    baseline = measures.get("baseline") or {}
+    rows = []
+    for name, (title, form) in _TITLES.items():
+        if measures.get(name) is not None:
+            of_baseline = baseline.get(name)
+            rows.append((title, form.format(measures[name]), "" if of_baseline is None else form.format(of_baseline)))
+    return rows
+
+
+_TITLES = {
+    "accuracy": ("accuracy", "{:.2%}"),
+    "auc": ("AUC", "{:.4f}"),
+    "balanced_accuracy": ("balanced accuracy", "{:.2%}"),
+    "f1": ("F1, mean over classes", "{:.4f}"),
+    "calibration_error": ("calibration error", "{:.2%}"),
+    "rmse": ("RMSE, in the target's units", "{:.4g}"),
+    "mae": ("mean absolute error, in the target's units", "{:.4g}"),
+    "r2": ("R²", "{:.4f}"),
+    "perplexity": ("perplexity", "{:.2f}"),
+}
+
+
+def count_confusion(said: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """Returns how many records of each class (row) were said to be of each class (column), (C, C)."""
+    return torch.bincount(targets * classes + said, minlength=classes * classes).view(classes, classes)
+
+
+def _measures_of_confusion(confusion: Tensor) -> Measures:
+    """Returns the measures that a table of counts gives: balanced accuracy and F1."""
+    right = confusion.diagonal().double()
+    there, said = confusion.sum(dim=1).double(), confusion.sum(dim=0).double()
+    recall = [float(r / n) if n else None for r, n in zip(right, there, strict=True)]
+    # 2·precision·recall / (precision + recall) = 2·right / (there + said), which is 0 where nothing is right.
+    f1 = [float(2 * r / (n + s)) if n else None for r, n, s in zip(right, there, said, strict=True)]
+    return {"balanced_accuracy": _mean_of_known(recall), "f1": _mean_of_known(f1), "f1_by_class": f1}
+
+
+def _auc_of_class(scores: Tensor, is_of_class: Tensor) -> float | None:
+    """Returns the AUC measure of a class: the chance that a record of it scores above another, ties counting half; None
+    without both.
+
+    By ranks (Mann and Whitney 1947): AUC = (Σ ranks of the class − n₁(n₁ + 1)/2) / (n₁ n₀), equal scores sharing their mean
+    rank.
+    """
+    inside = int(is_of_class.sum())
+    outside = len(scores) - inside
+    if not inside or not outside:
+        return None
+    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    ranks = (last - (counts.double() - 1) / 2)[place]
+    return float((ranks[is_of_class].sum() - inside * (inside + 1) / 2) / (inside * outside))
+
+
+def _calibration_error(probabilities: Tensor, targets: Tensor) -> float:
+    """Returns the calibration measure: the expected calibration error of the most probable class, in ten bins of equal
+    width (Guo et al. 2017).
+    """
+    confidence, said = probabilities.max(dim=1)
+    right = (said == targets).double()
+    bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
+    distance = torch.zeros(_BINS, dtype=torch.float64).index_add_(0, bins, confidence - right)
+    return float(distance.abs().sum() / len(targets))
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+class Diagnosis:
+    """Observes every step and collects the diagnostics that were asked for."""
+
+    def __init__(self, names: tuple[str, ...], model: nn.Module) -> None:
+        self.names = names
+        self._cosines = UpdateCosines(model)
+        self._values: dict[str, list[Any]] = {name: [] for name in names}
+
+    def record_lot(self, private: Private, lot: Lot) -> None:
+        """Records the diagnostics of a run's lot at the parameters it is computed with, before the step."""
+        if "lengths" in self.names:
+            self._values["lengths"].append([_finite_or_none(value) for value in length_quantiles(private, lot)])
+        if "classes" in self.names:
+            dominant = dominant_class(private, lot)
+            self._values["classes"].append(None if dominant is None else [dominant.label, dominant.share])
+
+    def record_release(self, private: Private) -> None:
+        """Records the diagnostics of what a run released on the lot."""
+        if "cosines" in self.names:
+            cosine = self._cosines()
+            self._values["cosines"].append(None if cosine is None else _finite_or_none(cosine))
+        if "substeps" in self.names:
+            self._values["substeps"].append(_finite_or_none(substep_cosine(private)))
+
+    def take_recorded(self) -> dict[str, list[Any]]:
+        """Returns what was recorded since the last call, and forgets it."""
+        values, self._values = self._values, {name: [] for name in self.names}
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state for a checkpoint; it is as secret as the data."""
+        last: Mapping[str, Tensor] | None = self._cosines.last
+        return {"values": self._values, "last": None if last is None else dict(last)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state that `state_dict` returned."""
+        self._values, self._cosines.last = dict(state["values"]), state["last"]
+
+
+def _finite_or_none(value: float) -> float | None:
+    """Returns a finite value as it is and None otherwise, because JSON has no nan."""
+    return value if math.isfinite(value) else None

@@ -39,10 +39,10 @@ from sordino.app.runs.directory import (
     lock_folder,
 )
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
+from sordino.app.runs.encoded_records import ENCODER
 from sordino.app.runs.job import Job, assemble_job
 from sordino.app.runs.own_file import GIVEN, GivenData, OwnFile
 from sordino.app.runs.progress_view import Silent, View
-from sordino.app.runs.record_encoder import ENCODER
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key

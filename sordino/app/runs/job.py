@@ -1,28 +1,44 @@
-"""Assembles everything a run needs from its settings: data, model, sampler, noise, steps.
+"""Assembles everything a run needs from its settings, and computes what it will cost.
 
-Nothing is released here.
+    job = assemble_job(settings, say)                 data, model, sampler, noise and number of steps: ready to begin
+    event(recipe, σ, prepared)                        what a whole run is going to release
+    noise_multiplier(recipe, prepared)                the noise at which that fits the recipe's ε
+
+    event = Gaussian(normalise) ∘ Gaussian(pca) ∘ Poisson(rate, Gaussian(σ))^steps         of a recipe's plain DP-SGD
+
+Other methods and samplers bring the event of a dry run of their own query, which may depend on the number of records and on
+the model: they are asked for with the prepared data.
+
+**Privacy:** nothing is released here. Everything that touches the data is in the one event: what is released before the
+first step reads every record once, without amplification. A calibrated noise multiplier was itself accounted for by a real
+event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
-from sordino import validate
+from sordino import events, validate
 from sordino.accounting import PLD
-from sordino.app.runs.cost import RunParts
-from sordino.app.runs.diagnosis import DISCLOSED, parse_names
-from sordino.app.runs.methods import words_of
-from sordino.app.runs.prepared import RunData
-from sordino.app.runs.problem import Problem, build, file_digest, set_noise_scale
-from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.encoded_records import Prepared
+from sordino.app.runs.methods import PLAIN_WORDS, assign_parameters, find_word, is_plain_dpsgd, words_of
+from sordino.app.runs.own_code import file_digest
+from sordino.app.runs.preparation import preparation_events
+from sordino.app.runs.problem import Problem, build, set_noise_scale
+from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.app.runs.run_data import Say, load_run_data
-from sordino.app.runs.settings import Settings, resolve_batch_and_epochs
+from sordino.app.runs.settings import Settings, parse_diagnostics, resolve_batch_and_epochs
+from sordino.clipping.flat import Flat
+from sordino.diagnostics import CLASSES, LENGTHS, SUBSTEPS
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.environment import current_environment
 from sordino.events import Event, compose
+from sordino.events.training import training_event
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import Ledger
@@ -31,14 +47,19 @@ from sordino.penalty import L2
 from sordino.per_sample import Backend
 from sordino.per_sample.physical_batch import choose_by_shapes, choose_for_ranks
 from sordino.private import Private
+from sordino.queries.dry_run import dry_run
 from sordino.queries.noisy_sum import Query
 from sordino.queries.target_epsilon import calibrate_noise, calibrate_steps
+from sordino.registry import PARTS, RunNumbers
+from sordino.release.noise import Gaussian
 from sordino.sampling.sampler import Sampler
 from sordino.sampling.size_disclosure import size_not_covered
 
 TRAINING_LOSS = "training loss, shown while training"
 TRAINING_EVALUATED = "accuracy and loss on the training records, shown at evaluations"
 PLANNED = "the plan of the whole run: what was tested on the way is counted when it stops"
+DISCLOSED_DIAGNOSTICS: Mapping[str, str] = {"lengths": LENGTHS, "classes": CLASSES, "substeps": SUBSTEPS}
+"""What the claim does not cover when these diagnostics were asked for."""
 
 _EVALUATIONS_IN_A_RUN = 20
 """Evaluations and checkpoints in a run, unless asked otherwise."""
@@ -46,27 +67,35 @@ _EVALUATIONS_IN_A_RUN = 20
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A run that is ready to begin."""
+    """A run that is ready to begin; as `draft_job` makes it, a draft whose noise and steps are still to be calibrated."""
 
     settings: Settings
-    data: RunData
+    data: Prepared
     problem: Problem
-    sampler: Sampler
     multiplier: float
+    """Noise multiplier of the steps."""
     steps: int
-    physical_batch: int
-    started: str
+    physical_batch: int = 1
+    """Records, or units, that are processed at once."""
+    started: str = ""
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """The sampler that draws the lots."""
+        run, parameters = self._run_numbers_and_parameters(1.0)
+        sampler: Sampler = find_word("sampler", self._words["sampler"]).build(run, parameters["sampler"])
+        return sampler
 
     @property
     def expected_batch(self) -> float:
         """The public number by which sums are divided."""
         given = self.settings.options.expected_batch
-        return self.sampler.expected_size(self.data.prepared.drawn) if given is None else float(given)
+        return self.sampler.expected_size(self.data.drawn) if given is None else float(given)
 
     @property
     def steps_per_epoch(self) -> float:
         """The number of steps that draw as many records, on average, as there are."""
-        return self.data.prepared.drawn / self.sampler.expected_size(self.data.prepared.drawn)
+        return self.data.drawn / self.sampler.expected_size(self.data.drawn)
 
     @property
     def evaluate_every(self) -> int:
@@ -78,17 +107,32 @@ class Job:
         """The number of steps between checkpoints."""
         return self.settings.options.checkpoint_every or max(1, self.steps // _EVALUATIONS_IN_A_RUN)
 
-    def create_query(self) -> Query:
-        """Returns the query that is asked of each lot."""
-        return self._parts.create_query(self.multiplier)
+    def create_query(self, multiplier: float | None = None) -> Query:
+        """Returns the query that the job asks of each lot, at its own noise or at another; a non-private run has neither
+        bound nor noise.
+        """
+        multiplier = self.multiplier if multiplier is None else multiplier
+        run, parameters = self._run_numbers_and_parameters(multiplier)
+        if self.settings.options.non_private:
+            clipping, noise = Flat(math.inf), Gaussian(0.0)
+        else:
+            clipping = find_word("weigher", self._words["weigher"]).build(run, parameters["weigher"])
+            noise = find_word("noise", self._words["noise"]).build(multiplier)
+        query: Query = find_word("query", self._words["query"]).build(run, parameters["query"], clipping, noise)
+        return query
 
     def create_backend(self) -> Backend:
-        """Returns the backend for per-sample gradients; it times nothing, so that a replay computes the same bits."""
-        return self._parts.create_backend()
+        """Returns the job's backend for per-sample gradients; it times nothing, so that a replay computes the same
+        bits.
+        """
+        run, parameters = self._run_numbers_and_parameters(1.0)
+        word = PLAIN_WORDS["backend"] if self.settings.options.non_private else self._words["backend"]
+        backend: Backend = find_word("backend", word).build(run, parameters["backend"])
+        return backend
 
     def create_unit(self) -> Unit | None:
         """Returns the privacy unit of which lots are drawn, or None if it is the record."""
-        recipe, ids = self.settings.recipe, self.data.prepared.units
+        recipe, ids = self.settings.recipe, self.data.units
         return None if ids is None or recipe.unit is None else Unit(ids, recipe.unit_records, recipe.unit)
 
     def create_penalty(self) -> L2 | None:
@@ -96,9 +140,17 @@ class Job:
         strength = self.settings.recipe.penalty
         return L2(strength) if strength else None
 
-    def event(self) -> Event:
-        """Returns the event of the whole run."""
-        return self._parts.event(self.multiplier, self.steps)
+    def event(self, multiplier: float | None = None, steps: int | None = None) -> Event:
+        """Returns the event of everything that the job releases, at its own noise and number of steps or at others."""
+        training = dry_run(
+            self.create_query(multiplier),
+            self.sampler,
+            self.data.drawn,
+            self.steps if steps is None else steps,
+            self.sampler.expected_size(self.data.drawn),
+            self.create_backend(),
+        )
+        return compose([*preparation_events(self.settings.recipe), training])
 
     def planned_claim(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
         """Returns the claim that will hold when the whole job is done; what it will not cover is known before the first
@@ -113,7 +165,7 @@ class Job:
         if so_far is not None:
             uncovered = so_far.disclosed
             event_so_far = so_far.event()
-            on_plan = steps > 0 and event_so_far == self._parts.event(self.multiplier, steps)
+            on_plan = steps > 0 and event_so_far == self.event(steps=steps)
             planned_event = planned_event if on_plan else compose([event_so_far, planned_event])
         recipe = self.settings.recipe
         unit = recipe.unit or RECORD
@@ -123,33 +175,34 @@ class Job:
 
     def list_not_covered(self) -> tuple[str, ...]:
         """Returns what the job's claim will list as not covered, in the order in which it happens in the run."""
-        options, drawn = self.settings.options, self.sampler
+        options = self.settings.options
         seed = [claims.SEED] if options.seed is not None else []
-        size = size_not_covered(drawn, self.data.prepared.drawn, options.expected_batch)
+        size = size_not_covered(self.sampler, self.data.drawn, options.expected_batch)
         shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
-        diagnostics = [DISCLOSED[name] for name in parse_names(options.diagnose) if name in DISCLOSED]
+        asked_for = parse_diagnostics(options.diagnose)
+        diagnostics = [words for name, words in DISCLOSED_DIAGNOSTICS.items() if name in asked_for]
         return (*seed, *size, *self.data.not_covered, *shown, *diagnostics)
 
     def resolved_table(self) -> dict[str, Any]:
         """Returns what was calibrated and counted to assemble the job, for the table [resolved] of config.toml."""
-        prepared = self.data.prepared
+        data = self.data
         return {
             "noise_multiplier": self.multiplier,
             "steps": self.steps,
-            "dataset_size": len(prepared.train),
-            "test_size": len(prepared.test),
-            "generated": self.data.generated,
+            "dataset_size": len(data.train),
+            "test_size": len(data.test),
+            "generated": data.generated,
             "expected_batch": self.expected_batch,
             "physical_batch": self.physical_batch,
             "sampler": str(self.sampler),
             "trainable": sum(p.numel() for p in self.problem.model.parameters() if p.requires_grad),
-            "classes": prepared.classes if self.problem.classifies else None,
+            "classes": data.classes if self.problem.classifies else None,
             "query": repr(self.create_query()),
             "started": self.started,
-            "columns": self.data.encoder.titles or None,
-            "class_names": list(self.data.encoder.classes) or None,
-            "model_file": file_digest(self.settings.recipe.model),
-            "clipping_file": file_digest(self.settings.recipe.weigher or ""),
+            "columns": data.encoder.titles or None,
+            "class_names": list(data.encoder.classes) or None,
+            "model_file": file_digest("model", self.settings.recipe.model),
+            "clipping_file": file_digest("clipping", self.settings.recipe.weigher),
         }
 
     def create_private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
@@ -168,10 +221,6 @@ class Job:
             strict=self.settings.options.strict,
         )
 
-    @property
-    def _parts(self) -> RunParts:
-        return _parts_of(self.settings, self.problem, self.data)
-
     def config_table(self) -> dict[str, Any]:
         """Returns the content of the job's config.toml."""
         versions = {
@@ -181,78 +230,168 @@ class Job:
         }
         return {**self.settings.table(), "resolved": self.resolved_table(), "versions": versions}
 
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        return words_of(self.settings.recipe)
+
+    def _run_numbers_and_parameters(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
+        """Returns the public numbers of the job, and the parameters of each of its words."""
+        recipe = self.settings.recipe
+        sizes = {name: p.numel() for name, p in self.problem.model.named_parameters() if p.requires_grad}
+        run = RunNumbers(
+            bound=recipe.bound,
+            multiplier=multiplier,
+            rate=recipe.rate,
+            steps=recipe.steps,
+            records=self.data.drawn,
+            tensors=len(sizes),
+            trainable_numbers=sum(sizes.values()),
+            learning_rate=self.problem.learning_rate,
+            names=tuple(sizes),
+        )
+        return run, assign_parameters(self._words, run, self.settings.parameters)
+
 
 def assemble_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any] | None = None) -> Job:
-    """Assembles the job of a run from its settings; `earlier_resolved` is what an earlier process resolved, which is
-    then not calibrated again.
+    """Assembles the job of a run from its settings: reads the data, builds model, sampler and query, and calibrates noise
+    and number of steps.
+
+    `earlier_resolved` is what an earlier process resolved, which is then not calibrated again.
     """
-    job = _build_job(settings, say, earlier_resolved)
+    options = settings.options
+    data = load_run_data(settings.recipe, options.records, say, settings.own)
+    # Model, query and sampler come from public settings and from the shape of the data alone.
+    draft = draft_job(settings, data)
+    recipe, lot = draft.settings.recipe, draft.sampler.expected_size(data.drawn)  # refuses what cannot be drawn
+    _refuse_unfit_diagnostics(draft)
+    if earlier_resolved is not None:
+        # A run that goes on keeps the noise and the steps it began with.
+        job = replace(
+            draft,
+            multiplier=validate.non_negative("noise_multiplier", earlier_resolved.get("noise_multiplier")),
+            steps=validate.count("steps", earlier_resolved.get("steps")),
+            physical_batch=validate.count("physical_batch", earlier_resolved.get("physical_batch")),
+            started=str(earlier_resolved.get("started")),
+        )
+    else:
+        # Calibrate the noise to the target ε, unless the recipe says it.
+        multiplier, steps = recipe.noise_multiplier, recipe.steps
+        if multiplier is None:
+            assert recipe.epsilon is not None  # a recipe has one of the two
+            say(f"calibrating the noise to ε = {recipe.epsilon:g}")
+            multiplier = calibrate_noise(draft.event, recipe.epsilon, recipe.delta)
+        # A budget cuts the number of steps at that noise.
+        if options.budget is not None:
+            steps = calibrate_steps(lambda count: draft.event(multiplier, count), steps, options.budget, recipe.delta)
+        physical_batch = options.physical_batch or _choose_physical_batch(draft, lot)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        job = replace(draft, multiplier=multiplier, steps=steps, physical_batch=physical_batch, started=started)
+    # An optimizer that corrects for the noise has to know it.
     set_noise_scale(job.problem.optimizer, job.create_query(), job.expected_batch)
     return job
 
 
-def _refuse_unfit_diagnostics(settings: Settings, problem: Problem) -> None:
-    """Refuses diagnostics in the settings that this job cannot have."""
-    diagnostics = parse_names(settings.options.diagnose)
-    if "classes" in diagnostics and not problem.classifies:
-        raise ValueError(f"diagnose={settings.options.diagnose!r}: these records have no classes; leave them out")
-    if "substeps" in diagnostics and words_of(settings.recipe)["query"] != "projected":
-        raise ValueError(
-            f"diagnose={settings.options.diagnose!r}: substeps are those of --query projected; leave them out"
-        )
-
-
-def _build_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, Any] | None) -> Job:
-    """Assembles a job: reads the data, builds model, sampler and query, and calibrates noise and number of steps."""
-    data = load_run_data(settings.recipe, settings.options.records, say, settings.own)
-    settings = resolve_batch_and_epochs(settings, data.prepared.drawn)
-    recipe, options = settings.recipe, settings.options
-    if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
+def draft_job(settings: Settings, data: Prepared) -> Job:
+    """Returns the job of a run on data that was read, with the recipe's steps and noise multiplier 1, to be
+    calibrated.
+    """
+    settings = resolve_batch_and_epochs(settings, data.drawn)
+    recipe = settings.recipe
+    if recipe.ranges is not None and not data.encoder.unbounded:  # no column is without bounds, so none are found
         recipe = replace(recipe, preparation=replace(recipe.preparation, ranges=None))
         settings = replace(settings, recipe=recipe)
-    # Model, query and sampler come from public settings and from the shape of the data alone.
-    problem = build(recipe, data.prepared, options.init_seed)
-    _refuse_unfit_diagnostics(settings, problem)
-    record_count = data.prepared.drawn
-    parts = _parts_of(settings, problem, data)
-    drawn = parts.create_sampler()
-    drawn.expected_size(record_count)  # refuses what cannot be drawn
-    # A run that goes on keeps the noise and the steps it began with.
-    if earlier_resolved is not None:
-        multiplier = validate.non_negative("noise_multiplier", earlier_resolved.get("noise_multiplier"))
-        steps = validate.count("steps", earlier_resolved.get("steps"))
-        physical_batch = validate.count("physical_batch", earlier_resolved.get("physical_batch"))
-        return Job(
-            settings, data, problem, drawn, multiplier, steps, physical_batch, str(earlier_resolved.get("started"))
-        )
-    # Calibrate the noise to the target ε, unless the recipe says it.
-    if recipe.noise_multiplier is not None:
-        multiplier = recipe.noise_multiplier
-    else:
-        assert recipe.epsilon is not None  # a recipe has one of the two
-        say(f"calibrating the noise to ε = {recipe.epsilon:g}")
-        multiplier = calibrate_noise(parts.event, recipe.epsilon, recipe.delta)
-    # A budget cuts the number of steps at that noise.
-    steps = recipe.steps
-    if options.budget is not None:
-        steps = calibrate_steps(lambda count: parts.event(multiplier, count), steps, options.budget, recipe.delta)
-    physical_batch = options.physical_batch or _choose_physical_batch(
-        recipe, problem, data, drawn.expected_size(record_count)
-    )
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    return Job(settings, data, problem, drawn, multiplier, steps, physical_batch, started)
+    problem = build(recipe, data, settings.options.init_seed)
+    return Job(settings, data, problem, multiplier=1.0, steps=recipe.steps)
 
 
-def _choose_physical_batch(recipe: Recipe, problem: Problem, data: RunData, lot: float) -> int:
+def _refuse_unfit_diagnostics(job: Job) -> None:
+    """Refuses diagnostics in the settings that this job cannot have."""
+    diagnose = job.settings.options.diagnose
+    diagnostics = parse_diagnostics(diagnose)
+    if "classes" in diagnostics and not job.problem.classifies:
+        raise ValueError(f"diagnose={diagnose!r}: these records have no classes; leave them out")
+    if "substeps" in diagnostics and words_of(job.settings.recipe)["query"] != "projected":
+        raise ValueError(f"diagnose={diagnose!r}: substeps are those of --query projected; leave them out")
+
+
+def _choose_physical_batch(job: Job, lot: float) -> int:
     """Returns how many records a job processes at once; for larger privacy units, how many units, each with its own
     rows.
     """
-    rows = 1 if data.prepared.units is None else recipe.unit_records
-    batch = max(1, choose_by_shapes(problem.model, data.prepared.train.tensors[0], lot * rows) // rows)
+    rows = 1 if job.data.units is None else job.settings.recipe.unit_records
+    batch = max(1, choose_by_shapes(job.problem.model, job.data.train.tensors[0], lot * rows) // rows)
     return batch if ranks_of(None) is None else min(batch, choose_for_ranks(0, lot))
 
 
-def _parts_of(settings: Settings, problem: Problem, data: RunData) -> RunParts:
-    """Returns the parts of the run by the words of its recipe."""
-    records = data.prepared.drawn
-    return RunParts(settings.recipe, problem, records, settings.parameters, settings.options.non_private)
+def event(
+    recipe: Recipe,
+    multiplier: float,
+    prepared: Prepared | None = None,
+    *,
+    parameters: Mapping[str, float] | None = None,
+) -> Event:
+    """Returns the event of everything that a run releases, at this noise multiplier of its steps.
+
+    Plain DP-SGD needs the recipe alone. What another method's steps cost may depend on the data's size and on the model:
+    give it the data as `prepare` makes it. `parameters` are those of its words.
+
+    Args:
+        recipe: a run before it is run.
+        multiplier: noise of its steps.
+        prepared: its data, where the method needs it.
+        parameters: of its words.
+
+    Returns:
+        The event.
+
+    Privacy:
+        Nothing is released: a dry run.
+
+    Examples:
+        >>> from sordino.app.runs import find
+        >>> type(event(find("mnist"), 2.0)).__name__
+        'Together'
+
+    """
+    return _event_by_noise(recipe, prepared, parameters)(multiplier)
+
+
+def noise_multiplier(
+    recipe: Recipe,
+    prepared: Prepared | None = None,
+    *,
+    parameters: Mapping[str, float] | None = None,
+) -> float:
+    """Returns the recipe's own multiplier, or the smallest at which the whole run is (ε, δ)-DP by PLD.
+
+    >>> from sordino.app.runs import find, noise_multiplier
+    >>> noise_multiplier(find("mnist", epsilon=1.0)) > noise_multiplier(find("mnist", epsilon=3.0))
+    True
+    """
+    target = recipe.privacy
+    if target.noise_multiplier is not None:
+        return target.noise_multiplier
+    assert target.epsilon is not None  # a recipe has one of the two
+    return calibrate_noise(_event_by_noise(recipe, prepared, parameters), target.epsilon, target.delta)
+
+
+def _event_by_noise(
+    recipe: Recipe, prepared: Prepared | None, parameters: Mapping[str, float] | None
+) -> Callable[[float], Event]:
+    """Returns the event that a run will cost as a function of its noise multiplier."""
+    # With the data at hand, the event comes from a dry run of the method's own query and sampler.
+    if prepared is not None:
+        return draft_job(Settings(recipe, parameters=parameters or {}), prepared).event
+    # Without data only plain DP-SGD has a known event; everything else is refused rather than guessed.
+    unknown_without_data = [f"parameters={dict(parameters)!r}"] if parameters else []
+    if not is_plain_dpsgd(recipe):
+        given_words = {name: getattr(recipe, name) for name in ("method", *PARTS)}
+        unknown_without_data += [f"{name}={word!r}" for name, word in given_words.items() if word not in (None, PLAIN)]
+    if unknown_without_data:
+        raise ValueError(
+            f"{', '.join(unknown_without_data)}: what its steps cost depends on the number of records "
+            "and on the model; give the data, as in noise_multiplier(recipe, prepare(recipe, data))"
+        )
+    return lambda sigma: compose(
+        [*preparation_events(recipe), training_event(recipe.rate, events.Gaussian(sigma), recipe.steps)]
+    )

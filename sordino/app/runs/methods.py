@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sordino import clipping, queries, sampling
-from sordino.app.runs import own_clipping
+from sordino.app.runs import own_code
 from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.app.suggestions import did_you_mean
 from sordino.per_sample import JL, Captured, Loop, PerformanceOptions, Vmap
@@ -156,12 +156,12 @@ def find_word(part: str, name: str) -> Word:
     >>> find_word("weigher", "psac").name
     'psac'
     """
-    if part == "weigher" and own_clipping.is_own_rule(name):
-        defaults = own_clipping.default_parameters(name)
+    if part == "weigher" and own_code.names_own_code(name):
+        defaults = own_code.rule_parameters(name)
         return Word(
             name,
             "a clipping rule of your own",
-            lambda run, own: own_clipping.build_own_rule(name, run.bound, own),
+            lambda run, own: own_code.build_own_rule(name, run.bound, own),
             lambda run: dict(defaults),
         )
     if name not in WORDS[part]:

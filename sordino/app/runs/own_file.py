@@ -31,7 +31,7 @@ from torch.utils.data import TensorDataset
 from sordino import validate
 from sordino.app.data.own.bad_file import BadFile
 from sordino.app.data.own.declared_columns import Bounds, Dates, DeclaredColumns
-from sordino.app.runs.problem import FILE_MARK, with_absolute_path
+from sordino.app.runs.own_code import names_own_code, with_absolute_path
 from sordino.app.runs.recipe import BALANCED, Recipe
 from sordino.refusal import Refusal
 
@@ -252,7 +252,7 @@ def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]
         given.pop("model", None)
         kind |= _TEXT_MODELS[model]
     elif own.text is not None:
-        if model not in ("linear", "mlp") and FILE_MARK not in model:
+        if model not in ("linear", "mlp") and not names_own_code(model):
             raise ValueError(f"model={model!r}: for texts there is {', '.join(_TEXT_MODELS)}, mlp, or FILE.py:FUNCTION")
         kind |= {"features": "minilm"}
     elif model in _TEXT_MODELS:
@@ -260,8 +260,8 @@ def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]
     # Private bounds are found by record, so they are left out where the privacy unit is larger.
     if given.get("unit") is not None:
         kind |= {"ranges": None, **_BY_UNIT}
-    if FILE_MARK in model:
-        given["model"] = with_absolute_path(model)
+    if names_own_code(model):
+        given["model"] = with_absolute_path("model", model)
     if model == "mlp":
         kind |= {"learning_rate": 0.005}
     return {**COMMON_FIELDS, **kind, **given}

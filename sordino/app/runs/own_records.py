@@ -29,11 +29,10 @@ from sordino.app.data.own.columns import (
 from sordino.app.data.own.declared_columns import DeclaredColumns
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import TableRows
+from sordino.app.runs.encoded_records import Prepared, RecordEncoder, scale_to_unit
 from sordino.app.runs.own_file import HELD_OUT_SHARE, GivenData, OwnFile
-from sordino.app.runs.prepared import Prepared, RunData
 from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.recipe import Recipe
-from sordino.app.runs.record_encoder import RecordEncoder, scale_to_unit
 from sordino.refusal import Refusal
 
 Say = Callable[[str], None]
@@ -68,51 +67,62 @@ class OwnRecords:
     """What had to be read off the records, in words."""
 
 
-def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> RunData:
+def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
     """Returns the user's own records, from a file or a folder, split into training and test records."""
     classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
     found = read_own_file(own, recipe.features, classifies, say, recipe.unit)
     records, test, units = found.train, found.test, found.train.units
+    train_pair = (records.x, records.y)
     # Without a test file, records are held out by a hash of themselves, so one record never moves another.
     if test is None:
         is_held_out, test_disclosure = _mark_held_out(records.keys, own.held_out), HELD_OUT
-        train, test_pair = (
-            (records.x[~is_held_out], records.y[~is_held_out]),
-            (records.x[is_held_out], records.y[is_held_out]),
-        )
+        train_pair, test_pair = _split(train_pair, is_held_out)
         units = None if units is None else units[~is_held_out]
     else:
-        train, test_pair, test_disclosure = (records.x, records.y), (test.x, test.y), TESTED
-    encoder = found.encoder
-    prepared = Prepared(
-        TensorDataset(*train), TensorDataset(*test_pair), encoder.outputs, units, encoder.unbounded, encoder.classes
+        test_pair, test_disclosure = (test.x, test.y), TESTED
+    schema = (_SCHEMA,) if own.read_off_records else ()
+    return Prepared(
+        TensorDataset(*train_pair),
+        TensorDataset(*test_pair),
+        found.encoder.outputs,
+        units,
+        before_features=None if units is None else (*train_pair, units),
+        not_covered=(*found.read_off, *schema, test_disclosure),
+        own_encoder=found.encoder,
     )
-    private = train if units is None else (*train, units)
-    read_off = (*found.read_off, _SCHEMA) if own.read_off_records else found.read_off
-    return RunData(prepared, private, False, (*read_off, test_disclosure), encoder)
 
 
-def load_given_data(given: GivenData) -> RunData:
+def load_given_data(given: GivenData) -> Prepared:
     """Returns the user's own records and model, given in memory, with the records split into training and
     test records.
     """
-    train = given.train
+    train_pair = given.train
     if given.test is None:
-        keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train, strict=True)]
-        is_held_out, test_disclosure = _mark_held_out(keys, HELD_OUT_SHARE), HELD_OUT
-        train, test = (train[0][~is_held_out], train[1][~is_held_out]), (train[0][is_held_out], train[1][is_held_out])
+        keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train_pair, strict=True)]
+        train_pair, test_pair = _split(train_pair, _mark_held_out(keys, HELD_OUT_SHARE))
     else:
-        test, test_disclosure = given.test, TESTED
+        test_pair = given.test
     # Labels are checked against the number of outputs here, because an index beyond it would fail in the middle of
     # training.
-    outputs = _count_outputs(given.model, train[0])
-    for _, y in (train, test):
+    outputs = _count_outputs(given.model, train_pair[0])
+    for _, y in (train_pair, test_pair):
         if not y.is_floating_point() and bool(((y < 0) | (y >= outputs)).any()):
             raise Refusal(
                 f"a label beyond the model's {outputs} outputs: need 0 to {outputs - 1}; mend labels or model"
             )
-    prepared = Prepared(TensorDataset(*train), TensorDataset(*test), outputs, network=given.model)
-    return RunData(prepared, train, False, (test_disclosure,))
+    return Prepared(
+        TensorDataset(*train_pair),
+        TensorDataset(*test_pair),
+        outputs,
+        network=given.model,
+        not_covered=(HELD_OUT if given.test is None else TESTED,),
+    )
+
+
+def _split(pair: tuple[Tensor, Tensor], is_held_out: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Returns the user's own records and targets in two parts: those to train on, and those held out."""
+    x, y = pair
+    return (x[~is_held_out], y[~is_held_out]), (x[is_held_out], y[is_held_out])
 
 
 def read_own_file(own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None) -> OwnRecords:

@@ -1,7 +1,6 @@
 """Builds a recipe's model, loss, optimizer and learning-rate schedule.
 
-A model is one of `sordino.nn` by name, or comes from a file of the user's own: `net.py:build` names the function `build` of
-net.py, which is called with the shape of one record and the number of classes, or of numbers to predict.
+A model is one of `sordino.nn` by name, or comes from a file of the user's own (own_code.py).
 
 A loss gives one number per record, never a mean:
 
@@ -13,16 +12,13 @@ A loss gives one number per record, never a mean:
                      as steep across as along, with its minimum at (4, 1)
 
 **Privacy:** the initial weights come from a public seed; nothing here has seen a record, and no loss looks at
-two at once. A user's file is part of what defines a run: if it has changed, the run does not go on.
+two at once.
 """
 
 from __future__ import annotations
 
-import hashlib
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +27,10 @@ from torch.nn import functional as F
 from sordino import nn as networks
 from sordino import schedules, validate
 from sordino.app.data.minilm import build_lora_classifier
+from sordino.app.runs.encoded_records import Prepared
 from sordino.app.runs.features import MAPS
+from sordino.app.runs.own_code import build_own_model, names_own_code
 from sordino.app.runs.preparation import ClassWeights, unfitted_projection
-from sordino.app.runs.prepared import Prepared
 from sordino.app.runs.recipe import BALANCED, Recipe
 from sordino.app.suggestions import did_you_mean
 from sordino.clipping.clipping_rule import Stateless
@@ -114,55 +111,6 @@ def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
     return loss
 
 
-FILE_MARK = ".py:"
-
-
-def build_from_file(model: str, shape: Sequence[int], classes: int) -> nn.Module:
-    """Returns a problem's model as the function in the user's file builds it; the file is run for that."""
-    # The file is the user's own code and may raise anything, so every error becomes a message that names the file.
-    path, name = _split_name(model)
-    try:
-        build = runpy.run_path(str(path)).get(name)
-    except Exception as error:  # a stranger's code may raise anything
-        raise ValueError(f"model={model!r}: {path.name} cannot be run ({type(error).__name__}: {error})") from error
-    if not callable(build):
-        raise ValueError(
-            f"model={model!r}: {path.name} has no function {name!r}; need one of the shape and the classes"
-        )
-    try:
-        model_built = build(tuple(shape), classes)
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"model={model!r}: {name}({tuple(shape)}, {classes}) failed ({said})") from error
-    if not isinstance(model_built, nn.Module):
-        raise ValueError(f"model={model!r}: {name} gave a {type(model_built).__name__}; need a torch.nn.Module")
-    return model_built
-
-
-def file_digest(model: str) -> str | None:
-    """Returns the SHA-256 of the file that a model comes from, or None if it comes from none."""
-    return hashlib.sha256(_split_name(model)[0].read_bytes()).hexdigest() if FILE_MARK in model else None
-
-
-def with_absolute_path(model: str) -> str:
-    """Returns the name of a problem's model with an absolute path, so that a run finds the user's file from
-    any folder.
-    """
-    if FILE_MARK not in model:
-        return model
-    path, name = _split_name(model)
-    return f"{path.absolute()}:{name}"
-
-
-def _split_name(model: str) -> tuple[Path, str]:
-    """Returns the path and the function name in the name of a problem's model; raises if the file does not exist."""
-    file, _, name = model.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise ValueError(f"model={model!r}: {file} is not there; need FILE.py:FUNCTION")
-    return path, name
-
-
 _ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
 
 MODELS = {**networks.MODELS, "minilm-lora": build_lora_classifier}
@@ -184,7 +132,7 @@ class Problem:
 
 def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
     """Builds model, loss, optimizer and schedule; torch's global generator is left as it was."""
-    model = build_network(recipe, prepared.shape, prepared.classes, prepared.unbounded, prepared.network, seed)
+    model = build_network(recipe, prepared.shape, prepared.classes, prepared.encoder.unbounded, prepared.network, seed)
     loss = loss_by_name(recipe.loss, prepared.train.tensors[1])
     if recipe.class_weights is not None:
         loss = _weight_classes(loss, recipe.class_weights, model, prepared)
@@ -200,7 +148,7 @@ def _weight_classes(loss: NamedLoss, given: str, model: nn.Module, prepared: Pre
     if given == BALANCED:  # fitted before the first step, in place
         weights = next(module for module in model.modules() if isinstance(module, ClassWeights)).weights
     else:
-        names = prepared.class_names or tuple(str(number) for number in range(prepared.classes))
+        names = prepared.encoder.classes or tuple(str(number) for number in range(prepared.classes))
         weights = _parse_class_weights(given, names)
     unweighted = loss.losses_of
 
@@ -256,8 +204,8 @@ def build_network(
 
 def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     """Builds a problem's network by the recipe's name for it, or by a function in the user's own file."""
-    if FILE_MARK in recipe.model:
-        return build_from_file(recipe.model, shape, classes)
+    if names_own_code(recipe.model):
+        return build_own_model(recipe.model, shape, classes)
     if recipe.model not in MODELS:
         close = did_you_mean(recipe.model, MODELS)
         raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION{close}")

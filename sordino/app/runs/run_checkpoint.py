@@ -26,7 +26,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files
 from sordino.state_packing import pack, unpack
 
 FORMAT = 1

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch.utils.data import TensorDataset
 
 from sordino.app import data as known
-from sordino.app.data import Data, NotFetched
+from sordino.app.data import NotFetched
 from sordino.app.data.adult import load_adult
 from sordino.app.data.risk_tables import COMPAS, GERMAN
 from sordino.app.data.risk_tables import load_risk_table as risks
+from sordino.app.runs.encoded_records import Prepared, prepare
 from sordino.app.runs.features import OF_TEXTS, encode_by_speaker, encode_texts
 from sordino.app.runs.own_file import GivenData, OwnFile
 from sordino.app.runs.own_records import load_given_data, load_own_file
-from sordino.app.runs.prepared import Prepared, RunData, prepare
 from sordino.app.runs.recipe import Recipe
 
 Say = Callable[[str], None]
@@ -37,43 +36,45 @@ _SPIRAL_ARMS = 3
 _SPIRAL_TRAIN, _SPIRAL_TEST = 4000, 2000
 
 
-def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> RunData:
+def load_run_data(recipe: Recipe, limit: int | None, say: Say, own: OwnFile | GivenData | None = None) -> Prepared:
     """Returns the data of a run, the recipe's or the user's own, with at most `limit` training records."""
-    if own is None and recipe.unit is not None and recipe.unit != _UNITS.get(recipe.dataset):
-        known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
-        raise ValueError(f"dataset={recipe.dataset!r} with unit={recipe.unit!r}: there is {known_units}")
+    if own is None:
+        return _load_known_data(recipe, say).first_records(limit)
     # The user's own data brings what the claim must name.
-    if own is not None:
-        own_data = load_given_data(own) if isinstance(own, GivenData) else load_own_file(own, recipe, say)
-        return _limit_records(own_data, limit)
-    if recipe.dataset == "friends":
-        return _load_friends_by_speaker(recipe, limit, say)
+    own_data = load_given_data(own) if isinstance(own, GivenData) else load_own_file(own, recipe, say)
+    return own_data.first_records(limit)
+
+
+def _load_known_data(recipe: Recipe, say: Say) -> Prepared:
+    """Returns the data of a run on one of the data sets that sordino knows, and refuses features that do not fit it."""
+    name, features = recipe.dataset, recipe.features
+    if recipe.unit is not None and recipe.unit != _UNITS.get(name):
+        known_units = ", ".join(f"{unit} of {name}" for name, unit in _UNITS.items())
+        raise ValueError(f"dataset={name!r} with unit={recipe.unit!r}: there is {known_units}")
+    # The lines of Friends have speakers, which are privacy units if the recipe asks for units.
+    if name == "friends":
+        if features != "minilm":
+            raise ValueError(f"features={features!r}: the lines of friends are texts; need 'minilm'")
+        train, test, outputs, speakers = _load_or_explain(name, lambda: encode_by_speaker(say))
+        units = None if recipe.unit is None else speakers
+        return Prepared(train, test, outputs, units, before_features=(*train.tensors, speakers))
     # Vectors are used as they are.
-    if recipe.dataset in _VECTORS:
-        if recipe.features != "none":
-            raise ValueError(f"features={recipe.features!r}: the {recipe.dataset}'s points are no images; need 'none'")
-        train, test, outputs = _load_or_explain(recipe.dataset, _VECTORS[recipe.dataset])
-        is_generated = recipe.dataset in _GENERATED
-        return _limit_records(RunData(Prepared(train, test, outputs), train.tensors, is_generated), limit)
+    if name in _VECTORS:
+        if features != "none":
+            raise ValueError(f"features={features!r}: the {name}'s points are no images; need 'none'")
+        train, test, outputs = _load_or_explain(name, _VECTORS[name])
+        return Prepared(train, test, outputs, generated=name in _GENERATED)
     # Texts need an encoder, and an encoder needs texts.
-    if recipe.dataset in _TEXTS or recipe.features in OF_TEXTS:
-        if recipe.dataset not in _TEXTS or recipe.features not in OF_TEXTS:
+    if name in _TEXTS or features in OF_TEXTS:
+        if name not in _TEXTS or features not in OF_TEXTS:
             raise ValueError(
-                f"dataset={recipe.dataset!r} with features={recipe.features!r}: texts ({', '.join(_TEXTS)}) need "
+                f"dataset={name!r} with features={features!r}: texts ({', '.join(_TEXTS)}) need "
                 f"{' or '.join(OF_TEXTS)}, and nothing else has it"
             )
-        train, test, outputs = _load_or_explain(
-            recipe.dataset, lambda: encode_texts(recipe.dataset, recipe.features, say)
-        )
-        return _limit_records(RunData(Prepared(train, test, outputs), train.tensors, False), limit)
+        return Prepared(*_load_or_explain(name, lambda: encode_texts(name, features, say)))
     # Images go through the recipe's feature map.
-    images = _load_images(recipe.dataset, say)
-    private = (images.train.images, images.train.labels)
-    return _limit_records(RunData(prepare(recipe, images, say), private, images.generated), limit)
-
-
-def _load_images(name: str, say: Say) -> Data:
-    return known.digits() if name == "digits" else _load_or_explain(name, lambda: known.load(name))
+    images = known.digits() if name == "digits" else _load_or_explain(name, lambda: known.load(name))
+    return prepare(recipe, images, say)
 
 
 def _load_or_explain(name: str, get: Callable[[], T]) -> T:
@@ -86,30 +87,6 @@ def _load_or_explain(name: str, get: Callable[[], T]) -> T:
             f"{first.rstrip(':')}; put its files into a folder and set SORDINO_DATA to it, or try generated data with "
             f"`sordino train digits`; `sordino data fetch {name}` says what each source answered"
         ) from error
-
-
-def _limit_records(data: RunData, limit: int | None) -> RunData:
-    """Returns the data of a run with its first `limit` training records alone; None keeps all."""
-    prepared, n = data.prepared, len(data.prepared.train)
-    if limit is None:
-        return data
-    if limit > n:
-        raise ValueError(f"records={limit}: the training set has {n}")
-    train = TensorDataset(*(tensor[:limit] for tensor in prepared.train.tensors))
-    units = None if prepared.units is None else prepared.units[:limit]
-    private = tuple(tensor[:limit] for tensor in data.private)
-    return replace(data, prepared=replace(prepared, train=train, units=units), private=private)
-
-
-def _load_friends_by_speaker(recipe: Recipe, limit: int | None, say: Say) -> RunData:
-    """Returns the lines of Friends as the data of a run, with each line's speaker as its privacy unit if the recipe
-    asks for units.
-    """
-    if recipe.features != "minilm":
-        raise ValueError(f"features={recipe.features!r}: the lines of friends are texts; need 'minilm'")
-    train, test, outputs, speakers = _load_or_explain("friends", lambda: encode_by_speaker(say))
-    prepared = Prepared(train, test, outputs, None if recipe.unit is None else speakers)
-    return _limit_records(RunData(prepared, (*train.tensors, speakers), False), limit)
 
 
 def _load_spirals() -> tuple[TensorDataset, TensorDataset, int]:

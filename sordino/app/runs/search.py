@@ -41,18 +41,14 @@ from scipy.optimize import brentq
 
 from sordino import validate
 from sordino.accounting import PLD, Budget
-from sordino.app.runs import atomic_files
-from sordino.app.runs.cost import RunParts
+from sordino.app import atomic_files
 from sordino.app.runs.directory import CONFIG, FINISHED, Row, Run
 from sordino.app.runs.evaluate import mark_correct_records
 from sordino.app.runs.fit import History, RunFailed, carry_out_run, resume
-from sordino.app.runs.job import assemble_job
-from sordino.app.runs.prepared import RunData
-from sordino.app.runs.problem import build
+from sordino.app.runs.job import assemble_job, draft_job
 from sordino.app.runs.progress_view import Silent
-from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.run_data import Say, load_run_data
-from sordino.app.runs.settings import Settings, read_config, resolve_batch_and_epochs
+from sordino.app.runs.settings import Settings, read_config
 from sordino.app.runs.training_loop import TrainingNotFinite
 from sordino.events import Event, TuneNegativeBinomial, TunePoisson, canonical, compose, to_json
 from sordino.ledger import claims
@@ -229,34 +225,26 @@ def plan_search(
     if score_noise is not None and recipe.unit is not None:
         raise ValueError(f"score_noise with unit={recipe.unit!r}: that score is bounded by record; use the test set's")
     data = load_run_data(recipe, options.records, say, settings.own)
-    settings = resolve_batch_and_epochs(settings, data.prepared.drawn)
-    recipe = settings.recipe
-    if recipe.ranges is not None and not data.prepared.unbounded:  # no column is without bounds
-        recipe = replace(recipe, preparation=replace(recipe.preparation, ranges=None))
-        settings = replace(settings, recipe=recipe)
-    parts = _parts_of_trial(settings, recipe, data)
-    if score_noise is not None and not parts.problem.classifies:
+    draft = draft_job(settings, data)
+    settings, recipe = draft.settings, draft.settings.recipe
+    if score_noise is not None and not draft.problem.classifies:
         raise ValueError(f"score_noise={score_noise:g}: these records have no classes; use the test set's loss")
     # The theorem prices the best of K identical mechanisms, so every value of the grid must cost the same.
+    cost_at_noise_1 = draft.event(1.0)
     for name, values in grid.items():
         for value in values:
-            if _parts_of_trial(settings, recipe.but(**{name: value}), data).event(1.0) != parts.event(1.0):
+            trial = draft_job(replace(settings, recipe=recipe.but(**{name: value})), data)
+            if trial.event(1.0) != cost_at_noise_1:
                 raise ValueError(f"grid {name}={value}: changes what a trial costs; need the same for all trials")
     # Calibrate the noise of a trial to the ε of the whole search.
-    search = Search(settings, grid, number, score_noise, parts.event(1.0))
+    search = Search(settings, grid, number, score_noise, cost_at_noise_1)
     sigma = recipe.noise_multiplier
     if sigma is None:
         assert recipe.epsilon is not None  # a recipe has one of the two
         say(f"calibrating the noise so that the whole search fits ε = {recipe.epsilon:g}")
-        sigma = calibrate_noise(lambda s: replace(search, run=parts.event(s)).event, recipe.epsilon, recipe.delta)
+        sigma = calibrate_noise(lambda s: replace(search, run=draft.event(s)).event, recipe.epsilon, recipe.delta)
         settings = replace(settings, recipe=recipe.but(noise_multiplier=sigma))
-    return replace(search, settings=settings, run=canonical(parts.event(sigma)))
-
-
-def _parts_of_trial(settings: Settings, recipe: Recipe, data: RunData) -> RunParts:
-    """Returns the parts of a trial by its recipe."""
-    problem = build(recipe, data.prepared, settings.options.init_seed)
-    return RunParts(recipe, problem, data.prepared.drawn, settings.parameters)
+    return replace(search, settings=settings, run=canonical(draft.event(sigma)))
 
 
 SEARCH, TRIALS, WINNER, OUTCOME = "search.json", "trials", "winner", "outcome.json"

@@ -22,7 +22,7 @@ from typing import Any
 
 from sordino import validate
 from sordino.app.option_names import use_own_names
-from sordino.app.runs import diagnosis, own_clipping
+from sordino.app.runs import own_code
 from sordino.app.runs.known_recipes import find
 from sordino.app.runs.methods import words_of
 from sordino.app.runs.own_file import GivenData, OwnFile, own_file_from_table, recipe_for_own_data
@@ -34,6 +34,28 @@ _TABLES_OF_A_RUN = ("resolved", "versions")  # by a run into its own config.toml
 _REPORT = "report"  # of the command that reads the file, not of the run
 _MOST_BYTES = 1 << 20
 _RECIPE = tuple(FIELDS)
+
+
+DIAGNOSTICS = ("cosines", "lengths", "classes", "substeps")
+"""What can be recorded of every step, see evaluate.py."""
+
+
+def parse_diagnostics(text: str | None) -> tuple[str, ...]:
+    """Returns the names of diagnostics in a comma-separated list, in the order of `DIAGNOSTICS`, and refuses unknown ones.
+
+    >>> parse_diagnostics("lengths,cosines"), parse_diagnostics(None)
+    (('cosines', 'lengths'), ())
+    """
+    if text is None:
+        return ()
+    if not isinstance(text, str):
+        raise TypeError(f"diagnose={text!r}: must be text, such as cosines,lengths")
+    given = [name.strip() for name in text.split(",")]
+    for name in given:
+        if name not in DIAGNOSTICS:
+            close = did_you_mean(name, DIAGNOSTICS)
+            raise ValueError(f"diagnose={text!r}: {name!r} is not there; there is {', '.join(DIAGNOSTICS)}{close}")
+    return tuple(name for name in DIAGNOSTICS if name in given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +108,7 @@ class Options:
                 validate.count(name, getattr(self, name))
         if self.epochs is not None:
             validate.positive("epochs", self.epochs)
-        diagnosis.parse_names(self.diagnose)
+        parse_diagnostics(self.diagnose)
         if self.expected_batch is not None:
             validate.positive("expected_batch", self.expected_batch)
         if self.budget is not None:
@@ -189,8 +211,8 @@ def make_settings(
     if options.get("non_private"):
         changes.pop("epsilon", None)
         changes["noise_multiplier"] = 0.0
-    if own_clipping.is_own_rule(changes.get("weigher")):
-        changes["weigher"] = own_clipping.with_absolute_path(changes["weigher"])
+    if changes.get("weigher") is not None:
+        changes["weigher"] = own_code.with_absolute_path("clipping", changes["weigher"])
     chosen = _choose_recipe(recipe, changes) if own is None else _choose_own_recipe(recipe, own, changes)
     settings = Settings(chosen, Options(**options), _check_numbers(parameters or {}), own)
     words_of(settings.recipe)  # refuses a name that is not there

@@ -21,7 +21,7 @@ from typing import Any
 
 from sordino import validate
 from sordino.accounting import PLD
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files
 from sordino.app.runs.directory import FINISHED
 from sordino.app.runs.fit import History, carry_out_run, folder_for
 from sordino.app.runs.progress_view import View

@@ -28,9 +28,10 @@ from sordino.app.data.own import arrays, image_folder, rows
 from sordino.app.data.own.bad_file import BadFile, raise_faults
 from sordino.app.data.own.rows import TableRows, rows_from_records
 from sordino.app.runs.directory import CONFIG, MODEL, PRIVACY, Run
+from sordino.app.runs.encoded_records import RecordEncoder, read_encoder
+from sordino.app.runs.own_code import file_digest
 from sordino.app.runs.own_file import GIVEN
-from sordino.app.runs.problem import LOSSES, build_network, file_digest
-from sordino.app.runs.record_encoder import RecordEncoder, read_encoder
+from sordino.app.runs.problem import LOSSES, build_network
 from sordino.app.runs.settings import Settings, read_config
 
 _CHUNK = 2000
@@ -186,7 +187,7 @@ def load(run: str | Path, *, model: nn.Module | None = None) -> TrainedModel:
     if (recipe.dataset == GIVEN) != (model is not None):
         wanted = "its model is in no file; give it: sordino.load(run, model=model)"
         raise ValueError(f"{folder}: {wanted if model is None else 'its model is its own; leave yours out'}")
-    if file_digest(recipe.model) != config.resolved.get("model_file"):
+    if file_digest("model", recipe.model) != config.resolved.get("model_file"):
         raise ValueError(f"{folder}: {recipe.model} is not the file that the model was trained from; put it back")
     network = build_network(recipe, torch.Size(encoder.shape), encoder.outputs, encoder.unbounded, model, seed=0)
     # The parameters are those of the finished run, or of its average.

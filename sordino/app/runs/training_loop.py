@@ -26,15 +26,14 @@ import torch
 from torch import nn
 
 from sordino.app.runs import run_checkpoint
-from sordino.app.runs.diagnosis import Diagnosis, parse_names
 from sordino.app.runs.directory import RUNNING, Row, Run
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
-from sordino.app.runs.evaluate import evaluate_run
+from sordino.app.runs.evaluate import Diagnosis, evaluate_run
 from sordino.app.runs.job import TRAINING_LOSS, Job
 from sordino.app.runs.preparation import carry_out_preparation, preparation_events
 from sordino.app.runs.progress_view import View
 from sordino.app.runs.run_checkpoint import Checkpoint
-from sordino.app.runs.settings import find_changes
+from sordino.app.runs.settings import find_changes, parse_diagnostics
 from sordino.app.runs.write_ahead import WriteAheadLedger, parameter_digest
 from sordino.distributed.process_group import new_rng
 from sordino.environment import current_environment, describe_difference, find_nondeterminism
@@ -85,7 +84,7 @@ class Training:
         for name in job.list_not_covered():
             self.ledger.disclose(name)
         self.model, self.optimizer = problem.model, problem.optimizer
-        self.diagnosis = Diagnosis(parse_names(options.diagnose), self.model)
+        self.diagnosis = Diagnosis(parse_diagnostics(options.diagnose), self.model)
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.is_prepared = not preparation_events(recipe)
         self.preparation = new_rng() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
@@ -294,7 +293,7 @@ class Training:
         """Carries out, once, the preparation that is released before the first step of the training loop."""
         if not self.is_prepared:
             carry_out_preparation(
-                self.job.settings.recipe, self.job.data.prepared.train, self.model, self.ledger, self.preparation
+                self.job.settings.recipe, self.job.data.train, self.model, self.ledger, self.preparation
             )
         self.is_prepared = True
 
@@ -337,7 +336,7 @@ class Training:
         """Returns the iterator over the lots that the training loop has still to draw; it is created on first use."""
         if self._lots is None:
             self._lots = self.private.draws(
-                self.job.data.prepared.train,
+                self.job.data.train,
                 self.job.sampler,
                 self.job.steps - self.private.steps,
                 expected_batch=self.job.settings.options.expected_batch,

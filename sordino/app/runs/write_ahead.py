@@ -38,7 +38,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino.app.runs import atomic_files
+from sordino.app import atomic_files
 from sordino.file_lock import Locked, lock_file
 
 
