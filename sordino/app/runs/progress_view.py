@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sordino.app.runs.directory import Row
 from sordino.ledger.claims import round_up
@@ -28,54 +28,30 @@ _WIDE_COLUMNS = 100
 """Columns from which on a line of everything fits."""
 
 
-class View(Protocol):
-    """Receives what is reported while a run goes on: a bar, lines, or nothing."""
+class View:
+    """Receives what is reported while a run goes on, and shows nothing of it; views that show something replace methods."""
 
     def say(self, text: str) -> None:
         """Shows a sentence."""
-        ...
 
     def begin(self, job: Job, step: int) -> None:
         """Begins to show training from this step on."""
-        ...
 
     def show_step(self, step: int, spent: Spent) -> None:
         """Shows that so many steps are done; `spent` computes ε when it is called."""
-        ...
 
     def show_evaluation(self, row: Row) -> None:
         """Shows an evaluation on the test set."""
-        ...
 
     def show_private(self, name: str, value: float) -> None:
         """Shows a quantity that is neither released nor public."""
-        ...
 
     def end(self) -> None:
         """Ends the display, however the training ended."""
-        ...
 
 
-class Silent:
-    """Shows nothing, for runs in a program."""
-
-    def say(self, text: str) -> None:
-        """Shows nothing."""
-
-    def begin(self, job: Job, step: int) -> None:
-        """Shows nothing."""
-
-    def show_step(self, step: int, spent: Spent) -> None:
-        """Shows nothing."""
-
-    def show_evaluation(self, row: Row) -> None:
-        """Shows nothing."""
-
-    def show_private(self, name: str, value: float) -> None:
-        """Shows nothing."""
-
-    def end(self) -> None:
-        """Does nothing."""
+Silent = View
+"""The view of runs in a program: it shows nothing."""
 
 
 def format_spent(epsilon: float | None, budget: float | None) -> str:
@@ -118,7 +94,7 @@ def summarise_job(job: Job) -> list[str]:
     return [f"{first}; {network}", noise, third]
 
 
-class PlainLines:
+class PlainLines(View):
     """Prints plain lines, one for each evaluation."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -139,9 +115,6 @@ class PlainLines:
         if step:
             self._write(f"going on after step {step}")
 
-    def show_step(self, step: int, spent: Spent) -> None:
-        """Prints nothing: a step is not worth a line."""
-
     def show_evaluation(self, row: Row) -> None:
         """Prints the evaluation as a line."""
         self._write(format_evaluation(row, self._steps, self._budget, self._hidden))
@@ -149,9 +122,6 @@ class PlainLines:
     def show_private(self, name: str, value: float) -> None:
         """Keeps the value, to be shown with the next evaluation."""
         self._hidden[name] = value
-
-    def end(self) -> None:
-        """Does nothing, because no display is open."""
 
 
 def format_evaluation(
@@ -174,7 +144,7 @@ def _format_score(row: Row) -> str:
     return f"loss {row.test_loss:.4g}" if row.test_accuracy is None else f"{row.test_accuracy:6.2%}"
 
 
-class Bar:
+class Bar(View):
     """Shows a progress bar under the lines, on a terminal."""
 
     def __init__(self, console: Console) -> None:
