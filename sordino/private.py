@@ -64,6 +64,7 @@ from sordino.release.vectors import Grads
 from sordino.replay import SAVED_FORMAT, Replay, open_saved_state, refuse_unknown_format
 from sordino.rng.streams import Rng
 from sordino.runtime_checks import LotChecks
+from sordino.runtime_checks.post_processing_watch import PostProcessingWatch
 from sordino.sampling.record_access import Label
 from sordino.sampling.sampler import Sampler
 from sordino.sampling.size_disclosure import size_not_covered
@@ -208,6 +209,7 @@ class Private:
         self._checks = LotChecks(
             model, self._lot_gradients, self._ledger, self._root.child(RUNTIME_CHECKS), self._distributed.ranks
         )
+        self._post_processing = PostProcessingWatch(self._ledger.void, self._ledger.declare)
         # How far the run has come. All of this is in its saved state.
         self._query_state: State = query.init()
         self._planned: DrawArguments | None = None  # what the noise was calibrated for, if the run has a target ε
@@ -386,6 +388,7 @@ class Private:
         phase = self._begin_phase(request.sampler, request.n, chunk, request.steps)
         (local_data, local_count), local_reader = request.local_data, request.local_reader
         self._ledger.uses(local_data, request.unit, request.declared)
+        self._post_processing.note_dataset(local_data)
         records = records_for_samplers(
             request.n, request.load, chunk, self._compute_gradients, self._lot_gradients.pass_model.gathered_parameters
         )
@@ -598,22 +601,40 @@ class Private:
 
     @contextmanager
     def post_processing(self, why: str) -> Iterator[None]:
-        """Allows parameters and released gradients to be changed inside, by released values alone; the claim says so.
+        """Allows parameters to be changed, and others to be trained, inside by released values alone; the claim says so.
 
             with private.post_processing("average of the last steps"):
                 average.copy_to(model)
+
+            with private.post_processing("the generator is trained through the discriminator"):
+                generator_optimizer.zero_grad()
+                adversarial_loss(model(generator(torch.randn(64, 8)))).backward()
+                generator_optimizer.step()
 
         Args:
             why: in words; printed with the claim, which rests on it.
 
         Privacy:
-            Free, if only released values go into it. That is your word.
+            Free, if only released values go into it. That is your word. Every tensor operation inside is looked at: one
+            that reads memory of the dataset, or a row that is equal to a record, voids the claim. If gradients are taken,
+            the claim names the lines that read other tensors from outside the block.
 
         """
         if not isinstance(why, str) or not why.strip():
             raise ValueError(f"{why!r}: say in words what is done to released values; it is printed with the claim")
         self._ledger.declare(f"post-processing of released values, by declaration: {why.strip()}")
-        with self._checks.tripwire.post_processing():
+        tripwire = self._checks.tripwire
+        # Row shards are divided among ranks, where single operations cannot be followed; there the user's word remains.
+        if self._lot_gradients.pass_model.is_sharded:
+            with tripwire.post_processing():
+                yield
+            return
+        parameters = list(self._model.parameters())
+        released = [*parameters, *(p.grad for p in parameters if p.grad is not None), *self._model.buffers()]
+        with (
+            tripwire.post_processing(takes_gradients=True),
+            self._post_processing.block(released, lambda: tripwire.was_backward_inside),
+        ):
             yield
 
     @contextmanager

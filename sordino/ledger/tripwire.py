@@ -64,7 +64,8 @@ _coins = random.Random(secrets.randbits(128))
 
 _STRAY = (
     "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
-    "`with private.public(...)`"
+    "`with private.public(...)`, training on released values alone, as of a GAN's generator, in "
+    "`with private.post_processing(...)`"
 )
 _GRADIENT = (
     "the gradient of parameter {!r} was written or changed by hand between private.backward and optimizer.step; if only "
@@ -80,7 +81,8 @@ _MOVED = (
 )
 _ANOTHER = (
     "an optimizer that holds none of the model's parameters made a step inside the loop: what it trains is not covered and "
-    "may have seen the lots; give it to Private too, or wrap it in `with private.public(...)`"
+    "may have seen the lots; give it to Private too, wrap steps on public data in `with private.public(...)`, training on "
+    "released values alone, as of a GAN's generator, in `with private.post_processing(...)`"
 )
 _BESIDE = (
     "the optimizer made a step inside the loop on a parameter that is not of the model given to Private, with a gradient "
@@ -110,6 +112,8 @@ class Tripwire:
         self._trusted = False  # the parameters' values are known to be right
         self._excused = False  # inside `public` or `post_processing`
         self._public = False
+        self._takes_gradients = False  # inside a block of the user's own that may take gradients of released values
+        self.was_backward_inside = False  # such a block has taken gradients of the watched parameters
         self.public_before = False  # steps on public data were declared
         # Where the training loop is.
         self.is_looping = False  # a lot is drawn and the next one is not
@@ -163,7 +167,11 @@ class Tripwire:
 
                 def note_stray_backward(_: Tensor) -> None:
                     wire = me()
-                    if wire is not None and not wire._public:
+                    if wire is None or wire._public:
+                        return
+                    if wire._takes_gradients:
+                        wire.was_backward_inside = True
+                    else:
                         wire._void(_STRAY)
 
                 p.register_post_accumulate_grad_hook(note_stray_backward)
@@ -238,15 +246,20 @@ class Tripwire:
             self._public = before
 
     @contextmanager
-    def post_processing(self) -> Iterator[None]:
-        """Makes the tripwire allow, inside the context, changes of parameters and gradients by what was released."""
+    def post_processing(self, *, takes_gradients: bool = False) -> Iterator[None]:
+        """Makes the tripwire allow, inside the context, changes of parameters and gradients by what was released.
+
+        With `takes_gradients` backward passes are allowed too, for a block in which somebody watches what goes into them.
+        """
         # Look before the block begins: a change made before it is not excused by it.
         self.check_parameters()
         before, self._excused, self.release_was_used = self._excused, True, True
+        took_gradients, self._takes_gradients = self._takes_gradients, takes_gradients
+        self.was_backward_inside = False
         try:
             yield
         finally:
-            self._excused = before
+            self._excused, self._takes_gradients = before, took_gradients
             # What the user did to gradients inside the block is now what may be stepped on; nested blocks leave that to
             # the outer one.
             for p in self._named.values():
