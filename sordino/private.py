@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from sordino import environment, validate
+from sordino import environment, html_views, validate
 from sordino.accounting import PLD, Accountant
 from sordino.clipping.clipping_rule import State
 from sordino.distributed.row_shard import gather_nested
@@ -54,6 +54,7 @@ from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
 from sordino.per_sample.model_devices import refuse_unusable_devices
 from sordino.per_sample.protocol import Backend, LossFn, Measuring, PerSample, Resumable
+from sordino.progress_bar import ProgressBar
 from sordino.queries.dry_run import dry_step
 from sordino.queries.epsilon_target import resolve_query
 from sordino.queries.noisy_sum import Query
@@ -229,12 +230,21 @@ class Private:
 
     def __repr__(self) -> str:
         """Returns what was chosen: the model's class, the query, the target and the steps so far."""
-        lines = [f"Private({type(self._model).__name__})", f"  query    {self._query!r}"]
+        rows = self._describe()
+        return "\n".join([f"Private({type(self._model).__name__})", *(f"  {name:<8} {value}" for name, value in rows)])
+
+    def _repr_html_(self) -> str:
+        """Returns what was chosen as a notebook shows it."""
+        return html_views.render_card(f"Private({type(self._model).__name__})", self._describe())
+
+    def _describe(self) -> list[tuple[str, str]]:
+        """Returns the names and values with which a `Private` is shown."""
+        rows = [("query", repr(self._query))]
         if self._target is not None:
-            lines.append(f"  target   epsilon={self._target.epsilon:g} at delta={self._target.delta:g}")
+            rows.append(("target", f"epsilon={self._target.epsilon:g} at delta={self._target.delta:g}"))
         if self._planned is not None:
-            lines.append(f"  draws    {self._planned.steps} lots by {self._planned.sampler!r}")
-        return "\n".join([*lines, f"  drawn    {self._steps} lots so far"])
+            rows.append(("draws", f"{self._planned.steps} lots by {self._planned.sampler!r}"))
+        return [*rows, ("drawn", f"{self._steps} lots so far")]
 
     @property
     def steps(self) -> int:
@@ -271,6 +281,7 @@ class Private:
         workers: int = 0,
         collate: Callable[[list[Any]], Any] | None = None,
         unit: AnyUnit | None = None,
+        progress: bool = False,
     ) -> Draws:
         """Draws `steps` lots of a map-style dataset for private training.
 
@@ -287,6 +298,7 @@ class Private:
             workers: processes that load a dataset which is not plain tensors.
             collate: makes a batch of a list of records.
             unit: what is drawn and claimed, such as `Unit("speaker")`; a record by default.
+            progress: whether a bar shows, on a terminal or in a notebook, how many lots are drawn and the time left.
 
         Returns:
             The lots, each drawn when it is asked for.
@@ -352,7 +364,11 @@ class Private:
         # Name the dataset's size as not covered where the run's public numbers tell it.
         for name in (*size_not_covered(request.sampler, request.n, public_divisor), *request.not_covered):
             self._ledger.disclose(name)
-        return Draws(request.steps, self._generate_lots(request, chunk))
+        # One rank shows the bar; what it shows is public.
+        ranks = self._distributed.ranks
+        is_first_rank = ranks is None or ranks.rank == 0
+        bar = ProgressBar(request.steps, "lot") if progress and is_first_rank else None
+        return Draws(request.steps, self._generate_lots(request, chunk), bar)
 
     def _calibrate_to_target(self, arguments: DrawArguments, *, counts_from_start: bool) -> int:
         """Returns how many lots a `Private` run has left to draw. If the run has a target ε and no noise yet, it finds

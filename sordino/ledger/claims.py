@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sordino import events, validate
+from sordino import events, html_views, validate
 from sordino.accounting.accountant import Accountant, Unsupported
 from sordino.accounting.phases import relation_of
 from sordino.events import Event, NonPrivate, Relation
@@ -105,6 +105,29 @@ class Guarantee:
         lines += [f"  rests on     {what}" for what in self.rests_on]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        """Returns the claim as a sentence, for a prompt; `print` shows all of it."""
+        sentence = f"Guarantee: ({round_up(self.epsilon)}, {self.delta:g})-differential privacy for {self.neighbours}"
+        # Long lists stay with `print`: a prompt shows how many there are.
+        if self.not_covered:
+            sentence += f"; not covered: {self.not_covered[0]}"
+            others = len(self.not_covered) - 1
+            sentence += f" and {others} more, which print() lists" if others else ""
+        return f"{sentence}."
+
+    def _repr_html_(self) -> str:
+        """Returns the claim as a notebook shows it."""
+        uncovered = [(name, _WHY.get(name)) for name in self.not_covered]
+        rows = [
+            ("neighbours", self.neighbours),
+            ("accountant", self.accountant),
+            ("event", describe_event(self.event)),
+            *(("not covered", f"{name}: {why}" if why else name) for name, why in uncovered),
+            *(("rests on", what) for what in self.rests_on),
+        ]
+        title = f"({round_up(self.epsilon)}, {self.delta:g})-differential privacy"
+        return html_views.render_card(title, rows, edge=html_views.GOOD)
+
     @property
     def neighbours(self) -> str:
         """How two neighbouring datasets differ, in words."""
@@ -131,6 +154,14 @@ class NoGuarantee:
 
     def __str__(self) -> str:
         return f"no privacy guarantee: {self.reason}"
+
+    def __repr__(self) -> str:
+        """Returns the claim as a sentence, for a prompt."""
+        return f"NoGuarantee: {self.reason}"
+
+    def _repr_html_(self) -> str:
+        """Returns the claim as a notebook shows it."""
+        return html_views.render_card("No privacy guarantee", [("because", self.reason)], edge=html_views.BAD)
 
 
 Claim: TypeAlias = Guarantee | NoGuarantee

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from sordino import html_views
 from sordino.accounting import PLD, Accountant
 from sordino.events import (
     BallsInBins,
@@ -105,6 +106,21 @@ class Ledger:
     def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
         """Returns the ledger itself, for the reason that `__copy__` gives."""
         return self
+
+    def __repr__(self) -> str:
+        """Returns what is in the ledger, in a few lines: the event so far, what was disclosed, and whether it is void."""
+        return "\n".join(["Ledger", *(f"  {name:<9}  {value}" for name, value in self._describe())])
+
+    def _repr_html_(self) -> str:
+        """Returns the ledger as a notebook shows it."""
+        edge = html_views.NEUTRAL if self.voided is None else html_views.BAD
+        return html_views.render_card("Ledger", self._describe(), edge=edge)
+
+    def _describe(self) -> list[tuple[str, str]]:
+        """Returns the names and values with which the ledger is shown."""
+        rows = [("event", "nothing yet" if self.empty else self.event().describe())]
+        rows += [("void", self.voided)] if self.voided is not None else []
+        return [*rows, *(("disclosed", name) for name in self.disclosed)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the ledger by its state: another process has a ledger of its own from here on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NoReturn
 
+from sordino.progress_bar import ProgressBar
 from sordino.release.sealed import Sealed
 
 
@@ -106,8 +107,9 @@ class Draws(Iterator[Lot]):
 
     """
 
-    def __init__(self, steps: int, made: Generator[Lot, None, None]) -> None:
+    def __init__(self, steps: int, made: Generator[Lot, None, None], bar: ProgressBar | None = None) -> None:
         self._steps, self._lots = steps, made
+        self._bar, self._done = bar, 0
 
     def __len__(self) -> int:
         return self._steps
@@ -116,8 +118,25 @@ class Draws(Iterator[Lot]):
         return self
 
     def __next__(self) -> Lot:
-        return next(self._lots)
+        """Draws the next lot. Asking for it means that the loop is done with the one before, which the bar then counts."""
+        if self._bar is not None:
+            self._bar.update(self._done)
+        try:
+            lot = next(self._lots)
+        except BaseException:
+            self._close_bar()
+            raise
+        self._done += 1
+        return lot
+
+    def __repr__(self) -> str:
+        return f"Draws: {self._done} of {self._steps} lots drawn"
 
     def close(self) -> None:
         """Ends the loop early: no further lot is drawn, and the workers that load records stop."""
         self._lots.close()
+        self._close_bar()
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino import validate
+from sordino import html_views, validate
 from sordino.accounting import Budget
 from sordino.app.runs import Recipe, run_checkpoint
 from sordino.app.runs.directory import (
@@ -41,15 +41,16 @@ from sordino.app.runs.directory import (
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
 from sordino.app.runs.encoded_records import ENCODER
 from sordino.app.runs.job import Job, assemble_job
+from sordino.app.runs.evaluate import describe_measures
 from sordino.app.runs.own_file import GIVEN, GivenData, OwnFile
-from sordino.app.runs.progress_view import Silent, View
+from sordino.app.runs.progress_view import Silent, View, choose_fit_view
 from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
 from sordino.app.runs.write_ahead import WriteAheadLedger, was_begun
 from sordino.environment import current_environment
 from sordino.integrations.same_records import stand_in_for
-from sordino.ledger.claims import Claim, Guarantee
+from sordino.ledger.claims import Claim, Guarantee, round_up
 from sordino.ledger.voiding import ClaimVoided
 from sordino.lots.privacy_units import RECORD
 
@@ -120,10 +121,65 @@ class History:
         """AUC, F1, calibration and others at the last evaluation, or RMSE and R² of numbers, and a `baseline`."""
         return dict(self.rows[-1].measures or {}) if self.rows else {}
 
+    def __repr__(self) -> str:
+        """Returns the run as a short table: some evaluations, the measures at the end, and the claim as a sentence."""
+        lines = [f"History of {self.run}: {self._describe_end()}"]
+        lines += (
+            [f"  {line}" for line in align_columns([_HEAD, *map(_cells_of, self._some_rows())])] if self.rows else []
+        )
+        lines += [f"  {name} {value}" + (f" (baseline {base})" if base else "") for name, value, base in self._shown()]
+        return "\n".join([*lines, f"  {self.claim!r}"])
+
+    def _repr_html_(self) -> str:
+        """Returns the run as a notebook shows it: a table of evaluations, the measures beside the baseline, the claim."""
+        evaluations = html_views.render_table(_HEAD, map(_cells_of, self._some_rows())) if self.rows else ""
+        measured = [*self._shown()]
+        kind = (self.measures.get("baseline") or {}).get("kind", "baseline")
+        if measured:
+            evaluations += html_views.render_table(("at the end", "model", f"always the {kind}"), measured)
+        card = html_views.render_card(f"{self.run.name}: {self._describe_end()}", [], below=evaluations)
+        return card + self.claim._repr_html_()
+
+    def _describe_end(self) -> str:
+        """Returns how the run ended, after how many steps and how long."""
+        steps = f"{self.rows[-1].step:,} steps, " if self.rows else ""
+        return f"{self.status}, {steps}{self.seconds:.1f} s"
+
+    def _some_rows(self) -> list[Row]:
+        """Returns the evaluations that are shown: all, or some at even distances with the last one."""
+        if len(self.rows) <= _MOST_SHOWN_ROWS:
+            return list(self.rows)
+        distance = (len(self.rows) - 1) / (_MOST_SHOWN_ROWS - 1)
+        return [self.rows[round(number * distance)] for number in range(_MOST_SHOWN_ROWS)]
+
+    def _shown(self) -> list[tuple[str, str, str]]:
+        return describe_measures(self.measures)
+
     @property
     def finished(self) -> bool:
         """Whether all steps were taken; False if the run was asked to stop before its last one."""
         return self.status == FINISHED
+
+
+_MOST_SHOWN_ROWS = 6
+_HEAD = ("step", "epoch", "ε", "test accuracy", "test loss")
+
+
+def _cells_of(row: Row) -> tuple[str, ...]:
+    """Returns the cells of one evaluation in the table of a `History`."""
+    accuracy = "" if row.test_accuracy is None else f"{row.test_accuracy:.2%}"
+    epsilon = "none" if row.epsilon is None else round_up(row.epsilon)
+    return f"{row.step:,}", f"{row.epoch:.1f}", epsilon, accuracy, f"{row.test_loss:.4g}"
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the rows of a table as lines of text, aligned to the right.
+
+    >>> align_columns([("step", "loss"), ("10", "0.5")])
+    ['step  loss', '  10   0.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def fit(
@@ -136,6 +192,7 @@ def fit(
     budget_stop: bool = False,
     budget: str | Path | None = None,
     view: View | None = None,
+    progress: bool | None = None,
     **given: Any,
 ) -> History:
     """Trains by a recipe, or its name, with any fields of `Recipe` and `settings.Options` in place of its own.
@@ -152,7 +209,9 @@ def fit(
         parameters: the method's own.
         budget_stop: with both epsilon and noise_multiplier, stop before ε is exceeded.
         budget: a file of `sordino budget` that the run is entered in before it begins; refused if it does not fit.
-        view: what is shown meanwhile; nothing by default.
+        view: what is shown meanwhile, in place of the bar.
+        progress: whether a bar shows steps, ε spent and accuracy on the test records; by default on a terminal and in a
+            notebook, and never where the output goes to a file or a program.
         **given: fields of `Recipe` and `settings.Options`: epsilon, delta, steps, rate, bound, learning_rate, …
 
     Returns:
@@ -176,7 +235,7 @@ def fit(
     if parameters is not None:
         validate.instance("parameters", parameters, Mapping, "a mapping from the method's parameters to numbers")
     settings = _settings_of(recipe, data, test, given, parameters, budget_stop)
-    return carry_out_run(settings, out, view or Silent(), budget, data_source=_source_of(settings))
+    return carry_out_run(settings, out, view or choose_fit_view(progress), budget, data_source=_source_of(settings))
 
 
 def _source_of(settings: Settings) -> Any:

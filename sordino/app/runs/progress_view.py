@@ -6,12 +6,15 @@ private one, shown only when it was asked for, is marked.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from sordino import validate
 from sordino.app.runs.directory import Row
 from sordino.ledger.claims import round_up
+from sordino.progress_bar import ProgressBar, can_show_progress, is_notebook_stream
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -216,6 +219,64 @@ class Bar(View):
     def end(self) -> None:
         """Removes the bar; the lines stay."""
         self._progress.stop()
+
+
+class OneLine:
+    """Shows a bar on one line, in a notebook; sentences and evaluations stand above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar: ProgressBar | None = None
+        self._budget: float | None = None
+        self._hidden: dict[str, float] = {}
+        self._spent, self._score, self._last_look = "", "", 0.0
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if self._bar is not None:
+            self._bar.clear()
+        self._stream.write(f"{text}\n")
+
+    def begin(self, job: Job, step: int) -> None:
+        """Prints the summary of a run and starts the bar."""
+        for line in summarise_job(job):
+            self.say(line)
+        self._budget = job.settings.budget
+        self._bar = ProgressBar(job.steps, "step", self._stream)
+        self._bar.update(step)
+
+    def show_step(self, step: int, spent: Spent) -> None:
+        """Moves the bar; ε is computed only a few times a second."""
+        assert self._bar is not None, "a view begins before it shows steps"
+        now = time.perf_counter()
+        if now - self._last_look >= _SECONDS_BETWEEN_UPDATES:
+            self._spent, self._last_look = format_spent(spent(), self._budget), now
+        marked = "".join(f"  [private] {name} {value:.3f}" for name, value in self._hidden.items())
+        self._bar.update(step, f"{self._spent}  {self._score}{marked}".strip())
+
+    def show_evaluation(self, row: Row) -> None:
+        """Keeps the accuracy on the test records, to be shown with the next step."""
+        self._score = f"test {_format_score(row).strip()}"
+
+    def show_private(self, name: str, value: float) -> None:
+        """Keeps the value, to be shown with its mark."""
+        self._hidden[name] = value
+
+    def end(self) -> None:
+        """Ends the line of the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def choose_fit_view(progress: bool | None) -> View:
+    """Returns what `sordino.fit` shows: a bar on a terminal or in a notebook, nothing elsewhere or if it is not wanted."""
+    if progress is not None:
+        validate.instance("progress", progress, bool, "True, False or None")
+    if progress is False or not can_show_progress(sys.stderr):
+        return Silent()
+    if is_notebook_stream(sys.stderr):
+        return OneLine(sys.stdout)
+    return choose_view(quiet=True)
 
 
 def choose_view(*, quiet: bool) -> View:

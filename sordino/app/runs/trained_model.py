@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino import validate
+from sordino import html_views, validate
 from sordino.app.data.own import arrays, image_folder, rows
 from sordino.app.data.own.bad_file import BadFile, raise_faults
 from sordino.app.data.own.rows import TableRows, rows_from_records
@@ -35,6 +35,7 @@ from sordino.app.runs.problem import LOSSES, build_network
 from sordino.app.runs.settings import Settings, read_config
 
 _CHUNK = 2000
+_MOST_SHOWN_CLASSES = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,23 @@ class TrainedModel:
     claim: str
     """What may be said about the privacy of the training records, in words."""
     run: Path
+
+    def __repr__(self) -> str:
+        """Returns what the model is, what it takes and what may be said of it, in a few lines."""
+        return "\n".join([f"TrainedModel of {self.run}", *(f"  {name:<8} {value}" for name, value in self._describe())])
+
+    def _repr_html_(self) -> str:
+        """Returns the model as a notebook shows it."""
+        return html_views.render_card(f"TrainedModel of {self.run}", self._describe())
+
+    def _describe(self) -> list[tuple[str, str]]:
+        """Returns the names and values with which a trained model is shown."""
+        columns = ", ".join(self.encoder.needed_columns) or f"tensors of shape {tuple(self.encoder.shape)}"
+        predicts = f"one of {', '.join(self.classes[:_MOST_SHOWN_CLASSES])}" if self.classifies else "a number"
+        predicts += ", …" if len(self.classes) > _MOST_SHOWN_CLASSES else ""
+        network = f"{self.settings.recipe.model} with {sum(p.numel() for p in self.network.parameters()):,} parameters"
+        claim = self.claim.splitlines()[0] if self.claim else "unknown"
+        return [("takes", columns), ("predicts", predicts), ("network", network), ("claim", claim)]
 
     @property
     def classes(self) -> tuple[str, ...]:
