@@ -127,13 +127,13 @@ class History:
         lines += (
             [f"  {line}" for line in align_columns([_HEAD, *map(_cells_of, self._some_rows())])] if self.rows else []
         )
-        lines += [f"  {name} {value}" + (f" (baseline {base})" if base else "") for name, value, base in self._shown()]
+        lines += [f"  {name} {value}" + (f" (baseline {base})" if base else "") for name, value, base in self._measure_rows()]
         return "\n".join([*lines, f"  {self.claim!r}"])
 
     def _repr_html_(self) -> str:
         """Returns the run as a notebook shows it: a table of evaluations, the measures beside the baseline, the claim."""
         evaluations = html_views.render_table(_HEAD, map(_cells_of, self._some_rows())) if self.rows else ""
-        measured = [*self._shown()]
+        measured = [*self._measure_rows()]
         kind = (self.measures.get("baseline") or {}).get("kind", "baseline")
         if measured:
             evaluations += html_views.render_table(("at the end", "model", f"always the {kind}"), measured)
@@ -152,7 +152,7 @@ class History:
         distance = (len(self.rows) - 1) / (_MOST_SHOWN_ROWS - 1)
         return [self.rows[round(number * distance)] for number in range(_MOST_SHOWN_ROWS)]
 
-    def _shown(self) -> list[tuple[str, str, str]]:
+    def _measure_rows(self) -> list[tuple[str, str, str]]:
         return describe_measures(self.measures)
 
     @property
