@@ -127,7 +127,9 @@ class History:
         lines += (
             [f"  {line}" for line in align_columns([_HEAD, *map(_cells_of, self._some_rows())])] if self.rows else []
         )
-        lines += [f"  {name} {value}" + (f" (baseline {base})" if base else "") for name, value, base in self._measure_rows()]
+        lines += [
+            f"  {name} {value}" + (f" (baseline {base})" if base else "") for name, value, base in self._measure_rows()
+        ]
         return "\n".join([*lines, f"  {self.claim!r}"])
 
     def _repr_html_(self) -> str:
