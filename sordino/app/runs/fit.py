@@ -40,8 +40,8 @@ from sordino.app.runs.directory import (
 )
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
 from sordino.app.runs.encoded_records import ENCODER
-from sordino.app.runs.job import Job, assemble_job
 from sordino.app.runs.evaluate import describe_measures
+from sordino.app.runs.job import Job, assemble_job
 from sordino.app.runs.own_file import GIVEN, GivenData, OwnFile
 from sordino.app.runs.progress_view import Silent, View, choose_fit_view
 from sordino.app.runs.run_checkpoint import Checkpoint

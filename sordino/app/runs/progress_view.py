@@ -221,7 +221,7 @@ class Bar(View):
         self._progress.stop()
 
 
-class OneLine:
+class OneLine(View):
     """Shows a bar on one line, in a notebook; sentences and evaluations stand above it."""
 
     def __init__(self, stream: TextIO) -> None:
