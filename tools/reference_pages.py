@@ -39,7 +39,10 @@ SUBJECTS = {
     "integrations": (
         "Integrations",
         "Private training inside the loops of other libraries.",
-        tuple(f"sordino.integrations{part}" for part in ("", ".transformers", ".lightning", ".skorch", ".sklearn")),
+        tuple(
+            f"sordino.integrations{part}"
+            for part in ("", ".transformers", ".lightning", ".accelerate", ".skorch", ".sklearn")
+        ),
     ),
     "losses": ("Losses", "One loss per record, for models that take a dict.", ("sordino.losses",)),
     "statistics": (

@@ -7,6 +7,7 @@
 An object is taken apart into its fields, and theirs, down to plain values. What a user wrote counts by its code as well: a
 clipping rule of one's own is known by its class, the code of its methods, its fields, and the functions and constants that
 this code reads. Code of sordino, torch, numpy and the standard library counts by its name: the versions are compared too.
+So does the code of well-known frameworks (transformers, peft, Lightning and others), with the version of each that is met.
 
 Two things are meant to differ between ranks and are therefore described in words that do not: a device counts by its kind
 (`cuda`, not `cuda:1`), and a variable with "rank" in its name that holds this process's own rank counts as "its own rank".
@@ -39,6 +40,20 @@ _DEEPEST = 12
 _MOST_SHOWN = 60
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu)(:\d+)?")
 _LIBRARIES = frozenset({"sordino", "torch", "numpy", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+_FRAMEWORKS = frozenset(
+    {"transformers", "peft", "accelerate", "datasets", "tokenizers", "safetensors", "huggingface_hub", "bitsandbytes"}
+    | {
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "lightning_utilities",
+        "torchmetrics",
+        "torchvision",
+        "timm",
+    }
+    | {"scipy", "sklearn", "skorch", "pandas", "pyarrow", "PIL", "ray"}
+)
+"""Packages whose code counts by its name and the package's version. It reads caches and session numbers, which differ."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CALLS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType)
 
@@ -170,7 +185,8 @@ class ClaimFacts:
         # Methods that a user wrote are part of what is computed, so their code is compared; each class is described
         # once.
         for base in kind.__mro__:
-            if _is_of_library(base) or id(base) in self._described:
+            self._add_version(base)
+            if _is_of_library(base) or _package_of(base) in _FRAMEWORKS or id(base) in self._described:
                 continue
             self._described.add(id(base))
             for attribute, value in sorted(vars(base).items()):
@@ -188,15 +204,31 @@ class ClaimFacts:
             return
         self._described.add(id(function))
         code = function.__code__
+        # A framework's function counts by its name and version, but what a user bound to it counts as ever.
+        if _package_of(function) in _FRAMEWORKS:
+            self._add_fact(name, f"{function.__module__}.{function.__qualname__}")
+            self._add_version(function)
+            self._add_closure(name, function)
+            return
         self._add_fact(name, f"other code of {function.__qualname__}", self._digest_of_parts(_code_parts(code)))
         # Defaults, captured variables and named globals can change what equal code computes.
         self.add(f"{name} defaults", function.__defaults__)
         self.add(f"{name} keyword defaults", function.__kwdefaults__)
-        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._add_outside_value(f"{name} variable {variable!r}", cell.cell_contents if _is_filled(cell) else None)
+        self._add_closure(name, function)
         for variable in sorted(_global_names(code)):
             if variable in function.__globals__:
                 self._add_outside_value(f"{name} global {variable!r}", function.__globals__[variable])
+
+    def _add_closure(self, name: str, function: types.FunctionType) -> None:
+        """Adds the variables around a function to the claim facts."""
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            self._add_outside_value(f"{name} variable {variable!r}", cell.cell_contents if _is_filled(cell) else None)
+
+    def _add_version(self, thing: Any) -> None:
+        """Adds the version of the framework that a class or a function is from to the claim facts."""
+        package = _package_of(thing)
+        if package in _FRAMEWORKS:
+            self._add_fact(f"version of {package}", str(getattr(sys.modules.get(package), "__version__", "unknown")))
 
     def _add_outside_value(self, name: str, value: Any) -> None:
         """Adds to the claim facts what a function reads from outside of it: values, functions, classes; of other
@@ -324,8 +356,12 @@ def _qualified_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _package_of(thing: Any) -> str:
+    return str(getattr(thing, "__module__", None) or "builtins").partition(".")[0]
+
+
 def _is_of_library(thing: Any) -> bool:
-    return str(getattr(thing, "__module__", None) or "builtins").partition(".")[0] in _LIBRARIES
+    return _package_of(thing) in _LIBRARIES
 
 
 def _attributes(thing: Any) -> list[tuple[str, Any]]:

@@ -9,11 +9,14 @@ were trained on voids the claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from sordino.distributed.process_group import SINGLE
+from sordino.integrations.launched import is_first_rank, is_in_group
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import TrainedOn
 from sordino.ledger.claims import Claim
@@ -24,7 +27,11 @@ from sordino.per_sample.protocol import Backend
 from sordino.private import Private
 from sordino.queries.with_loss import WithLoss
 from sordino.refusal import Refusal
+from sordino.replay import Replay
 from sordino.sampling.sampler import Sampler
+
+_SAME_BITS = "the same script, data and settings, from the run's own last checkpoint"
+"""What a run with a key folder promises of its continuation; printed with the claim."""
 
 
 def require_privacy(given: object) -> Privacy:
@@ -50,6 +57,8 @@ class IntegratedRun:
         backend: how gradients are measured; the engine by default.
         ledger: where it is charged; by default that of the model's parameters.
         seed: for tests.
+        key_folder: where the noise key is kept, apart from the checkpoints, so that a run that continues repeats the bits
+            of the undisturbed one. One process then computes with the bits that any number of ranks would have.
 
     """
 
@@ -66,16 +75,43 @@ class IntegratedRun:
         backend: Backend | None = None,
         ledger: Ledger | None = None,
         seed: int | None = None,
+        key_folder: str | Path | None = None,
     ) -> None:
         # The noise is calibrated before the first draw, to the public numbers of the whole training.
         query = privacy.query_for(sampler, count_records(dataset), steps, expected_batch)
         self.ledger = ledger_for(model, ledger)
+        self.has_bits_of_ranks = is_in_group() or key_folder is not None
         self.private = Private(
-            model, loss_fn, query, backend=backend, ledger=self.ledger, seed=seed, isolate=privacy.isolate
+            model,
+            loss_fn,
+            query,
+            backend=backend,
+            ledger=self.ledger,
+            seed=seed,
+            mesh=SINGLE if self.has_bits_of_ranks and not is_in_group() else None,
+            isolate=privacy.isolate,
         )
         self.delta, self.steps, self.releases_loss = privacy.delta, steps, isinstance(query, WithLoss)
+        self._key_folder = key_folder
         self._dataset, self._sampler, self._expected_batch = dataset, sampler, expected_batch
         self._trained_on = TrainedOn(dataset)
+
+    def start(self, saved: Mapping[str, Any] | None) -> None:
+        """Begins an integrated run, or continues a saved one.
+
+        With a key folder, a run that begins writes its noise key there, and a run that continues reads it there and
+        repeats the bits of the undisturbed run. Without one, a run that continues has a new key.
+
+        Args:
+            saved: the state of `Private` in a checkpoint; None for a run that begins.
+
+        """
+        if saved is not None:
+            replay = None if self._key_folder is None else Replay(_SAME_BITS, secret=self._key_folder)
+            self.private.load_state_dict(saved, replay=replay)
+        elif self._key_folder is not None and is_first_rank():  # all ranks have one key
+            Path(self._key_folder).mkdir(parents=True, exist_ok=True)
+            self.private.save_secret(self._key_folder)
 
     def draws(self, dataset: Any = None, steps: int | None = None, **more: Any) -> Draws:
         """Returns the lots that an integrated run trains on: all of them, or so many as are left.

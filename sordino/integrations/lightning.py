@@ -12,7 +12,9 @@ It works with automatic optimisation:
     print(module.claim())
 
 Lightning's loop, loggers, callbacks and checkpoints are its own. A checkpoint holds the ledger and no noise key: training
-goes on from it with a new one. `privacy/epsilon` is logged, and `loss` where one is released (`sd.WithLoss`).
+goes on from it with a new one, or with the old one if that was kept in a key folder. Under torchrun the ranks divide each
+lot, with the claim and the bits of one process: `L.Trainer(strategy=PrivateStrategy(), devices=…)`. `privacy/epsilon` is
+logged, and `loss` where one is released (`sd.WithLoss`).
 
 Privacy: gradients come from `Private.backward` alone, in the hook `backward`; every check of `Private` is at work.
 """
@@ -20,13 +22,16 @@ Privacy: gradients come from `Private.backward` alone, in the hook `backward`; e
 from __future__ import annotations
 
 import math
-from functools import wraps
+from contextlib import nullcontext
+from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sordino.integrations.integrated_run import IntegratedRun
+from sordino.integrations.launched import is_in_group, join_launched_group, refuse_training_alone
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED
@@ -39,6 +44,7 @@ from sordino.sampling.sampler import Sampler
 
 try:
     import lightning
+    from lightning_utilities.core.apply_func import apply_to_collection
 except ImportError as error:
     raise NotInstalled("lightning", "lightning") from error
 
@@ -53,6 +59,28 @@ _HOOKS = (
 )
 _EVERY = 10
 """Steps between two logged values of ε."""
+_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+"""Lightning's precisions that need no gradient scaler."""
+_CONVERTED = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
+"""Precisions in which parameters and batches are converted as a whole."""
+
+
+class PrivateStrategy(lightning.pytorch.strategies.DDPStrategy):  # type: ignore[misc]
+    """Lightning's strategy for several processes, without their average of gradients: the ranks divide each lot.
+
+        torchrun --nproc-per-node 2 train.py
+
+        lots = module.make_private(…)                        # joins the processes that torchrun started
+        lightning.Trainer(strategy=PrivateStrategy(), devices=2).fit(module, lots)
+
+    Privacy:
+        DistributedDataParallel would add up gradients that are no releases. Here the module stays as it is, and
+        `Private.backward` writes the same released gradient on every rank.
+
+    """
+
+    def configure_ddp(self) -> None:
+        """Leaves the module unwrapped, because `Private` divides the lots by itself."""
 
 
 class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
@@ -96,6 +124,8 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         *,
         expected_batch: float | None = None,
         backend: Backend | None = None,
+        precision: str = "32-true",
+        key_folder: str | Path | None = None,
         **more: Any,
     ) -> Draws:
         """Returns the lots to fit a Lightning module on: `trainer.fit(module, lots)`.
@@ -107,6 +137,9 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             steps: how many lots.
             expected_batch: the public number that every sum is divided by.
             backend: how gradients are measured.
+            precision: that of Lightning's trainer, such as "bf16-mixed": losses are tried before the trainer is there.
+            key_folder: a folder for the noise key, as secret as the data. A module that was loaded from a checkpoint then
+                repeats the bits of the undisturbed run, on any number of ranks.
             **more: goes to `Private.draws`.
 
         Returns:
@@ -119,14 +152,38 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
                 raise Refusal(f"{name} is overridden: what it computes is not bounded by record; write record_losses")
         if not self.automatic_optimization:
             raise Refusal("automatic_optimization=False: each lot is one step of one optimizer; leave it as it is")
+        if precision not in _PRECISIONS:
+            raise Refusal(
+                f"precision={precision!r}: its gradient scaler would scale gradients that were released; use one of "
+                f"{', '.join(_PRECISIONS)}"
+            )
+        self._held["precision"] = precision
+        if precision in _CONVERTED:  # as Lightning would do it later, when the losses have been tried
+            self.to(_CONVERTED[precision])
+        # The ranks must know each other before the run has a key; Lightning would introduce them in `fit`.
+        join_launched_group(self.device)
         run = IntegratedRun(
-            self, _losses_by_record, privacy, dataset, sampler, steps, expected_batch=expected_batch, backend=backend
+            self,
+            _losses_by_record,
+            privacy,
+            dataset,
+            sampler,
+            steps,
+            expected_batch=expected_batch,
+            backend=backend,
+            key_folder=key_folder,
         )
         # A checkpoint that was loaded before brings its ledger and position.
-        if _STATE in self._held:
-            run.private.load_state_dict(self._held.pop(_STATE))
+        run.start(self._held.pop(_STATE, None))
         self._held["run"] = run
         return run.draws(**more)
+
+    @property
+    def steps_done(self) -> int:
+        """Lots that were drawn so far, also by the run whose checkpoint was loaded and is to be continued."""
+        if "run" in self._held:
+            return self.private.steps
+        return int(self._held[_STATE]["steps"]) if _STATE in self._held else 0
 
     @property
     def private(self) -> Private:
@@ -152,13 +209,23 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
                 f"accumulate_grad_batches={trainer.accumulate_grad_batches}: a lot is one step, however large, and the "
                 "lots before the last would be lost; leave it out, and give make_private a larger rate"
             )
-        if str(trainer.precision) not in ("32-true", "64-true", "32", "64"):
+        tried = self._held.get("precision", "32-true")
+        if str(trainer.precision) != tried:
             raise Refusal(
-                f"precision={trainer.precision!r}: half precision is not supported by this integration; use 32-true, or "
-                "train in bfloat16 in a loop of your own"
+                f"precision={trainer.precision!r}, and the losses were tried in {tried!r}.\n"
+                "What was tried must be what is trained: give the same precision to make_private and to the Trainer, one "
+                f"of {', '.join(_PRECISIONS)}."
             )
-        if trainer.world_size > 1:
-            raise Refusal("several processes: each would draw for itself; use devices=1")
+        refuse_training_alone(
+            trainer.world_size,
+            "Start the processes by torchrun, and give Trainer(devices=…, strategy=PrivateStrategy()).",
+        )
+        if is_in_group() and trainer.strategy.model is not self:
+            raise Refusal(
+                f"the strategy wrapped the module in a {type(trainer.strategy.model).__name__}, which adds up gradients "
+                "that are no releases.\n"
+                "Give Trainer(strategy=PrivateStrategy()), of sordino.integrations.lightning."
+            )
 
     def on_validation_start(self) -> None:
         """Voids the claim if records that were trained on are to be validated."""
@@ -225,13 +292,24 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
 
 
 def _losses_by_record(module: Any, *batch: Any) -> Tensor:
-    """Returns the losses that a Lightning module's `record_losses` gives, and refuses logging while it runs."""
+    """Returns the losses that a Lightning module's `record_losses` gives in the run's precision, and refuses logging while
+    it runs.
+    """
+    precision = module._held.get("precision", "32-true")
+    if precision in _CONVERTED:
+        batch = apply_to_collection(batch, Tensor, partial(_convert_floats, next(module.parameters()).dtype))
+    mixed = torch.autocast(module.device.type, torch.bfloat16) if precision == "bf16-mixed" else nullcontext()
     module._held["asked"] = True
     try:
-        losses: Tensor = module.record_losses(*batch)
+        with mixed:
+            losses: Tensor = module.record_losses(*batch)
     finally:
         module._held["asked"] = False
     return losses
+
+
+def _convert_floats(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _chain_hooks(first: Any, second: Any) -> Any:

@@ -8,8 +8,11 @@ Their arguments, callbacks and checkpoints work as ever:
     print(trainer.claim())
 
 What is otherwise than theirs: lots are drawn (Poisson, of per_device_train_batch_size × gradient_accumulation_steps records
-on average, processed per_device_train_batch_size at a time); the loss is one per record (`sordino.losses`), never the
-model's own mean; gradients are clipped per record, so `max_grad_norm` is left out; nothing is logged that was not released.
+on average, processed at most per_device_train_batch_size at a time); the loss is one per record (`sordino.losses`), never
+the model's own mean; gradients are clipped per record, so `max_grad_norm` is left out; nothing is logged that was not released.
+
+Under torchrun the ranks of the process group divide each lot. The lot, the claim and every bit of the parameters are those
+of one process (on CPUs: `TrainingArguments(use_cpu=True)`); a checkpoint of one number of ranks is continued by another.
 
 Privacy: gradients come from `Private.backward` alone and every check of `Private` is at work. Their loop only steps, logs,
 evaluates and saves. Evaluating the training set voids the claim.
@@ -29,8 +32,10 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
+from sordino.integrations.accelerate import prepare_plain_model
 from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
 from sordino.integrations.integrated_run import IntegratedRun, require_privacy
+from sordino.integrations.launched import choose_records_at_once
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED
@@ -54,14 +59,7 @@ STATE = "sordino"
 They may be uploaded with the weights: the noise key is in neither. Training goes on from them with a new key."""
 CARD = "PRIVACY.md"
 _REFUSED: dict[str, tuple[Any, str]] = {
-    "fp16": (
-        False,
-        "half precision is not supported by this integration; train in float32, or in bfloat16 in a loop of your own",
-    ),
-    "bf16": (
-        False,
-        "half precision is not supported by this integration; train in float32, or in bfloat16 in a loop of your own",
-    ),
+    "fp16": (False, "its gradient scaler would scale gradients that were released; use bf16=True, or float32"),
     "label_smoothing_factor": (0.0, "its loss is a mean over the batch; give loss_fn= with the smoothing in it"),
     "torch_compile": (False, "compiled layers cannot be seen; leave it out"),
     "auto_find_batch_size": (
@@ -71,6 +69,9 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "include_num_input_tokens_seen": ("no", "the number of tokens drawn is private; leave it out"),
     "train_sampling_strategy": ("random", "lots are drawn by a sampler; give sampler=, such as sd.ByLength"),
     "dataloader_drop_last": (False, "a lot has no last batch to drop; leave it out"),
+    "fsdp": (None, "its shards are not the library's; leave it out, and every rank holds the model"),
+    "deepspeed": (None, "it steps by gradients of its own; leave it out, and every rank holds the model"),
+    "parallelism_config": (None, "lots are divided among all processes alike; leave it out"),
 }
 
 
@@ -90,6 +91,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         sampler: who is in a lot; Poisson by default.
         expected_batch: the public divisor. Without it the claim says that it does not cover the number of records.
         backend: how gradients are measured.
+        key_folder: a folder for the noise key, as secret as the data. Training that continues from a checkpoint then
+            repeats the bits of the undisturbed run, on any number of ranks; without it, it continues with a new key.
 
     Privacy:
         `train` spends ε. Evaluating records that were trained on voids the claim, under whatever name.
@@ -106,6 +109,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         sampler: Sampler | None = None,
         expected_batch: float | None = None,
         backend: Backend | None = None,
+        key_folder: str | Path | None = None,
         **more: Any,
     ) -> None:
         require_privacy(privacy)
@@ -122,7 +126,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         # Their batch size and accumulation give the expected lot, before the arguments are changed for the loop.
         given = transformers.TrainingArguments("trainer_output") if args is None else args
         self._privacy, self._loss_fn, self._sampler, self._expected = privacy, loss_fn, sampler, expected_batch
-        self._backend, self._at_once = backend, given.per_device_train_batch_size
+        self._backend, self._at_once, self._key_folder = backend, given.per_device_train_batch_size, key_folder
         self._lot_size: int = given.per_device_train_batch_size * given.gradient_accumulation_steps
         self._run: IntegratedRun | None = None
         self._resume: dict[str, Any] | None = None
@@ -150,6 +154,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         expected = sampler.expected_size(n) if self._expected is None else self._expected
         per_epoch = count_lots_per_epoch(n, expected)
         steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
+        # On their device and under their autocast, and not wrapped for several processes.
+        prepare_plain_model(self.accelerator, self.model)
         # The loss must be one per record: that of the model's class, or the user's own.
         loss = for_model(self.model) if self._loss_fn is None else self._loss_fn
         run = self._run = IntegratedRun(
@@ -161,17 +167,18 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             steps,
             expected_batch=self._expected,
             backend=self._backend,
+            key_folder=self._key_folder,
         )
-        # A checkpoint brings its ledger and position; the noise has a new key.
-        if self._resume is not None:
-            run.private.load_state_dict(self._resume)
-            self._resume = None
+        # A checkpoint brings its ledger and position; the noise has a new key, unless the old one was kept.
+        run.start(self._resume)
+        self._resume = None
         self.model.train()  # the mode in which the loss is tried before the first draw
-        # Only the steps that are left are drawn.
+        # Only the steps that are left are drawn, in parts that leave work for several ranks.
+        at_once = choose_records_at_once(self._at_once, expected) if run.has_bits_of_ranks else self._at_once
         draws = run.draws(
             dataset,
             max(1, steps - run.private.steps),
-            physical_batch=self._at_once,
+            physical_batch=at_once,
             collate=collate,
             workers=args.dataloader_num_workers,
         )
@@ -191,7 +198,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         mean of the losses, or 0.
         """
         if model is not self.model:
-            raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model, in one process")
+            raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model")
         model.train()
         released_loss = self._require_run().backward(inputs, "Leave get_train_dataloader as it is.")
         return torch.tensor(released_loss or 0.0, device=self.args.device)
@@ -210,6 +217,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **more: Any) -> Any:
         """Trains as Hugging Face's Trainer does; the claim is in the metrics, and beside the model where one is saved."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = _find_last_complete_checkpoint(self.args.output_dir)
         self._read_state(resume_from_checkpoint)
         done = super().train(resume_from_checkpoint, *positional, **more)
         claim = self.claim()
@@ -250,7 +259,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Writes Hugging Face's model card, with the claim at its end."""
         super().create_model_card(*positional, **more)
         card = Path(self.args.output_dir, "README.md")
-        if self._run is not None and card.exists():
+        if self._run is not None and card.exists() and self.is_world_process_zero():
             text = card.read_text(encoding="utf-8")
             card.write_text(f"{text}\n## Privacy\n\n```text\n{self.claim()}\n```\n", encoding="utf-8")
 
@@ -262,13 +271,16 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
         tensors: dict[str, Tensor] = {}
         state = pack(self._require_run().private.state_dict(), STATE, tensors)
-        (folder / f"{STATE}.json").write_text(json.dumps(state), encoding="utf-8")
+        if not self.args.should_save:  # one rank writes for all
+            return
+        # The JSON file comes last and at once: a checkpoint that has it is complete, whenever a process was killed.
         save_file(tensors, folder / f"{STATE}.safetensors")
+        unfinished = folder / f"{STATE}.json.new"
+        unfinished.write_text(json.dumps(state), encoding="utf-8")
+        unfinished.replace(folder / f"{STATE}.json")
 
     def _read_state(self, checkpoint: Any) -> None:
         """Reads the ledger of a Hugging Face checkpoint that training goes on from; refuses a checkpoint without one."""
-        if checkpoint is True:
-            checkpoint = transformers.trainer_utils.get_last_checkpoint(self.args.output_dir)
         if not checkpoint:
             return
         from safetensors.torch import load_file
@@ -297,6 +309,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         collate = self.data_collator
         if type(dataset).__module__.startswith("datasets."):
             return self._remove_unused_columns(dataset, description="training"), collate
+        # Theirs come from a set, in another order in every process; ranks compare what collates their records.
+        self._set_signature_columns_if_needed()
+        self._signature_columns.sort()
         return dataset, self._get_collator_with_removed_columns(collate, description="training")
 
     def _require_run(self) -> IntegratedRun:
@@ -305,14 +320,30 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return self._run
 
 
+def _find_last_complete_checkpoint(folder: str) -> str | None:
+    """Returns the last checkpoint in a Trainer's output folder that is complete, or the last one if none is.
+
+    A process that is killed while it saves leaves a checkpoint without a ledger. The one before it is whole.
+    """
+    last: str | None = transformers.trainer_utils.get_last_checkpoint(folder)
+    complete = {
+        int(path.parent.name.rpartition("-")[2]): str(path.parent)
+        for path in Path(folder).glob(f"checkpoint-*/{STATE}.json")
+    }
+    return complete[max(complete)] if complete else last
+
+
 def _check_arguments(args: Any) -> Any:
     """Returns a copy of Hugging Face's training arguments for a loop of lots, or refuses them with the cure."""
     for name, (usual, why) in _REFUSED.items():
         with suppress(AttributeError):  # arguments come and go with their versions
             if getattr(args, name) not in (usual, None, False if usual == "no" else usual):
                 raise Refusal(f"{name}={getattr(args, name)!r}: {why}")
-    if getattr(args, "world_size", 1) > 1 or getattr(args, "n_gpu", 0) > 1:
-        raise Refusal("several processes or devices: each would draw for itself; train in one process on one device")
+    if getattr(args, "n_gpu", 0) > 1:
+        raise Refusal(
+            f"one process with {args.n_gpu} devices: theirs would cut every batch over them by DataParallel.\n"
+            f"Start one process for each device: torchrun --nproc-per-node {args.n_gpu} train.py"
+        )
     checked = copy.copy(args)
     checked.gradient_accumulation_steps = 1  # a lot is one step, however large
     checked.max_grad_norm = 0.0  # records are clipped, one by one; what is released need not be

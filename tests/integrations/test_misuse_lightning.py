@@ -104,8 +104,8 @@ class OwnHooks(Classifier):
 
 
 def test_hooks_that_forget_super_lose_neither_refusals_nor_the_ledger(tmp_path):
-    with pytest.raises(sd.Refusal, match="half precision"):
-        fitted(OwnHooks(), tmp_path, precision="bf16-true")
+    with pytest.raises(sd.Refusal, match="give the same precision to make_private"):
+        fitted(OwnHooks(), tmp_path, precision="bf16-mixed")
     module = OwnHooks()
     run = fitted(module, tmp_path)
     run.save_checkpoint(tmp_path / "it.ckpt")

@@ -166,7 +166,7 @@ def test_their_mean_loss_is_refused(tmp_path, loss):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bf16": True}, "half precision"),
+        ({"fsdp": True}, "every rank holds the model"),
         ({"label_smoothing_factor": 0.1}, "mean over the batch"),
         ({"auto_find_batch_size": True}, "drawn by rate"),
     ],

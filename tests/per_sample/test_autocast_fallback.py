@@ -1,5 +1,7 @@
 """A layer without a rule is measured in the precision that it computed in."""
 
+from types import MethodType
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,3 +39,17 @@ def test_under_autocast_in_the_loss_it_is_the_loops(shape: tuple[int, ...], two_
     wanted = loop.weighted_sum(w)
     for name, total in grads.weighted_sum(w).items():
         torch.testing.assert_close(total, wanted[name], rtol=0.0, atol=8 * eps * float(wanted[name].abs().max()))
+
+
+def test_a_chain_of_layers_with_a_forward_of_its_own_is_run_by_that() -> None:
+    """As accelerate puts autocast around a model's forward: the layers must not run as one, in float32."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3)), torch.randn(4, 6)
+
+    def forward_in_half(self: nn.Sequential, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return nn.Sequential.forward(self, x).float()
+
+    model.forward = MethodType(forward_in_half, model)
+    losses = Captured().per_sample(model, lambda m, x: m(x).square().sum(1), (x,)).losses
+    torch.testing.assert_close(losses, model(x).square().sum(1).detach(), rtol=0.0, atol=0.0)

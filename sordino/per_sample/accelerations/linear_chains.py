@@ -142,7 +142,9 @@ def _run_layers_one_by_one(tape: Tape, x: Any) -> Tensor:
 
 def run_chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
     """Runs all layers of a linear chain as one entry of the tape, or one by one."""
-    found = _find_links(tape, module) if _is_usual_pass(tape, x) else None
+    # A forward of the module's own, such as the autocast that accelerate puts around one, is run as it is.
+    is_own = getattr(tape.original, "__func__", None) is not nn.Sequential.forward
+    found = _find_links(tape, module) if not is_own and _is_usual_pass(tape, x) else None
     if found is None:
         return _run_layers_one_by_one(tape, x)
     links, flat = found

@@ -1,0 +1,79 @@
+"""Launched processes: puts the ranks that torchrun or another launcher started behind the loop of a framework.
+
+A framework that is started on several processes wraps the model in DistributedDataParallel, which averages gradients
+before they are clipped and noised. `Private` divides each lot among the ranks by itself, so the integrations keep the
+plain model and only join the process group that the launcher prepared.
+
+Privacy: all ranks of the group make one run with one key (`sordino/distributed_run.py`). A process that was launched
+with others and trains alone would be a run of its own on the same records, whose cost nobody adds up; it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from sordino.refusal import Refusal
+
+_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_FEWEST_AT_ONCE, _PARTS_OF_A_LOT = 8, 16
+"""Records that a rank processes at once, at least, and the parts that a lot is cut into otherwise."""
+
+
+def count_launched_processes() -> int:
+    """Returns how many processes the launcher started, 1 where there was none."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def join_launched_group(device: torch.device) -> None:
+    """Initialises torch's process group from the launcher's variables, unless that has been done or there is no launcher.
+
+    Args:
+        device: where the model is; the group gets the backend that carries tensors of that kind of device.
+
+    """
+    was_launched = all(name in os.environ for name in _LAUNCHER_VARIABLES)
+    if was_launched and dist.is_available() and not dist.is_initialized():
+        dist.init_process_group(dist.get_default_backend_for_device(device))
+
+
+def is_first_rank() -> bool:
+    """Returns whether this process is the one that writes the files of a run."""
+    return not is_in_group() or dist.get_rank() == 0
+
+
+def is_in_group() -> bool:
+    """Returns whether this process is a rank of an initialised process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def refuse_training_alone(framework_processes: int, cure: str) -> None:
+    """Raises a `Refusal` if the launcher started several processes and the framework or the group knows of fewer.
+
+    Args:
+        framework_processes: how many processes the framework trains on, by its own account.
+        cure: what the user changes so that the framework joins the others.
+
+    """
+    joined = dist.get_world_size() if is_in_group() else 1
+    wanted = max(count_launched_processes(), framework_processes)
+    if joined != wanted or framework_processes != wanted:
+        raise Refusal(
+            f"{wanted} processes were started, {framework_processes} are known to the framework and {joined} are in "
+            "torch's process group.\n"
+            "Each process that trains alone would be a run of its own on the same records, and no claim adds them up.\n"
+            f"{cure}"
+        )
+
+
+def choose_records_at_once(most: int, expected_lot: float) -> int:
+    """Returns how many records a rank processes at once, so that several ranks find work in a lot.
+
+    It follows from public numbers alone and not from the number of ranks, because the bits of a run depend on it.
+
+    >>> choose_records_at_once(64, 512), choose_records_at_once(16, 512), choose_records_at_once(64, 50)
+    (32, 16, 8)
+    """
+    return max(1, min(most, max(_FEWEST_AT_ONCE, round(expected_lot / _PARTS_OF_A_LOT))))
