@@ -9,7 +9,8 @@ Their arguments, callbacks and checkpoints work as ever:
 
 What is otherwise than theirs: lots are drawn (Poisson, of per_device_train_batch_size × gradient_accumulation_steps records
 on average, processed at most per_device_train_batch_size at a time); the loss is one per record (`sordino.losses`), never
-the model's own mean; gradients are clipped per record, so `max_grad_norm` is left out; nothing is logged that was not released.
+the model's own mean; gradients are clipped per record, so `max_grad_norm` is left out; nothing is logged that was not
+released.
 
 Under torchrun the ranks of the process group divide each lot. The lot, the claim and every bit of the parameters are those
 of one process (on CPUs: `TrainingArguments(use_cpu=True)`); a checkpoint of one number of ranks is continued by another.
@@ -348,4 +349,5 @@ def _check_arguments(args: Any) -> Any:
     checked.gradient_accumulation_steps = 1  # a lot is one step, however large
     checked.max_grad_norm = 0.0  # records are clipped, one by one; what is released need not be
     checked.ignore_data_skip = True  # lots are drawn anew after a checkpoint, not skipped
+    checked.average_tokens_across_devices = False  # theirs would multiply losses of held-out records by the processes
     return checked

@@ -51,7 +51,9 @@ def plain(model, mean_loss, dtype):
 
 
 def distance(one, other):
-    return max(float((p.float() - q.float()).abs().max()) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+    return max(
+        float((p.float() - q.float()).abs().max()) for p, q in zip(one.parameters(), other.parameters(), strict=True)
+    )
 
 
 def check_against_plain(private, make, mean_loss):

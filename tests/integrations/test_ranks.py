@@ -57,7 +57,9 @@ def compare_with_one_process(tmp_path, kinds, size):
     for kind in kinds.split("+"):
         (one, one_said), (several, several_said) = (came_to(tmp_path / name / kind) for name in ("one", "several"))
         assert (one_said.pop("ranks"), several_said.pop("ranks")) == (1, size)
-        assert several_said == one_said  # ε, the event, and what was evaluated
+        # Held-out records lie in other batches on several processes, and their mean loss is one of batch means.
+        assert several_said.pop("evaluated", 0.0) == pytest.approx(one_said.pop("evaluated", 0.0), rel=0.05)
+        assert several_said == one_said  # ε and the event
         assert all(torch.equal(several[name], value) for name, value in one.items())
 
 
