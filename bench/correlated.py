@@ -1,26 +1,37 @@
 """Correlated noise: its error against DP-SGD's at the same ε, its error in real runs against the formula, time and memory.
 
-    python -m bench.correlated [--parameters 1000000] [--steps 30] [--timing]
+    python -m bench.correlated                       errors
+    python -m bench.correlated --costs [--steps 60]  time and memory of a step with 1 M and 20 M parameters
 
-Prints JSON. Timing is made in one process with torch's own number of threads.
+Writes bench/results/correlated.json. Times are processor time of one thread, taken in turn with DP-SGD's.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
+import statistics
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import sordino as sd
+from bench.memory import resident
+from bench.step import processor
 from sordino.accounting import PLD
 from sordino.accounting import calibrate as find_multiplier
 from sordino.events import Correlated, CyclicPoisson, Event, Gaussian, Poisson, Repeat
 from sordino.matrix_factorization.strategies import error_in, sensitivity_of
 from sordino.matrix_factorization.workloads import Workload
+from sordino.rng.phase_noise import PhaseNoise
+from sordino.rng.streams import Rng
+
+RESULTS = Path(__file__).parent / "results" / "correlated.json"
 
 
 def ratio_to_independent_noise(epsilon: float, epochs: int, bands: int, lots: int = 500) -> float:
@@ -41,9 +52,14 @@ def ratio_to_independent_noise(epsilon: float, epochs: int, bands: int, lots: in
     return find_multiplier(make_banded, PLD(), epsilon, 1e-6) * per_sigma / independent
 
 
+_AHEAD = 40
+"""Lots that are left out before the first step that is timed: more than any strategy here keeps rows."""
+
+
 def silent_loss(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Returns losses whose gradients are zero, so that a run releases noise alone."""
-    return 0.0 * model(x).sum(dim=1)
+    losses: torch.Tensor = 0.0 * model(x).sum(dim=1)
+    return losses
 
 
 def measure_error(strategy: Any, steps: int = 100, width: int = 2000) -> dict[str, float]:
@@ -61,8 +77,10 @@ def measure_error(strategy: Any, steps: int = 100, width: int = 2000) -> dict[st
     return {"measured": math.sqrt(squares / steps), "formula": formula}
 
 
-def time_steps(noise: Any, sampler: Any, parameters: int, steps: int) -> float:
-    """Returns the median seconds of a step with 256 records on a network of about so many parameters."""
+def create_step(noise: Any, parameters: int, steps: int) -> Callable[[], float]:
+    """Returns a function that makes one step with 256 records on a network of about so many parameters, and returns the
+    processor time that it took.
+    """
     hidden = max(1, parameters // 794)
     model = torch.nn.Sequential(torch.nn.Linear(784, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
     data = torch.utils.data.TensorDataset(torch.randn(4096, 784), torch.randint(0, 10, (4096,)))
@@ -72,48 +90,92 @@ def time_steps(noise: Any, sampler: Any, parameters: int, steps: int) -> float:
 
     private = sd.Private(model, loss, sd.NoisySum(sd.Flat(1.0), noise))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    seconds = []
-    for lot in private.draws(data, sampler, steps=steps, expected_batch=256.0, physical_batch=256):
-        begun = time.perf_counter()
+    lots = iter(private.draws(data, sd.FixedOrder(256), steps=steps + _AHEAD, expected_batch=256.0, physical_batch=256))
+    # Lots that are left out advance the noise: the first step that is made touches all rows that will be kept.
+    for _ in range(_AHEAD):
+        next(lots)
+
+    def make_step() -> float:
+        lot = next(lots)
+        begun = time.process_time()
         private.backward(lot)
         optimizer.step()
-        seconds.append(time.perf_counter() - begun)
-    return sorted(seconds[steps // 2 :])[len(seconds[steps // 2 :]) // 2]
+        return time.process_time() - begun
+
+    return make_step
+
+
+def time_over_plain(noise: Any, parameters: int, steps: int) -> dict[str, float]:
+    """Returns the median processor time of a step over DP-SGD's, both in turn in one process, and of their own.
+
+    The first half of the steps is not counted: caches, choices of formulas and the first rows of the noise.
+    """
+    plain, correlated = (create_step(each, parameters, steps) for each in (sd.Gaussian(1.0), noise))
+    pairs = [(plain(), correlated()) for _ in range(steps)][steps // 2 :]
+    medians = [statistics.median(times) for times in zip(*pairs, strict=True)]
+    return {
+        "plain_milliseconds": round(1e3 * medians[0], 2),
+        "milliseconds": round(1e3 * medians[1], 2),
+        "over_plain": round(medians[1] / medians[0], 3),
+    }
+
+
+def measure_memory(noise: Any, parameters: int) -> float:
+    """Returns by how many megabytes the process grew when so many steps were made that all rows are in use."""
+    sums, rng = torch.ones(parameters), Rng.from_seed(0)
+    rng.phase = PhaseNoise(Rng.from_seed(1), 1000)
+    gc.collect()
+    before = resident()
+    for step in (0, _AHEAD):
+        rng.phase.draw_step(step)
+        noise.add_({"": sums}, 1.0, rng)
+    return round((resident() - before) / 1e6, 1)
+
+
+def measure_costs(parameters: int, steps: int) -> dict[str, Any]:
+    """Returns time over DP-SGD's and memory of each strategy with 16 bands, with what it keeps by default and less."""
+    buffered = sd.Buffered.for_steps(3, 1000)
+    noises = {
+        "Banded(16)": sd.Correlated(1.0, sd.Banded(16)),
+        "InverseBanded(16)": sd.Correlated(1.0, sd.InverseBanded(16)),
+        "InverseBanded(16), 4 vectors kept": sd.Correlated(1.0, sd.InverseBanded(16), kept_vectors=4),
+        "InverseBanded(16), nothing kept": sd.Correlated(1.0, sd.InverseBanded(16), kept_vectors=0),
+        f"Buffered of {len(buffered.decays)}": sd.Correlated(1.0, buffered),
+    }
+    found = {}
+    for name, noise in noises.items():
+        found[name] = {**time_over_plain(noise, parameters, steps), "megabytes": measure_memory(noise, parameters)}
+        gc.collect()
+    return found
 
 
 def main() -> None:
-    """Prints errors, and with `--timing` the time of a step."""
+    """Prints errors, and with `--costs` writes the time and memory of a step."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--parameters", type=int, default=1_000_000)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--timing", action="store_true")
+    parser.add_argument("--costs", action="store_true")
+    parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
-    found: dict[str, Any] = {
-        "rmse_over_dp_sgd": {
+    written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if options.costs:
+        torch.set_num_threads(1)
+        written["costs"] = {
+            "processor": processor(),
+            "1,000,000 parameters": measure_costs(1_000_000, options.steps),
+            "20,000,000 parameters": measure_costs(20_000_000, max(8, options.steps // 5)),
+        }
+    else:
+        written["rmse_over_dp_sgd"] = {
             f"epsilon {epsilon:g}, {epochs} epochs": {
                 bands: round(ratio_to_independent_noise(epsilon, epochs, bands), 3) for bands in (8, 32, 128, 500)
             }
             for epsilon, epochs in ((1.0, 4), (3.0, 4), (8.0, 4), (3.0, 40))
-        },
-        "noise_only_runs": {
+        }
+        written["noise_only_runs"] = {
             str(strategy): measure_error(strategy)
             for strategy in (sd.Banded(1), sd.Banded(16), sd.InverseBanded(16), sd.Buffered.for_steps(3, 100))
-        },
-    }
-    if options.timing:
-        fixed = sd.FixedOrder(256)
-        plain = time_steps(sd.Gaussian(1.0), fixed, options.parameters, options.steps)
-        found["seconds_per_step"] = {"Gaussian": plain}
-        for strategy in (sd.Banded(16), sd.InverseBanded(16), sd.Buffered.for_steps(3, 1000)):
-            taken = time_steps(sd.Correlated(1.0, strategy), fixed, options.parameters, options.steps)
-            found["seconds_per_step"][str(strategy)] = taken
-            found.setdefault("over_plain", {})[str(strategy)] = taken / plain
-        found["kept_megabytes"] = {
-            "Banded(16)": 15 * 4 * options.parameters / 1e6,
-            "InverseBanded(16)": 0.0,
-            "Buffered of 3": 3 * 4 * options.parameters / 1e6,
         }
-    print(json.dumps(found, indent=1))  # noqa: T201
+    RESULTS.write_text(json.dumps(written, indent=1) + "\n")
+    print(json.dumps(written, indent=1))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ _VECTORS = ("vectors.h", *_EVERY)
 _GEMM = ("gemm.h", *_VECTORS)
 _IMAGES = ("image.h", *_GEMM)
 NOISE = Library("noise", ("noise.c", "noise_levels.h", "noise_interleaved.h", "export.h"), SAME_BITS)
+PHASE_NOISE = Library("phase_noise", ("phase_noise.c", "phase_noise_levels.h", "memory.h", *NOISE.sources), SAME_BITS)
 MATRICES = Library("matrices", ("matrices.c", *_VECTORS))
 AFFINE = Library("affine", ("affine.c", *_GEMM), wide=True)
 PRODUCT = Library("product", ("product.c", *_GEMM), wide=True)
@@ -90,7 +91,7 @@ WINOGRAD_ROWS = Library(
 )
 THREADS = Library("threads", ("threads.c", "export.h"))
 LIBRARIES = (
-    *(THREADS, NOISE, MATRICES, AFFINE, PRODUCT, GRAM, BF16_PRODUCT, BF16_GRAM, LSTM),
+    *(THREADS, NOISE, PHASE_NOISE, MATRICES, AFFINE, PRODUCT, GRAM, BF16_PRODUCT, BF16_GRAM, LSTM),
     *(CORRELATION, CONVOLUTION, DEPTHWISE, POOL, WINOGRAD, WINOGRAD_ROWS),
 )
 

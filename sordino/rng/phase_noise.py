@@ -85,14 +85,23 @@ class PhaseNoise:
         """Returns the independent N(0, 1) values of a step of the phase's noise at these stretches of `total`
         coordinates.
         """
+        self._refuse_in_fork()
+        # The counter is set to the step, so the vector of any step can be made again at any time.
+        self._stream.counter = step
+        return self._stream.normals_at(total, stretches, 1.0, dtype)
+
+    def key_of_vectors(self) -> bytes:
+        """Returns the key of the phase's stream and eight bytes for a step's number, for the compiled kernel."""
+        self._refuse_in_fork()
+        return self._stream.key_stream_of(0).key_and_number()
+
+    def _refuse_in_fork(self) -> None:
+        """Raises Refusal in a forked process, whose stream has another key than the phase began with."""
         if self._stream.was_forked:
             raise Refusal(
                 "a phase of correlated noise went on in a forked process, which has another key: the noise of its earlier "
                 "steps cannot be made again there.\nTrain in the process that called draws()."
             )
-        # The counter is set to the step, so the vector of any step can be made again at any time.
-        self._stream.counter = step
-        return self._stream.normals_at(total, stretches, 1.0, dtype)
 
 
 _SAME_SCALE = 0.02

@@ -137,6 +137,10 @@ class Rng:
         self.counter += 1
         return KeyStream(self._current_key(), self.counter - 1)
 
+    def key_stream_of(self, number: int) -> KeyStream:
+        """Returns the key stream of a draw by its number, whether or not it was drawn; the stream does not go on."""
+        return KeyStream(self._current_key(), number)
+
     def words(self, n: int) -> NDArray[np.uint64]:
         """Returns n uniform 64-bit words of the random stream."""
         # A few words come from the compiled cipher at once; both ways give the same words.

@@ -9,7 +9,8 @@ import sordino as sd
 from sordino.lots.draw_request import DrawPhase
 from sordino.matrix_factorization import participation, strategies
 from sordino.matrix_factorization.toeplitz import toeplitz_matrix
-from sordino.release import correlated_noise
+from sordino.release import compiled_combinations, noise_combinations
+from sordino.release.compiled_combinations import CompiledCombination, load_phase_noise_kernel
 from sordino.rng.phase_noise import PhaseNoise
 from sordino.sampling import cyclic_poisson
 from tests.correlated import detectors
@@ -71,9 +72,15 @@ def group_by_position(monkeypatch):
     monkeypatch.setattr(detectors.CoinsOfOthers, "integers", lambda self, n, high: np.arange(n) % high)
 
 
+def use_slow_path(monkeypatch):
+    """Correlated noise is made without the compiled kernel."""
+    monkeypatch.setattr(compiled_combinations, "load_phase_noise_kernel", lambda: None)
+
+
 def forget_to_advance(monkeypatch):
     """The noise of a step is not kept for later steps."""
-    real = correlated_noise._BandedCombination.advance
+    use_slow_path(monkeypatch)
+    real = noise_combinations.BandedCombination.advance
 
     def advance(self, step):
         kept = self._ring.clone()
@@ -81,17 +88,49 @@ def forget_to_advance(monkeypatch):
         self._ring.copy_(kept)
         return made
 
-    monkeypatch.setattr(correlated_noise._BandedCombination, "advance", advance)
+    monkeypatch.setattr(noise_combinations.BandedCombination, "advance", advance)
 
 
 def resume_with_a_stale_buffer(monkeypatch):
     """A resumed phase takes the noise of earlier steps to be zero."""
+    use_slow_path(monkeypatch)
 
     def noise_of(self, step):
         self._next = step + 1
         return self.advance(step)
 
-    monkeypatch.setattr(correlated_noise._Combination, "noise_of", noise_of)
+    monkeypatch.setattr(noise_combinations.Combination, "noise_of", noise_of)
+
+
+def forget_to_advance_compiled(monkeypatch):
+    """The compiled kernel does not read what earlier steps left."""
+    real = compiled_combinations.StepRange
+    forget = lambda first, start, end, resumes: real(first, start, end, resumes=False)  # noqa: E731
+    monkeypatch.setattr(compiled_combinations, "StepRange", forget)
+
+
+def resume_with_a_stale_row_compiled(monkeypatch):
+    """The compiled kernel begins at the step that a resumed phase is at."""
+    real = CompiledCombination.noise_of
+
+    def noise_of(self, step):
+        if not any(self._made):
+            self._made = [step] * len(self._made)
+            self._rows[...] = 0.0
+        return real(self, step)
+
+    monkeypatch.setattr(CompiledCombination, "noise_of", noise_of)
+
+
+def shift_a_rank_compiled(monkeypatch):
+    """One rank's compiled noise is a step ahead of the others."""
+    real = CompiledCombination.noise_of
+
+    def noise_of(self, step):
+        total, stretches, _ = self._where
+        return real(self, min(step + (stretches != ((0, total),)), self._phase.steps - 1))
+
+    monkeypatch.setattr(CompiledCombination, "noise_of", noise_of)
 
 
 def skip_steps_left_out(monkeypatch):
@@ -116,6 +155,7 @@ def accept_rising_coefficients(monkeypatch):
 
 def shift_a_rank(monkeypatch):
     """One rank is a step ahead of the others."""
+    use_slow_path(monkeypatch)
     real = PhaseNoise.vector
 
     def vector(self, step, total, stretches, dtype):
@@ -176,12 +216,18 @@ MUTATIONS = [
     (accept_rising_coefficients, check_rising_coefficients),
     (shift_a_rank, lambda _: detectors.check_parts(sd.Banded(3))),
     (shift_a_rank, lambda _: detectors.check_parts(sd.InverseBanded(3))),
+    (forget_to_advance_compiled, lambda _: detectors.check_covariance(sd.Banded(3))),
+    (forget_to_advance_compiled, lambda _: detectors.check_covariance(sd.Buffered((0.9,), (0.4,)))),
+    (resume_with_a_stale_row_compiled, lambda folder: detectors.check_resume(sd.Banded(3), folder)),
+    (shift_a_rank_compiled, lambda _: detectors.check_parts(sd.InverseBanded(3))),
 ]
 NAMES = [f"{mutate.__name__}-{i}" for i, (mutate, _) in enumerate(MUTATIONS)]
 
 
 @pytest.mark.parametrize(("mutate", "check"), MUTATIONS, ids=NAMES)
 def test_a_mutation_is_caught(mutate, check, monkeypatch, tmp_path):
+    if mutate.__name__.endswith("compiled") and load_phase_noise_kernel() is None:
+        pytest.skip("there is no compiled kernel here")
     (tmp_path / "real").mkdir()
     (tmp_path / "mutated").mkdir()
     check(tmp_path / "real")

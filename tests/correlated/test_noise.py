@@ -126,13 +126,14 @@ def test_other_coordinates_within_a_phase_are_refused():
         private.backward(next(lots))
 
 
-def test_a_forked_process_does_not_go_on_with_a_phase():
+@pytest.mark.parametrize("path", ["plain", "compiled"])
+def test_a_forked_process_does_not_go_on_with_a_phase(path):
     stream = Rng.from_seed(1)
     phase = PhaseNoise(stream, 4)
     read, write = os.pipe()
     if os.fork() == 0:
         try:
-            phase.vector(0, 3, [(0, 3)], torch.float32)
+            {"plain": lambda: phase.vector(0, 3, [(0, 3)], torch.float32), "compiled": phase.key_of_vectors}[path]()
             os.write(write, b"made")
         except sd.Refusal:
             os.write(write, b"refused")
