@@ -270,7 +270,7 @@ class Private:
 
     def draws(
         self,
-        dataset: MapStyle | DataLoader[Any],
+        dataset: MapStyle | DataLoader[Any] | Mapping[str, Any],
         sampler: Sampler | None = None,
         steps: int | None = None,
         *,
@@ -286,8 +286,8 @@ class Private:
         """Draws `steps` lots of a map-style dataset for private training.
 
         Args:
-            dataset: has a length and records by number; or a DataLoader, which brings its dataset, batch size, collate
-                function and workers.
+            dataset: has a length and records by number, which may be dicts; or a DataLoader, which brings its dataset,
+                batch size, collate function and workers; or columns by name, such as a tokenizer's output with labels.
             sampler: who is in a lot.
             steps: how many lots.
             batch_size: in place of a sampler: Poisson sampling of lots of this size on average.

@@ -92,6 +92,9 @@ def _parts_of_dataset(dataset: Any) -> list[Any]:
     """
     if type(dataset) is TensorDataset:
         return list(dataset.tensors[:1])
+    columns = getattr(dataset, "columns", None)
+    if isinstance(columns, dict) and columns:  # a mapping of columns, which is wrapped anew by every call of `draws`
+        return [next(iter(columns.values()))]
     if isinstance(dataset, Subset):
         return _parts_of_dataset(dataset.dataset)
     if isinstance(dataset, ConcatDataset):

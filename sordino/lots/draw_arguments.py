@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.collate import default_collate
 
 from sordino import validate
+from sordino.lots.column_dataset import dataset_of_columns
 from sordino.lots.loading import count_records
 from sordino.refusal import Refusal
 from sordino.sampling.poisson import Poisson
@@ -50,7 +51,7 @@ class DrawArguments:
         not say them.
 
         Args:
-            dataset: a map-style dataset, or a DataLoader of one.
+            dataset: a map-style dataset, a DataLoader of one, or a mapping from names to columns.
             sampler: who is in a lot; or
             steps: how many lots; or
             batch_size: the expected size of a lot, by Poisson sampling, and
@@ -64,6 +65,7 @@ class DrawArguments:
         # A DataLoader says what it would have done; its records are drawn by our samplers all the same.
         if isinstance(dataset, DataLoader):
             dataset, batch_size, workers, collate = _open_loader(dataset, sampler, batch_size, workers, collate)
+        dataset = dataset_of_columns(dataset)
         n = count_records(dataset)
         # Two statements about the same thing may disagree, so only one is accepted.
         if sampler is not None and batch_size is not None:

@@ -25,6 +25,7 @@ from torch import nn
 from sordino import html_views, validate
 from sordino.accounting import Budget
 from sordino.app.runs import Recipe, run_checkpoint
+from sordino.app.runs.dict_records import NamedInputs
 from sordino.app.runs.directory import (
     CONFIG,
     FAILED,
@@ -199,8 +200,8 @@ def fit(
 ) -> History:
     """Trains by a recipe, or its name, with any fields of `Recipe` and `settings.Options` in place of its own.
 
-    Or train a model of your own on `data`, a dataset of pairs (x, y) in memory: classes where y are whole numbers, else
-    numbers. Accuracy and loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give
+    Or train a model of your own on `data`, a dataset of pairs (x, y) or of dicts with `labels`, as of Hugging Face's
+    `datasets`, or columns by name, in memory: classes where the targets are whole numbers, else numbers. Accuracy and loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give
     an `OwnFile`: fit("linear", OwnFile(path="people.csv", target="income"), epsilon=3.0).
 
     Args:
@@ -280,7 +281,7 @@ def _settings_of(
     # A model and records in memory.
     if isinstance(recipe, nn.Module):
         if data is None:
-            raise TypeError("a model without data: give a dataset of pairs (x, y) after it")
+            raise TypeError("a model without data: give a dataset of pairs (x, y) or of dicts after it")
         given_data = GivenData.from_datasets(recipe, data, test)
         return make_settings(None, given, parameters, budget_stop=budget_stop, own=given_data)
     if data is not None or test is not None:
@@ -486,7 +487,9 @@ def _train_to_end(training: Training) -> History:
         training.erase_key()
     if training.average is not None:
         training.average.swap()
-    return History(tuple(training.rows), claim, training.model, run.folder, seconds, status)
+    # A model that takes its inputs by name was wrapped; the user gets back the model that was given.
+    model = training.model.model if isinstance(training.model, NamedInputs) else training.model
+    return History(tuple(training.rows), claim, model, run.folder, seconds, status)
 
 
 def _write_final_claim(training: Training, status: str) -> Claim:

@@ -31,6 +31,7 @@ from torch.utils.data import TensorDataset
 from sordino import validate
 from sordino.app.data.own.bad_file import BadFile
 from sordino.app.data.own.declared_columns import Bounds, Dates, DeclaredColumns
+from sordino.app.runs.dict_records import NamedInputs, has_dict_records, read_dict_records
 from sordino.app.runs.own_code import names_own_code, with_absolute_path
 from sordino.app.runs.recipe import BALANCED, Recipe
 from sordino.refusal import Refusal
@@ -145,8 +146,19 @@ class GivenData:
 
     @staticmethod
     def from_datasets(model: nn.Module, train: Any, test: Any = None) -> GivenData:
-        """Creates it from any map-style dataset of pairs."""
-        return GivenData(model, tensors_of(train), None if test is None else tensors_of(test), source=train)
+        """Creates it from any map-style dataset of pairs or of dicts, or from columns by name."""
+        train_tensors, names = _read_dataset(train)
+        test_tensors = None if test is None else _read_dataset(test)[0]
+        taking_tensors = NamedInputs(model, names) if names else model
+        return GivenData(taking_tensors, train_tensors, test_tensors, source=train)
+
+
+def _read_dataset(data: Any) -> tuple[tuple[Tensor, Tensor], tuple[str, ...]]:
+    """Returns the records and targets of a user's own dataset, and the names by which the model takes its inputs."""
+    if has_dict_records(data):
+        x, y, names = read_dict_records(data)
+        return tensors_of(TensorDataset(x, y)), names
+    return tensors_of(data), ()
 
 
 def tensors_of(data: Any) -> tuple[Tensor, Tensor]:
@@ -230,7 +242,8 @@ def _fields_for_given_data(own: GivenData, changes: Mapping[str, Any]) -> dict[s
     """Returns the recipe's fields for a user's own model and records in memory."""
     if "model" in changes or "features" in changes:
         raise ValueError("model or features beside a model of your own: leave them out")
-    kind = {"name": "own", "dataset": GIVEN, "model": type(own.model).__name__, "learning_rate": 0.005}
+    model = own.model.model if isinstance(own.model, NamedInputs) else own.model
+    kind = {"name": "own", "dataset": GIVEN, "model": type(model).__name__, "learning_rate": 0.005}
     numbers = {"loss": "squared"} if own.train[1].is_floating_point() else {}
     return {**COMMON_FIELDS, **kind, **numbers, **changes}
 
