@@ -201,8 +201,9 @@ def fit(
     """Trains by a recipe, or its name, with any fields of `Recipe` and `settings.Options` in place of its own.
 
     Or train a model of your own on `data`, a dataset of pairs (x, y) or of dicts with `labels`, as of Hugging Face's
-    `datasets`, or columns by name, in memory: classes where the targets are whole numbers, else numbers. Accuracy and loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give
-    an `OwnFile`: fit("linear", OwnFile(path="people.csv", target="income"), epsilon=3.0).
+    `datasets`, or columns by name, in memory: classes where the targets are whole numbers, else numbers. Accuracy and
+    loss are those on `test`, or on a tenth of the data that is held out. Or name a model and give an `OwnFile`:
+    fit("linear", OwnFile(path="people.csv", target="income"), epsilon=3.0).
 
     Args:
         recipe: a recipe, its name, or a model.
