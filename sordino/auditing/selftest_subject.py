@@ -135,7 +135,7 @@ class SeenRelease:
             (written[name].double() * divided_by * factors.get(name, 1.0) - value.double()).reshape(-1)
             for name, value in self.value.items()
         ]
-        return torch.cat(parts).numpy() / self.scale
+        return torch.cat(parts).cpu().numpy() / self.scale
 
     def _unit_factors(self) -> Mapping[str, float]:
         units = self.sensitivity.units if isinstance(self.sensitivity, Sensitivity) else None
@@ -210,4 +210,4 @@ def flatten(value: Grads) -> NDArray[np.float64]:
     """Returns all tensors of a value that a selftest's subject released or wrote, as one vector in float64."""
     if not value:
         return np.zeros(0)
-    return torch.cat([tensor.detach().double().reshape(-1) for tensor in value.values()]).numpy()
+    return torch.cat([tensor.detach().double().reshape(-1) for tensor in value.values()]).cpu().numpy()

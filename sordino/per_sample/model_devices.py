@@ -34,18 +34,27 @@ def refuse_unusable_devices(model: nn.Module) -> None:
         )
     # An accelerator must be able to repeat its random numbers and to add in float64.
     for device in devices:
-        if device.type == "cpu":
-            continue
-        if not has_readable_generator(device):
-            raise Refusal(
-                f"the random generator of {device} cannot be read and put back, so that dropout there cannot be repeated: "
-                "train on the CPU, or on a device whose torch module has default_generators"
-            )
-        if not _has_float64(device):
-            raise Refusal(
-                f"{device} has no float64, in which sums of several batches and the runtime checks are computed: train on "
-                "the CPU, with model.to('cpu')"
-            )
+        if fault := find_device_fault(device):
+            raise Refusal(fault)
+
+
+def find_device_fault(device: torch.device) -> str | None:
+    """Returns what private training lacks on a device that was started, with the cure; None if it lacks nothing."""
+    if device.type == "cpu":
+        return None
+    if device.type == "meta":
+        return "tensors on the meta device have no values: train on the CPU or on an accelerator"
+    if not has_readable_generator(device):
+        return (
+            f"the random generator of {device} cannot be read and put back, so that dropout there cannot be repeated: "
+            "train on the CPU, or on a device whose torch module has default_generators"
+        )
+    if not _has_float64(device):
+        return (
+            f"{device} has no float64, in which sums of several batches and the runtime checks are computed: train on "
+            "the CPU, with model.to('cpu')"
+        )
+    return None
 
 
 def _has_float64(device: torch.device) -> bool:

@@ -153,9 +153,10 @@ def choose_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
     # Run one made-up sample to see the sizes of all outputs.
     hooks = [module.register_forward_hook(count) for module in model.modules()]
     training = model.training
+    device = next((p.device for p in model.parameters()), inputs.device)
     try:
         with torch.no_grad():
-            model.eval()(torch.zeros_like(inputs[:1]))
+            model.eval()(torch.zeros_like(inputs[:1], device=device))
     finally:
         model.train(training)
         for hook in hooks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,21 @@ from sordino.app.runs.settings import make_settings, read_config
 from sordino.auditing.selftest_subject import Pieces
 
 
-def load_job(recipe_or_folder: str | Path, given: Mapping[str, Any] | None = None) -> Job:
+def load_job(recipe_or_folder: str | Path, given: Mapping[str, Any] | None = None, device: str | None = None) -> Job:
     """Returns the job of the run to be audited: of a run directory, with its noise and steps as they were, or of a
     recipe by its name.
 
-    `given` changes fields; the noise is then calibrated again.
+    `given` changes fields; the noise is then calibrated again. `device` is where the job computes, in place of the
+    run's own.
     """
     folder = Path(recipe_or_folder)
     if not folder.is_dir():
-        return assemble_job(make_settings(str(recipe_or_folder), given or {}, {}), lambda _: None)
+        named = {**(given or {}), **({} if device is None else {"device": device})}
+        return assemble_job(make_settings(str(recipe_or_folder), named, {}), lambda _: None)
     config = read_config(Run.open(folder).folder / CONFIG)
     settings = config.to_settings()
+    if device is not None:
+        settings = replace(settings, options=replace(settings.options, device=device))
     if not given:
         return assemble_job(settings, lambda _: None, config.resolved)
     changes = {**dict(vars(settings.options)), **given}
@@ -34,11 +39,11 @@ def load_job(recipe_or_folder: str | Path, given: Mapping[str, Any] | None = Non
     )
 
 
-def load_pieces(recipe_or_folder: str | Path) -> tuple[Pieces, TensorDataset]:
+def load_pieces(recipe_or_folder: str | Path, device: str | None = None) -> tuple[Pieces, TensorDataset]:
     """Returns what a selftest audits of a run and on which records; for a finished run, with the network it
     ended with.
     """
-    job = load_job(recipe_or_folder)
+    job = load_job(recipe_or_folder, device=device)
     problem = job.problem
     path = Path(recipe_or_folder) / MODEL
     if path.is_file():

@@ -25,6 +25,7 @@ from torch import nn
 from sordino.accounting.tradeoff import tradeoff
 from sordino.app.runs.job import Job
 from sordino.app.runs.problem import build
+from sordino.app.runs.run_device import device_of
 from sordino.auditing import guesses
 from sordino.auditing.bounds import one_run, one_run_tradeoff, tradeoff_tests
 from sordino.auditing.bounds.tradeoff_tests import LessNoisyFamily
@@ -32,6 +33,7 @@ from sordino.auditing.canaries import KINDS, Canaries, Kind, ModelWithCanaryNumb
 from sordino.events import Event
 from sordino.ledger.claims import Guarantee, NoGuarantee
 from sordino.ledger.ledger import Ledger
+from sordino.per_sample.batch_structure import move_to
 from sordino.per_sample.protocol import LossFn
 from sordino.private import Private
 from sordino.queries.noisy_sum import Query
@@ -149,8 +151,9 @@ def audit_one_run(
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     prepared = job.data
     drawn_canaries = make_canaries(kinds, canaries_per_kind, prepared.test, prepared.classes, rng.child("canaries"))
-    problem = build(job.settings.recipe, prepared, job.settings.options.init_seed)
-    model = ModelWithCanaryNumbers(problem.model, canaries_per_kind)
+    device = device_of(job.problem.model)
+    problem = build(job.settings.recipe, prepared, job.settings.options.init_seed, device)
+    model = ModelWithCanaryNumbers(problem.model, canaries_per_kind).to(device)
     before = copy.deepcopy(model)
     train = drawn_canaries.add_to_dataset(prepared.train)
     audited_query, loss_fn = query or job.create_query(), make_canary_loss(problem.loss_fn)
@@ -179,7 +182,7 @@ def audit_one_run(
         canary_gradient = model.numbers.weight.grad
         if "gradient" in kinds and canary_gradient is not None:
             white_box_scores[drawn_canaries.places_of("gradient")] += (
-                canary_gradient.detach().reshape(-1)[:canaries_per_kind].double().numpy()
+                canary_gradient.detach().cpu().reshape(-1)[:canaries_per_kind].double().numpy()
             )
         if len(input_canaries) and lot.step % steps_between_evaluations == 0:
             white_box_scores[input_canaries] += _project_on_canaries(
@@ -240,12 +243,11 @@ def _project_on_canaries(
     products = []
     for start in range(0, len(canary_indices), 250):
         chosen = torch.from_numpy(canary_indices[start : start + 250])
-        part = private.open_for_audit().backend.per_sample(
-            model, loss_fn, (drawn_canaries.x[chosen], drawn_canaries.y[chosen], drawn_canaries.number[chosen])
-        )
+        batch = (drawn_canaries.x[chosen], drawn_canaries.y[chosen], drawn_canaries.number[chosen])
+        part = private.open_for_audit().backend.per_sample(model, loss_fn, move_to(batch, device_of(model)))
         norms = part.norms().total().double()
         products.append(part.dot(grads).double().sum(dim=1) * torch.clamp(bound / (norms + 1e-12), max=1.0))
-    return torch.cat(products).detach().numpy()
+    return torch.cat(products).detach().cpu().numpy()
 
 
 @torch.no_grad()
@@ -253,7 +255,8 @@ def _evaluate_canary_losses(model: nn.Module, loss_fn: LossFn, drawn_canaries: C
     """Returns the losses of all canaries of a one-run audit, in evaluation mode."""
     training, _ = model.training, model.eval()
     try:
-        return loss_fn(model, drawn_canaries.x, drawn_canaries.y, drawn_canaries.number).double().numpy()
+        batch = move_to((drawn_canaries.x, drawn_canaries.y, drawn_canaries.number), device_of(model))
+        return loss_fn(model, *batch).double().cpu().numpy()
     finally:
         model.train(training)
 

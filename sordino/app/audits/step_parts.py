@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.app.runs.run_device import device_of
 from sordino.clipping.flat import Flat
 from sordino.lots.loading import Loader
 from sordino.per_sample import batch_structure as batches
@@ -71,13 +72,14 @@ def measure_sum_error(training: Training, indices: NDArray[np.int64], release: R
         return None
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     parameters = [p for p in model.parameters() if p.requires_grad]
-    total = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
+    total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
     load = Loader(training.job.data.train, None)
     # One record at a time, so that nothing of the batch engine is used.
     for i in indices:
-        loss = batches.call_loss(training.job.problem.loss_fn, model, load(np.array([i]))).sum()
+        record = batches.move_to(load(np.array([i])), device_of(model))
+        loss = batches.call_loss(training.job.problem.loss_fn, model, record).sum()
         grads = [g.double() for g in torch.autograd.grad(loss, parameters)]
-        norm = float(torch.sqrt(sum((g.square().sum() for g in grads), torch.zeros((), dtype=torch.float64))))
+        norm = float(torch.stack([g.square().sum() for g in grads]).sum().sqrt())
         if np.isfinite(norm):
             for parameter_sum, g in zip(total, grads, strict=True):
                 parameter_sum.add_(g, alpha=min(1.0, bound / norm) if norm else 1.0)

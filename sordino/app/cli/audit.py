@@ -63,6 +63,9 @@ class Command:
     """run: how many steps the copy is trained for."""
     error: float = 1e-6
     """selftest: the chance of a false alarm."""
+    device: str | None = None
+    """selftest, run: where to compute: auto, cpu, or a device such as cuda:0; as the run did without it, which is what
+    replay always does."""
     json: bool = False
     """Print one JSON object."""
 
@@ -79,13 +82,15 @@ class Command:
         from sordino.app.audits.audited_run import load_pieces
         from sordino.auditing.selftest import selftest
 
-        pieces, dataset = load_pieces(self.what)
+        pieces, dataset = load_pieces(self.what, self.device)
         return self._report_verdict(selftest(pieces, dataset, error=self.error))
 
     def _run_replay(self) -> int:
         """Carries out `sordino audit replay`: runs recorded steps again and compares them with the ledger."""
         from sordino.app.audits.replay_audit import audit_by_replay
 
+        if self.device is not None:
+            raise ValueError("--device: a replay computes where the run did, or its bits would be others; leave it out")
         return self._report_verdict(audit_by_replay(self.what, self.steps))
 
     def _run_one_run_audit(self) -> int:
@@ -94,7 +99,7 @@ class Command:
         from sordino.app.audits.one_run_audit import audit_one_run
 
         given = {"epsilon": self.epsilon, "records": self.records, "rate": self.rate, "steps": self.training_steps}
-        job = load_job(self.what, {name: value for name, value in given.items() if value is not None})
+        job = load_job(self.what, {name: value for name, value in given.items() if value is not None}, self.device)
         return self._report_verdict(audit_one_run(job, self.canaries, self.kinds))
 
     def _report_verdict(self, verdict: Verdict | ReplayResult | OneRunAudit) -> int:

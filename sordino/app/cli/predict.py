@@ -38,6 +38,8 @@ class Command:
     """The CSV file to write; printed without it."""
     keep: tuple[str, ...] = ()
     """Columns of the file to copy beside the predictions, such as an id."""
+    device: str | None = None
+    """Where to compute: auto, cpu, or a device such as cuda:0; the CPU without it."""
     json: bool = False
     """Print one JSON object."""
 
@@ -49,7 +51,7 @@ class Command:
         from sordino.app.data.own import rows
         from sordino.app.runs.trained_model import load
 
-        model = load(self.run_dir)
+        model = load(self.run_dir, device=self.device)
         is_table = model.encoder.kind in ("table", "text")
         if self.keep and not is_table:
             raise ValueError("--keep: copies columns of a table, and this is none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import tyro
@@ -35,7 +36,10 @@ class Command:
 
     def run(self) -> int:
         """Continues the run; returns the exit code."""
-        with join_process_group() as first:
+        # Ranks that do not see the folder are followers, whose process group is that of the CPU.
+        config = Path(self.folder) / CONFIG
+        device = read_config(config).options.get("device") if config.is_file() else None
+        with join_process_group(device) as first:
             return self._continue_run(is_first_rank=first)
 
     def _continue_run(self, *, is_first_rank: bool) -> int:

@@ -90,7 +90,7 @@ class Train:
         """Carries out `sordino train`: trains, evaluates and prints the claim; returns the exit code."""
         config = None if self.config is None else read_config(self.config)
         settings = self.settings(config)
-        with join_process_group() as first:
+        with join_process_group(settings.options.device) as first:
             return self._train_and_report(settings, config, is_first_rank=first)
 
     def settings(self, config: Config | None = None) -> Settings:

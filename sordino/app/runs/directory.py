@@ -155,7 +155,7 @@ class Run:
         """Writes parameters and buffers into the run directory, under the names of the model's own state dict."""
         if not self.is_writer:
             return
-        state = {key: value.detach().contiguous().clone() for key, value in model.state_dict().items()}
+        state = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
         atomic_files.write_file(self.folder / name, safetensors.torch.save(state))
 
     def write_trace(self, step: int, model: nn.Module) -> None:

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.app.runs.job import TRAINING_EVALUATED, Job
+from sordino.app.runs.run_device import device_of
 from sordino.diagnostics import UpdateCosines, dominant_class, length_quantiles, substep_cosine
 from sordino.ledger.ledger import Ledger
 from sordino.lots.lot import Lot
@@ -73,17 +74,17 @@ def evaluate(
     correct_by_class, records_by_class, loss = torch.zeros(class_count).double(), torch.zeros(class_count).double(), 0.0
     outputs = []
     x, y = records.tensors
-    # Records are processed in chunks to bound memory; the scores that the loss computed serve the accuracy too.
+    device = device_of(model)
+    # Records are processed in chunks to bound memory, where the model is, and measured on the CPU. The scores that the
+    # loss computed serve the accuracy too.
     with torch.no_grad():
         for inputs, targets in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
             scores = _OutputRecorder(model)
-            loss += float(loss_fn(scores, inputs, targets).sum())
-            outputs.append(scores.last_output)
+            loss += float(loss_fn(scores, inputs.to(device), targets.to(device)).sum())
+            outputs.append(scores.last_output.cpu())
             if classes is not None:
                 records_by_class += torch.bincount(targets, minlength=class_count)
-                correct_by_class += torch.bincount(
-                    targets[scores.last_output.argmax(dim=1) == targets], minlength=class_count
-                )
+                correct_by_class += torch.bincount(targets[outputs[-1].argmax(dim=1) == targets], minlength=class_count)
     model.train(training)
     if classes is None:
         return Evaluation(loss / len(y), torch.cat(outputs))
@@ -337,7 +338,10 @@ class Diagnosis:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state that `state_dict` returned."""
-        self._values, self._cosines.last = dict(state["values"]), state["last"]
+        self._values, last = dict(state["values"]), state["last"]
+        # Files know no devices: the last update goes where the gradients are that it is compared with.
+        devices = {name: p.device for name, p in self._cosines.model.named_parameters()}
+        self._cosines.last = None if last is None else {name: value.to(devices[name]) for name, value in last.items()}
 
 
 def _finite_or_none(value: float) -> float | None:

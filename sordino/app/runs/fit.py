@@ -196,6 +196,7 @@ def fit(
     budget: str | Path | None = None,
     view: View | None = None,
     progress: bool | None = None,
+    device: str | torch.device | None = None,
     **given: Any,
 ) -> History:
     """Trains by a recipe, or its name, with any fields of `Recipe` and `settings.Options` in place of its own.
@@ -216,6 +217,9 @@ def fit(
         view: what is shown meanwhile, in place of the bar.
         progress: whether a bar shows steps, ε spent and accuracy on the test records; by default on a terminal and in a
             notebook, and never where the output goes to a file or a program.
+        view: what is shown meanwhile; nothing by default.
+        device: where to compute: "auto", "cpu", "cuda:0" or another device, to which the model is moved. Without it, a
+            model of your own is trained where it is, and a model that a recipe names on the CPU.
         **given: fields of `Recipe` and `settings.Options`: epsilon, delta, steps, rate, bound, learning_rate, …
 
     Returns:
@@ -238,6 +242,9 @@ def fit(
             validate.instance(name, path, (str, Path), "a path")
     if parameters is not None:
         validate.instance("parameters", parameters, Mapping, "a mapping from the method's parameters to numbers")
+    if device is not None:
+        validate.instance("device", device, (str, torch.device), "the name of a device, such as auto, cpu or cuda:0")
+        given["device"] = str(device)
     settings = _settings_of(recipe, data, test, given, parameters, budget_stop)
     return carry_out_run(settings, out, view or choose_fit_view(progress), budget, data_source=_source_of(settings))
 

@@ -32,6 +32,7 @@ from sordino.app.runs.preparation import preparation_events
 from sordino.app.runs.problem import Problem, build, set_noise_scale
 from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.app.runs.run_data import Say, load_run_data
+from sordino.app.runs.run_device import resolve_device
 from sordino.app.runs.settings import Settings, parse_diagnostics, resolve_batch_and_epochs
 from sordino.clipping.flat import Flat
 from sordino.diagnostics import CLASSES, LENGTHS, SUBSTEPS
@@ -259,6 +260,7 @@ def assemble_job(settings: Settings, say: Say, earlier_resolved: Mapping[str, An
     `earlier_resolved` is what an earlier process resolved, which is then not calibrated again.
     """
     options = settings.options
+    resolve_device(options.device)  # one that is not there is refused before anything is read
     data = load_run_data(settings.recipe, options.records, say, settings.own)
     # Model, query and sampler come from public settings and from the shape of the data alone.
     draft = draft_job(settings, data)
@@ -300,7 +302,7 @@ def draft_job(settings: Settings, data: Prepared) -> Job:
     if recipe.ranges is not None and not data.encoder.unbounded:  # no column is without bounds, so none are found
         recipe = replace(recipe, preparation=replace(recipe.preparation, ranges=None))
         settings = replace(settings, recipe=recipe)
-    problem = build(recipe, data, settings.options.init_seed)
+    problem = build(recipe, data, settings.options.init_seed, resolve_device(settings.options.device))
     return Job(settings, data, problem, multiplier=1.0, steps=recipe.steps)
 
 

@@ -183,7 +183,7 @@ def tensors_of(data: Any) -> tuple[Tensor, Tensor]:
     # Targets become class numbers, or one column of floating-point numbers.
     if len(columns) != 2 or len(columns[0]) != len(columns[1]) or not len(columns[1]):
         raise Refusal(f"a dataset with {len(columns)} columns: need records and their targets, x and y, one of each")
-    x, y = columns
+    x, y = (column.cpu() for column in columns)  # lots are copied to wherever the model is
     y = y if y.is_floating_point() else y.long()
     return x, (y.unsqueeze(1) if y.is_floating_point() and y.dim() == 1 else y)
 

@@ -33,6 +33,7 @@ from sordino.app.runs.encoded_records import Prepared, RecordEncoder, scale_to_u
 from sordino.app.runs.own_file import HELD_OUT_SHARE, GivenData, OwnFile
 from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.run_device import device_of
 from sordino.refusal import Refusal
 
 Say = Callable[[str], None]
@@ -390,7 +391,7 @@ def _count_outputs(model: nn.Module, x: Tensor) -> int:
     model.eval()
     try:
         with torch.no_grad():
-            output = model(torch.zeros_like(x[:1]))
+            output = model(torch.zeros_like(x[:1], device=device_of(model)))
     except Exception as error:  # a stranger's model may raise anything
         raise Refusal(f"the model does not take the records, of shape {tuple(x.shape[1:])} ({error})") from error
     model.train(training)

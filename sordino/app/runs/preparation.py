@@ -26,6 +26,7 @@ from torch.utils.data import TensorDataset
 
 from sordino import events
 from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.run_device import device_of
 from sordino.events import Event
 from sordino.ledger.ledger import Ledger
 from sordino.refusal import Refusal
@@ -107,7 +108,16 @@ def standardise(
     earlier_layers = (
         model[: list(model).index(layer)] if isinstance(model, nn.Sequential) and layer in model else nn.Identity()
     )
-    layer.load_state_dict(ask(MappedStatistic(statistic, earlier_layers), train, ledger=ledger, rng=rng).state_dict())
+    mapped = MappedStatistic(statistic, _apply_on_device(earlier_layers))
+    layer.load_state_dict(ask(mapped, train, ledger=ledger, rng=rng).state_dict())
+
+
+def _apply_on_device(layers: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Returns the fixed layers in front of one that is being prepared as a function of rows, which come back to where
+    they were.
+    """
+    device = device_of(layers)
+    return lambda rows: layers(rows.to(device)).to(rows.device)
 
 
 def unfitted_projection(numbers: int, components: int) -> Projection:
@@ -123,7 +133,7 @@ def project(model: nn.Sequential, train: TensorDataset, multiplier: float, ledge
     layer, earlier_layers = model[position], model[:position]
     assert isinstance(layer, Projection)  # as was asked just now
     statistic = PCA(layer.basis.shape[1], Gaussian(multiplier))
-    components = ask(MappedStatistic(statistic, earlier_layers), train, ledger=ledger, rng=rng)
+    components = ask(MappedStatistic(statistic, _apply_on_device(earlier_layers)), train, ledger=ledger, rng=rng)
     layer.basis.copy_(components.basis)
     layer.eigenvalues.copy_(components.eigenvalues)
 

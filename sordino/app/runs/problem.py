@@ -32,6 +32,7 @@ from sordino.app.runs.features import MAPS
 from sordino.app.runs.own_code import build_own_model, names_own_code
 from sordino.app.runs.preparation import ClassWeights, unfitted_projection
 from sordino.app.runs.recipe import BALANCED, Recipe
+from sordino.app.runs.run_device import device_of
 from sordino.app.suggestions import did_you_mean
 from sordino.clipping.clipping_rule import Stateless
 from sordino.nn import OF_WIDTHS
@@ -130,9 +131,14 @@ class Problem:
     """Whether there is an accuracy."""
 
 
-def build(recipe: Recipe, prepared: Prepared, seed: int) -> Problem:
-    """Builds model, loss, optimizer and schedule; torch's global generator is left as it was."""
+def build(recipe: Recipe, prepared: Prepared, seed: int, device: torch.device | None = None) -> Problem:
+    """Builds model, loss, optimizer and schedule; torch's global generator is left as it was.
+
+    The initial weights are drawn on the CPU, so that they are the same wherever the run computes.
+    """
     model = build_network(recipe, prepared.shape, prepared.classes, prepared.encoder.unbounded, prepared.network, seed)
+    if device is not None:
+        model.to(device)  # before the optimizer is made, whose state follows the parameters
     loss = loss_by_name(recipe.loss, prepared.train.tensors[1])
     if recipe.class_weights is not None:
         loss = _weight_classes(loss, recipe.class_weights, model, prepared)
@@ -149,7 +155,7 @@ def _weight_classes(loss: NamedLoss, given: str, model: nn.Module, prepared: Pre
         weights = next(module for module in model.modules() if isinstance(module, ClassWeights)).weights
     else:
         names = prepared.encoder.classes or tuple(str(number) for number in range(prepared.classes))
-        weights = _parse_class_weights(given, names)
+        weights = _parse_class_weights(given, names).to(device_of(model))
     unweighted = loss.losses_of
 
     def weighted_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

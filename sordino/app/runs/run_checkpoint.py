@@ -133,7 +133,7 @@ def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     result = {}
     for name, tensor in tensors.items():
         where = tensor.untyped_storage().data_ptr()
-        result[name] = tensor.clone() if where in seen else tensor
+        result[name] = tensor.cpu().clone() if where in seen else tensor.cpu()  # files know no devices
         seen.add(where)
     return result
 

@@ -97,6 +97,9 @@ class Options:
     """Load, collate and run every record by itself: slower, and the claim then rests on nothing tested."""
     keep_key: bool = False
     """Keep the noise key when the run is finished, for `sordino audit replay`; it is as secret as the data."""
+    device: str | None = None
+    """Where to compute: auto, cpu, or a device such as cuda:0; None: where the model is, which is the CPU for models
+    that recipes name."""
 
     def __post_init__(self) -> None:
         """Checks the type and range of every option."""
@@ -113,6 +116,8 @@ class Options:
             validate.positive("expected_batch", self.expected_batch)
         if self.budget is not None:
             validate.positive("budget", self.budget)
+        if self.device is not None:
+            validate.instance("device", self.device, str, "the name of a device, such as auto, cpu or cuda:0")
         for name in ("non_private", "show_private", "trace", "isolate", "strict", "keep_key"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: must be true or false")
@@ -349,6 +354,7 @@ HARMLESS = frozenset(
 )
 ADJUSTABLE = frozenset(
     (
+        "device",
         "learning_rate",
         "momentum",
         "weight_decay",

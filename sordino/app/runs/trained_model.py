@@ -32,6 +32,7 @@ from sordino.app.runs.encoded_records import RecordEncoder, read_encoder
 from sordino.app.runs.own_code import file_digest
 from sordino.app.runs.own_file import GIVEN
 from sordino.app.runs.problem import LOSSES, build_network
+from sordino.app.runs.run_device import device_of, resolve_device
 from sordino.app.runs.settings import Settings, read_config
 
 _CHUNK = 2000
@@ -128,8 +129,9 @@ class TrainedModel:
         encoded = self.encode(records)
         if encoded.shape[1:] != torch.Size(self.encoder.shape):
             raise ValueError(f"records of shape {tuple(encoded.shape[1:])}: the model takes {self.encoder.shape}")
+        device = device_of(self.network)
         with torch.no_grad():
-            return torch.cat([self.network(chunk) for chunk in encoded.split(_CHUNK)])
+            return torch.cat([self.network(chunk.to(device)).cpu() for chunk in encoded.split(_CHUNK)])
 
     def export(self, path: str | Path) -> Path:
         """Writes the trained model's network to a file that other programs read; the ending of its name says in which
@@ -143,9 +145,11 @@ class TrainedModel:
 
         """
         target = Path(path)
-        example = torch.zeros(2, *self.encoder.shape)
+        example = torch.zeros(2, *self.encoder.shape, device=device_of(self.network))
         if target.suffix == ".safetensors":
-            state = {name: value.detach().contiguous().clone() for name, value in self.network.state_dict().items()}
+            state = {
+                name: value.detach().cpu().contiguous().clone() for name, value in self.network.state_dict().items()
+            }
             safetensors.torch.save_file(state, target)
         elif target.suffix == ".pt2":
             any_number = {0: torch.export.Dim("records", min=1)}
@@ -176,12 +180,13 @@ class TrainedModel:
         return encoded
 
 
-def load(run: str | Path, *, model: nn.Module | None = None) -> TrainedModel:
+def load(run: str | Path, *, model: nn.Module | None = None, device: str | torch.device | None = None) -> TrainedModel:
     """Loads the model of a finished run, with the encoder that turns rows into its numbers.
 
     Args:
         run: a run directory of `sordino train` or `sordino.fit`.
         model: the user's own model, of a run of `fit(model, data)`: it is in no file, so it is given again.
+        device: where the network is to compute: "auto", "cpu", "cuda:0"; on the CPU, or where `model` is, without it.
 
     Returns:
         A `TrainedModel`: `predict`, `predict_proba`, and the torch module as `network`.
@@ -197,6 +202,7 @@ def load(run: str | Path, *, model: nn.Module | None = None) -> TrainedModel:
 
     """
     validate.instance("run", run, (str, Path), "the path of a run directory")
+    target_device = resolve_device(None if device is None else str(device))
     folder = Run.open(Path(run)).folder
     config = read_config(folder / CONFIG)
     settings, encoder = config.to_settings(), read_encoder(folder)
@@ -215,5 +221,7 @@ def load(run: str | Path, *, model: nn.Module | None = None) -> TrainedModel:
         network.load_state_dict(safetensors.torch.load_file(folder / MODEL))
     except (RuntimeError, OSError, ValueError) as error:
         raise ValueError(f"{folder / MODEL}: does not fit the run's model ({error})") from error
+    if target_device is not None:
+        network.to(target_device)
     words = json.loads((folder / PRIVACY).read_text("utf-8")).get("words", "")
     return TrainedModel(network.eval(), encoder, settings, str(words), folder)

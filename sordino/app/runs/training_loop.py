@@ -33,6 +33,7 @@ from sordino.app.runs.job import TRAINING_LOSS, Job
 from sordino.app.runs.preparation import carry_out_preparation, preparation_events
 from sordino.app.runs.progress_view import View
 from sordino.app.runs.run_checkpoint import Checkpoint
+from sordino.app.runs.run_device import device_of
 from sordino.app.runs.settings import find_changes, parse_diagnostics
 from sordino.app.runs.write_ahead import WriteAheadLedger, parameter_digest
 from sordino.distributed.process_group import new_rng
@@ -248,7 +249,7 @@ class Training:
                     describe_difference(
                         self.write_ahead_ledger.environment, current_environment(self.run_ranks.environment)
                     ),
-                    find_nondeterminism(next(self.model.parameters()).device),
+                    find_nondeterminism(device_of(self.model)),
                     adjusted,
                     branched,
                 ),
@@ -326,7 +327,7 @@ class Training:
         if self.average is not None:
             self.average.update()
         # Parameters are released values, so looking at them costs nothing.
-        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+        if not _are_all_finite(self.model):
             raise TrainingNotFinite(f"step {self.private.steps}: the parameters are no longer finite; {_LOWER}")
         self._enter_parameters()
         if self.job.settings.options.show_private:
@@ -412,6 +413,13 @@ class Training:
     def elapsed_seconds(self) -> float:
         """Returns the seconds of training, including those of earlier processes."""
         return self.seconds + time.perf_counter() - self._started_at
+
+
+def _are_all_finite(model: nn.Module) -> bool:
+    """Returns whether every parameter of the training loop's model is finite; on a device the host waits once."""
+    if device_of(model).type == "cpu":
+        return all(bool(torch.isfinite(p).all()) for p in model.parameters())
+    return bool(torch.stack([torch.isfinite(p).all() for p in model.parameters()]).all())
 
 
 def read_key(folder: Path) -> dict[str, Any] | None:

@@ -39,15 +39,26 @@ import torch
 from torch import nn
 
 from sordino.app import atomic_files
+from sordino.app.runs.run_device import device_of
 from sordino.file_lock import Locked, lock_file
 
 
 def parameter_digest(model: nn.Module) -> str:
-    """Returns the digest of a model's parameters and buffers, which the write-ahead ledger keeps for each step."""
+    """Returns the digest of a model's parameters and buffers, which the write-ahead ledger keeps for each step.
+
+    It is a function of their bytes alone, wherever the model is.
+    """
+    state = {
+        name: tensor.detach().contiguous().view(-1).view(torch.uint8) for name, tensor in model.state_dict().items()
+    }
+    # From a device everything comes in one copy, so that the host waits once.
+    if any(tensor.device.type != "cpu" for tensor in state.values()):
+        together = torch.cat([tensor.to(device_of(model)) for tensor in state.values()]).cpu()
+        state = dict(zip(state, together.split([len(tensor) for tensor in state.values()]), strict=True))
     hasher = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
+    for name, tensor in state.items():
         hasher.update(name.encode())
-        hasher.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+        hasher.update(tensor.numpy().data)
     return hasher.hexdigest()[:32]
 
 
