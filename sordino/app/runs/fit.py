@@ -217,7 +217,6 @@ def fit(
         view: what is shown meanwhile, in place of the bar.
         progress: whether a bar shows steps, ε spent and accuracy on the test records; by default on a terminal and in a
             notebook, and never where the output goes to a file or a program.
-        view: what is shown meanwhile; nothing by default.
         device: where to compute: "auto", "cpu", "cuda:0" or another device, to which the model is moved. Without it, a
             model of your own is trained where it is, and a model that a recipe names on the CPU.
         **given: fields of `Recipe` and `settings.Options`: epsilon, delta, steps, rate, bound, learning_rate, …
