@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +367,12 @@ ADJUSTABLE = frozenset(
     )
 )
 
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "recipe": {name: one.default for name, one in FIELDS.items() if one.default is not MISSING},
+    "options": {one.name: one.default for one in fields(Options)},
+}
+"""By table, what a field is where a file does not name it."""
+
 Table = Mapping[str, Mapping[str, Any]]
 
 
@@ -379,11 +385,13 @@ def find_changes(saved: Table, current: Table) -> tuple[str, str]:
     """
     forbidden_changes: list[str] = []
     replay_breaking_changes: list[str] = []
-    # Fields missing on one side count as None, so that a field added or removed is a change as well.
     for table in sorted({*saved, *current}):
-        old, new = saved.get(table, {}), current.get(table, {})
+        old, new, defaults = saved.get(table, {}), current.get(table, {}), _DEFAULTS.get(table, {})
         for name in sorted({*old, *new}):
-            if name not in HARMLESS and old.get(name) != new.get(name):
-                words = f"{name} was {old.get(name)}, is {new.get(name)}"
+            # A checkpoint of an earlier version lacks fields that came later. It trained as their defaults say, because
+            # a new field's default is what was done before the field was there. Elsewhere a missing field is None.
+            before, now = old.get(name, defaults.get(name)), new.get(name)
+            if name not in HARMLESS and before != now:
+                words = f"{name} was {before}, is {now}"
                 (replay_breaking_changes if name in ADJUSTABLE else forbidden_changes).append(words)
     return ", ".join(forbidden_changes), ", ".join(replay_breaking_changes)

@@ -271,7 +271,7 @@ class Training:
                 f"{self.run.folder}: the training records are not those the run began with; "
                 "its claim is about those; start a new run"
             )
-        if state["resolved"] != self.job.resolved_table():
+        if _facts_of(state["resolved"]) != _facts_of(self.job.resolved_table()):
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with; put it back")
         # Everything is restored in an order in which the watch over the parameters begins last.
         self.ledger = Ledger()
@@ -449,6 +449,15 @@ def _key_of(state: Mapping[str, Any], secret: Mapping[str, Any] | None) -> Mappi
     except (WrongKey, ValueError, KeyError):
         return None
     return secret
+
+
+def _facts_of(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the training loop must find again of the table [resolved] when it goes on.
+
+    Left out are facts that are None, which earlier versions did not write, and sampler and query in words, which may be
+    worded otherwise by another version: they follow from the recipe, the parameters and the noise, which are compared.
+    """
+    return {name: value for name, value in resolved.items() if value is not None and name not in ("sampler", "query")}
 
 
 def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
