@@ -49,11 +49,12 @@ from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.privacy_units import AnyUnit
 from sordino.lots.record_lengths import class_labels, gradient_lengths, records_for_samplers
 from sordino.noise_key import NoiseKey, write_secret
+from sordino.optim.step_noise import StepNoise
 from sordino.penalty import L2, prepare_backend
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
 from sordino.per_sample.model_devices import refuse_unusable_devices
-from sordino.per_sample.protocol import Backend, LossFn, Measuring, PerSample, Resumable
+from sordino.per_sample.protocol import Backend, LossFn, Measuring, PerSample, Resumable, trainable_parameters
 from sordino.progress_bar import ProgressBar
 from sordino.queries.dry_run import dry_step
 from sordino.queries.epsilon_target import resolve_query
@@ -224,6 +225,7 @@ class Private:
         # The rest is not saved.
         self._times_loaded = 0
         self._live_epsilon: LiveEpsilon | None = None
+        self._drawn_plan: tuple[float, int] | None = None  # expected batch and steps of the last call of draws
         self._last_lot: Lot | None = None
         self._last_records: NDArray[np.int64] | None = None  # of that lot
         self.kept: Mapping[str, Sealed[Grads]] = {}  # what the query handed out besides its last release
@@ -265,6 +267,22 @@ class Private:
     def event(self) -> Event:
         """Everything done to the data so far, by this and by whatever shares its ledger."""
         return self._ledger.event()
+
+    @property
+    def step_noise(self) -> StepNoise | None:
+        """How much of a step will be noise, from public numbers: `print(private.step_noise.advise())` says what to change.
+
+        None before `draws`, and where the query adds no noise of one public scale.
+        """
+        if self._drawn_plan is None:
+            return None
+        expected, steps = self._drawn_plan
+        coordinates = sum(p.numel() for p in self.trained_parameters().values())
+        return StepNoise.of_query(self._query, expected_batch=expected, coordinates=coordinates, steps=steps)
+
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        """Returns the parameters of the `Private` run that are trained, by name."""
+        return dict(trainable_parameters(self._model))
 
     # --- Drawing lots.
 
@@ -364,6 +382,7 @@ class Private:
         # Name the dataset's size as not covered where the run's public numbers tell it.
         for name in (*size_not_covered(request.sampler, request.n, public_divisor), *request.not_covered):
             self._ledger.disclose(name)
+        self._drawn_plan = request.expected, request.steps
         # One rank shows the bar; what it shows is public.
         ranks = self._distributed.ranks
         is_first_rank = ranks is None or ranks.rank == 0

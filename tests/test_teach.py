@@ -95,6 +95,7 @@ def test_a_log_has_what_may_be_logged_and_nothing_else():
         "privacy/delta",
         "train/learning_rate",
         "train/gradient_norm",
+        "train/signal_to_noise",
         "train/loss",
     }
 
@@ -160,6 +161,7 @@ def test_a_log_to_tensorboard_is_read_by_tensorboard(tmp_path):
         "privacy/delta",
         "train/learning_rate",
         "train/gradient_norm",
+        "train/signal_to_noise",
     }
     assert [row.step for row in found.Scalars("privacy/epsilon")] == [1, 2, 3]
 

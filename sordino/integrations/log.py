@@ -8,6 +8,7 @@
     log.end(private, delta=1e-5)               # ε of the last step, too
 
     privacy/epsilon  privacy/delta  train/learning_rate  train/gradient_norm  train/loss (where `WithLoss` released one)
+    train/signal_to_noise (the released gradient's length against that of its noise, where that has one public scale)
 
 Privacy: every value is public or was released. A gradient that was not released, and an ε of a run that has no
 guarantee, are left out.
@@ -57,7 +58,7 @@ class Log:
         >>> private.backward(next(private.draws(data, sd.Poisson(rate=0.1), steps=1, expected_batch=10)))
         Sealed(…)
         >>> log.step(private, optimizer, delta=1e-5)
-        1 ['privacy/delta', 'privacy/epsilon', 'train/gradient_norm', 'train/learning_rate']
+        1 ['privacy/delta', 'privacy/epsilon', 'train/gradient_norm', 'train/learning_rate', 'train/signal_to_noise']
 
     """
 
@@ -115,6 +116,9 @@ class Log:
         norm = _released_norm(optimizer)
         if norm is not None:
             values["train/gradient_norm"] = norm
+            noise = private.step_noise
+            if noise is not None:
+                values["train/signal_to_noise"] = math.sqrt(max(0.0, (norm / noise.length) ** 2 - 1))
         with suppress(Refusal):  # no query released one
             if private.loss is not None:
                 values["train/loss"] = private.loss

@@ -10,7 +10,8 @@ Their arguments, callbacks and checkpoints work as ever:
 What is otherwise than theirs: lots are drawn (Poisson, of per_device_train_batch_size × gradient_accumulation_steps records
 on average, processed at most per_device_train_batch_size at a time); the loss is one per record (`sordino.losses`), never
 the model's own mean; gradients are clipped per record, so `max_grad_norm` is left out; nothing is logged that was not
-released.
+released. Before the first step it is said what share of a step will be noise, and what to change where that is too much;
+during the run `signal_to_noise` stands in the logs, from released gradients.
 
 Under torchrun the ranks of the process group divide each lot. The lot, the claim and every bit of the parameters are those
 of one process (on CPUs: `TrainingArguments(use_cpu=True)`); a checkpoint of one number of ranks is continued by another.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +44,7 @@ from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED
 from sordino.ledger.claims import Claim, Guarantee
 from sordino.losses import for_model
+from sordino.optim import SignalToNoise
 from sordino.per_sample.protocol import Backend
 from sordino.private import Private
 from sordino.refusal import Refusal
@@ -130,6 +133,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._backend, self._at_once, self._key_folder = backend, given.per_device_train_batch_size, key_folder
         self._lot_size: int = given.per_device_train_batch_size * given.gradient_accumulation_steps
         self._run: IntegratedRun | None = None
+        self._signal: SignalToNoise | None = None
         self._resume: dict[str, Any] | None = None
         super().__init__(model, _check_arguments(given), *positional, **more)
 
@@ -183,7 +187,22 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             collate=collate,
             workers=args.dataloader_num_workers,
         )
+        self._signal = SignalToNoise(run.private)
+        self._say_noise_of_steps(n)
         return EpochLoader(draws, per_epoch, dataset)
+
+    def _say_noise_of_steps(self, records: int) -> None:
+        """Writes to standard error, before the Trainer's first step, what share of a step will be noise and what to
+        change where it is too much.
+        """
+        noise = self._require_run().private.step_noise
+        if noise is None or not self.is_world_process_zero():
+            return
+        epsilon = self._privacy.epsilon
+        target = "" if epsilon is None else f", epsilon={epsilon:g}"
+        last = f"or let public numbers choose: sordino.finetune(model, tokenizer, texts, labels{target})"
+        advice = noise.advise(records=records, epsilon=epsilon, delta=self._privacy.delta, last=last)
+        sys.stderr.write(f"{advice}\n")
 
     def num_examples(self, dataloader: Any) -> int:
         """Returns how many records Hugging Face's Trainer is told of: for lots, the number expected to be drawn in an
@@ -202,6 +221,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model")
         model.train()
         released_loss = self._require_run().backward(inputs, "Leave get_train_dataloader as it is.")
+        # The released gradient tells how much of a step is signal; a run that only walks at random is told so, once.
+        if self._signal is not None:
+            self._signal.update()
+            if self._signal.finds_random_walk() and self.is_world_process_zero():
+                sys.stderr.write(f"{self._signal.warning()}\n")
         return torch.tensor(released_loss or 0.0, device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -214,6 +238,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             epsilon = run.epsilon()
             if epsilon is not None:
                 logs.update({"epsilon": epsilon, "delta": run.delta})
+            # Of the steps since the last line, and of all steps so far, from released gradients.
+            if self._signal is not None and (of_step := self._signal.of_step()) is not None:
+                logs["signal_to_noise"] = round(of_step, 4)
+                logs["signal_to_noise_of_run"] = round(self._signal.of_run() or 0.0, 4)
         super().log(logs, start_time)
 
     def train(self, resume_from_checkpoint: Any = None, *positional: Any, **more: Any) -> Any:

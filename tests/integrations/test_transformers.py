@@ -237,3 +237,26 @@ def test_records_can_be_isolated(tmp_path):
     said = made.claim()
     assert isinstance(said, sd.Guarantee), str(said)
     assert any("by construction" in what for what in said.rests_on)
+
+
+def test_before_the_first_step_it_says_what_share_will_be_noise_and_logs_the_released_figure(tmp_path, capsys):
+    run = trainer(tmp_path, privacy=Privacy.target(epsilon=1.0, delta=1e-5, bound=1.0), options={"logging_steps": 1})
+    seen = []
+
+    class ReadsWhatWasSaid(transformers.TrainerCallback):
+        def on_step_begin(self, *_, **__):
+            seen.append(capsys.readouterr().err)
+
+    run.add_callback(ReadsWhatWasSaid())
+    run.train()
+    # 300 records in four lots of 50 at ε = 1, and some 2,000 parameters: nothing can be learnt.
+    assert "of a step will be noise" in seen[0]
+    assert "This run will walk at random" in seen[0]
+    assert "train fewer numbers" in seen[0]
+    assert "draw larger lots: 150 records, 4 steps" in seen[0]
+    assert "sordino.finetune(model, tokenizer, texts, labels, epsilon=1)" in seen[0]
+    assert "only walks at random" in "".join(seen[1:]) + capsys.readouterr().err
+    lines = [line for line in run.state.log_history if "signal_to_noise" in line]
+    assert len(lines) >= 4
+    assert all(0 <= line["signal_to_noise"] < 1 for line in lines)
+    assert isinstance(run.claim(), sd.Guarantee)

@@ -80,6 +80,8 @@ class Row:
     test_by_class: list[float | None] | None = None
     measures: dict[str, Any] | None = None
     """Further measures on the test records, and those of a baseline, see evaluate.py."""
+    signal_to_noise: float | None = None
+    """Of the gradients released since the last evaluation: length of the signal over that of the noise; 0: noise alone."""
     train_accuracy: float | None = None
     train_loss: float | None = None
     cosines: list[Any] | None = None

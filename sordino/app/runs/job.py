@@ -44,6 +44,7 @@ from sordino.ledger import claims
 from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import Ledger
 from sordino.lots.privacy_units import RECORD, Unit
+from sordino.optim import StepNoise
 from sordino.penalty import L2
 from sordino.per_sample import Backend
 from sordino.per_sample.physical_batch import choose_by_shapes, choose_for_ranks
@@ -121,6 +122,13 @@ class Job:
             noise = find_word("noise", self._words["noise"]).build(multiplier)
         query: Query = find_word("query", self._words["query"]).build(run, parameters["query"], clipping, noise)
         return query
+
+    def step_noise(self) -> StepNoise | None:
+        """Returns how much of the job's steps will be noise; None where its noise has no one public scale."""
+        trained = sum(p.numel() for p in self.problem.model.parameters() if p.requires_grad)
+        return StepNoise.of_query(
+            self.create_query(), expected_batch=self.expected_batch, coordinates=trained, steps=self.steps
+        )
 
     def create_backend(self) -> Backend:
         """Returns the job's backend for per-sample gradients; it times nothing, so that a replay computes the same

@@ -44,7 +44,7 @@ from sordino.ledger.ledger import Ledger
 from sordino.ledger.live_epsilon import LiveEpsilon
 from sordino.lots.lot import Lot
 from sordino.noise_key import NoiseKey, WrongKey, add_to_gitignore, erase_secret, read_secret, write_secret
-from sordino.optim import Average
+from sordino.optim import Average, SignalToNoise
 from sordino.replay import Replay
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Informed
@@ -89,6 +89,7 @@ class Training:
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.is_prepared = not preparation_events(recipe)
         self.preparation = new_rng() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
+        self.signal = SignalToNoise(self.private)
         self.rows: list[Row] = []
         self.seconds, self.saved_step, self._started_at = 0.0, -1, time.perf_counter()
         self._live_epsilon = LiveEpsilon(recipe.delta)
@@ -156,6 +157,7 @@ class Training:
         """Runs the training loop until the last step, or until asked to stop; returns whether all steps are done."""
         job = self.job
         self.prepare()
+        self._say_noise_of_steps()
         # No step is drawn before the write-ahead ledger has reserved it.
         while self.private.steps < job.steps:
             if self.private.steps >= self.write_ahead_ledger.released_below:
@@ -171,6 +173,16 @@ class Training:
         self.save()
         self.write_ahead_ledger.close_at(self.private.steps)
         return self.private.steps >= job.steps
+
+    def _say_noise_of_steps(self) -> None:
+        """Says, before the first step of the training loop, what share of a step will be noise and, where it is too much,
+        what to change.
+        """
+        noise, recipe = self.job.step_noise(), self.job.settings.recipe
+        if noise is None or self.private.steps:
+            return
+        records = self.job.data.prepared.drawn if recipe.sampler is None and recipe.unit is None else None
+        self.view.say(noise.advise(records=records, epsilon=self.job.settings.budget, delta=recipe.delta))
 
     def save(self) -> None:
         """Saves a checkpoint of the training loop at its current step, unless there is one already."""
@@ -276,6 +288,7 @@ class Training:
         # Everything is restored in an order in which the watch over the parameters begins last.
         self.ledger = Ledger()
         self.private = self.job.create_private(None, self.ledger, self.run_ranks.ranks)
+        self.signal = SignalToNoise(self.private)  # of the steps from here on
         self.diagnosis.load_state_dict(state["diagnosis"])
         self.model.load_state_dict(state["model"])
         if self.average is not None:
@@ -323,6 +336,10 @@ class Training:
         if self.private.diverged is not None:
             raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")
         self.diagnosis.record_release(self.private)
+        # The released gradient tells how much of a step is signal; a run that only walks at random is told so, once.
+        self.signal.update()
+        if self.signal.finds_random_walk():
+            self.view.say(self.signal.warning())
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
@@ -352,7 +369,7 @@ class Training:
         """
         with self.use_tested_model() as model:
             test_result, further_fields = evaluate_run(self.job, self.ledger, model)
-            further_fields |= self.diagnosis.take_recorded()
+            further_fields |= self.diagnosis.take_recorded() | {"signal_to_noise": self.signal.of_step()}
             if self.job.settings.options.trace:
                 self.run.write_trace(self.private.steps, model)
         # The test set is public, so a loss that is not finite may stop the run.

@@ -1,0 +1,142 @@
+"""Signal to noise of a run, measured while it trains, from released gradients alone.
+
+A released gradient is g̃ = g + z with z ~ N(0, s²) on each of d coordinates and s public. So E‖g̃‖² = ‖g‖² + d s², and
+
+    of a step    √(mean ‖g̃‖² / (d s²) − 1)          over the steps since the last look
+    of the run   √(‖Σ g̃‖² / (t d s²) − 1)            over all t steps: what the steps agree on adds up, noise does not
+
+A run walks at random if noise carries it further than what its steps agree on. It is judged once, after a quarter of its
+steps: what was found until then is extrapolated to the last one, where it is T/t times as large in the square. With noise
+alone the figure of the run is within √(2/d) of 0, in the square, so a run of some hundred coordinates is judged reliably.
+
+Privacy: post-processing of released gradients and public numbers, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sordino.ledger.tripwire import find_changed_gradient
+from sordino.optim.step_noise import StepNoise
+
+if TYPE_CHECKING:
+    from sordino.private import Private
+
+LEAST_STEPS = 10
+"""Steps before a run is judged, unless it has fewer."""
+
+
+class SignalToNoise:
+    """Measures how much of a run's steps is signal; call `update()` after every `private.backward`.
+
+        signal = sd.optim.SignalToNoise(private)
+        for lot in private.draws(…):
+            private.backward(lot)
+            signal.update()
+            optimizer.step()
+        print(signal)
+
+    Args:
+        private: the run; its released gradients are read.
+
+    Privacy:
+        Only released gradients are read. A gradient that was changed since its release is left out.
+
+    Examples:
+        >>> import sordino as sd
+        >>> model = torch.nn.Linear(3, 1)
+        >>> private = sd.Private(model, lambda m, x: m(x).square().sum(1), sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)))
+        >>> signal = SignalToNoise(private)
+        >>> data = torch.utils.data.TensorDataset(torch.randn(100, 3))
+        >>> for lot in private.draws(data, sd.Poisson(rate=0.1), steps=2, expected_batch=10):
+        ...     losses = private.backward(lot)
+        ...     signal.update()
+        >>> signal.steps
+        2
+
+    """
+
+    def __init__(self, private: Private) -> None:
+        self._private = private
+        self.steps = 0
+        self._sums: dict[str, Tensor] = {}
+        self._squares_since, self._steps_since = 0.0, 0
+        self._was_judged = False
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Adds the released gradient of the last lot."""
+        named = {name: p for name, p in self._private.trained_parameters().items() if p.grad is not None}
+        if not named or find_changed_gradient(list(named.values())) is not None:
+            return
+        for name, p in named.items():
+            assert p.grad is not None
+            total = self._sums.get(name)
+            if total is None or total.shape != p.grad.shape:
+                self._sums[name] = p.grad.detach().clone()
+            else:
+                total.add_(p.grad)
+            self._squares_since += float(torch.linalg.vector_norm(p.grad)) ** 2
+        self.steps += 1
+        self._steps_since += 1
+
+    @property
+    def noise(self) -> StepNoise | None:
+        """The public noise of a step; None where the query has none of one scale."""
+        return self._private.step_noise
+
+    def of_step(self) -> float | None:
+        """Returns the figure of the steps since the last call; None where there are none or the noise is not known."""
+        noise, squares, steps = self.noise, self._squares_since, self._steps_since
+        self._squares_since, self._steps_since = 0.0, 0
+        return None if noise is None or not steps else _ratio(squares / steps, noise.length**2)
+
+    def of_run(self) -> float | None:
+        """Returns the figure of all steps so far; None where there are none or the noise is not known."""
+        noise = self.noise
+        if noise is None or not self.steps:
+            return None
+        return _ratio(self._square_of_sum(), self.steps * noise.length**2)
+
+    def finds_random_walk(self) -> bool:
+        """Returns True once, at the step at which a run is found to walk at random; False at every other step.
+
+        A run is judged once, after a quarter of its steps and at least ten, or at its last one.
+        """
+        noise = self.noise
+        if self._was_judged or noise is None or self.steps < min(noise.steps, max(LEAST_STEPS, noise.steps // 4)):
+            return False
+        self._was_judged = True
+        run = self.of_run()
+        # At the last step the square of the figure will be steps / (steps so far) times as large.
+        return run is not None and run**2 * noise.steps / self.steps < 1
+
+    def warning(self) -> str:
+        """Returns what a run that walks at random is told, with what to change."""
+        run, noise = self.of_run(), self.noise
+        if run is None or noise is None:
+            return ""
+        return "\n".join(
+            [
+                f"After {self.steps} of {noise.steps} steps this run only walks at random: signal to noise is {run:.2g}, "
+                "measured on released gradients.",
+                "To change that:",
+                *(f"  - {change}" for change in noise.list_changes()),
+            ]
+        )
+
+    def __repr__(self) -> str:
+        run = self.of_run()
+        return f"SignalToNoise({'unknown' if run is None else f'{run:.2g}'} over {self.steps} steps)"
+
+    def _square_of_sum(self) -> float:
+        return math.fsum(float(torch.linalg.vector_norm(total)) ** 2 for total in self._sums.values())
+
+
+def _ratio(square: float, noise_square: float) -> float:
+    """Returns √(square / noise² − 1), and 0 where noise alone would be longer."""
+    return math.sqrt(max(0.0, square / noise_square - 1))
