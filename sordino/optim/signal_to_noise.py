@@ -15,7 +15,8 @@ Privacy: post-processing of released gradients and public numbers, which costs n
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -128,6 +129,21 @@ class SignalToNoise:
                 *(f"  - {change}" for change in noise.list_changes()),
             ]
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the sums and counts so far; all of them are made of released gradients."""
+        return {
+            "steps": self.steps,
+            "sums": {name: total.clone() for name, total in self._sums.items()},
+            "since": [self._squares_since, self._steps_since],
+            "was_judged": self._was_judged,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on measuring from a saved state of signal and noise."""
+        self.steps, self._was_judged = int(state["steps"]), bool(state["was_judged"])
+        self._sums = {name: total.clone() for name, total in state["sums"].items()}
+        self._squares_since, self._steps_since = float(state["since"][0]), int(state["since"][1])
 
     def __repr__(self) -> str:
         run = self.of_run()

@@ -42,7 +42,7 @@ def test_a_line_of_metrics_has_what_was_asked_for_and_no_more(tmp_path):
     history = sordino.fit("spiral", out=tmp_path / "plain", **TINY)
     assert set(lines(tmp_path / "plain")[0]) == {
         *("step", "epoch", "epsilon", "delta", "test_accuracy", "test_loss", "learning_rate", "seconds"),
-        *("test_by_class", "measures"),
+        *("test_by_class", "measures", "signal_to_noise"),
     }
     assert not {TRAINING_LOSS, TRAINING_EVALUATED, LENGTHS, CLASSES} & set(history.claim.not_covered)
 

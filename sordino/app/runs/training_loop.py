@@ -234,6 +234,7 @@ class Training:
             "prepared": self.is_prepared,
             "rows": [asdict(row) for row in self.rows],
             "diagnosis": self.diagnosis.state_dict(),
+            "signal": self.signal.state_dict(),
             "seconds": self.elapsed_seconds(),
             "data": self.job.data.digest(self.private.secret_state()["root"]),
             "resolved": self.job.resolved_table(),
@@ -288,7 +289,9 @@ class Training:
         # Everything is restored in an order in which the watch over the parameters begins last.
         self.ledger = Ledger()
         self.private = self.job.create_private(None, self.ledger, self.run_ranks.ranks)
-        self.signal = SignalToNoise(self.private)  # of the steps from here on
+        self.signal = SignalToNoise(self.private)
+        if "signal" in state:  # checkpoints of 0.3.0 have none: it begins anew
+            self.signal.load_state_dict(state["signal"])
         self.diagnosis.load_state_dict(state["diagnosis"])
         self.model.load_state_dict(state["model"])
         if self.average is not None:
