@@ -181,7 +181,7 @@ class Training:
         noise, recipe = self.job.step_noise(), self.job.settings.recipe
         if noise is None or self.private.steps:
             return
-        records = self.job.data.prepared.drawn if recipe.sampler is None and recipe.unit is None else None
+        records = self.job.data.drawn if recipe.sampler is None and recipe.unit is None else None
         self.view.say(noise.advise(records=records, epsilon=self.job.settings.budget, delta=recipe.delta))
 
     def save(self) -> None:
