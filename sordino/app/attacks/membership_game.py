@@ -69,6 +69,7 @@ def largest_possible_accuracy(curve: Tradeoff) -> float:
 
 def deal_game(folder: str | Path, rounds: int = 12, *, seed: int | None = None) -> Game:
     """Deals the rounds of a membership game on a run, by coins of its own."""
+    # Members and others are as many, and a fair coin says which of them a round shows.
     attack_target = load_target(folder)
     rng = Rng.from_entropy() if seed is None else Rng.from_seed(seed)
     with torch.no_grad():
@@ -128,6 +129,7 @@ def render_page(game: Game) -> str:
 
 def _make_round(attack_target: Target, i: int, logits: Any, phi: Any) -> Round:
     """Returns one round of the membership game; records that are grey images are shown as a picture."""
+    # Brightness is stretched to the whole range, so that pale records can be seen.
     picture = None
     if attack_target.x.dim() == 4 and attack_target.x.shape[1] == 1:
         x = attack_target.x[i, 0].float()
@@ -139,6 +141,7 @@ def _make_round(attack_target: Target, i: int, logits: Any, phi: Any) -> Round:
 
 def _choose_threshold(phi: Any, member: Any) -> float:
     """Returns the confidence that separates the most members from others in the membership game."""
+    # Going up the confidences, each other record below the threshold gains one, each member loses one.
     order = np.argsort(phi)
     gain = np.cumsum(np.where(member[order], -1, 1))
     return float(phi[order][int(np.argmax(gain))])

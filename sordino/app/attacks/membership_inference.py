@@ -44,6 +44,7 @@ class Membership:
 
     def __str__(self) -> str:
         """Returns a table of true-positive rates in words, with the ceiling of the claim."""
+        # The ceiling is the last row, so that every attack is read against it.
         claimed = "no guarantee" if self.epsilon is None else f"claimed ε = {self.epsilon:.3f}"
         first = next(iter(self.rocs.values()))
         lines = [
@@ -89,6 +90,7 @@ def load_target(folder: str | Path, largest_number: int = LARGEST_NUMBER) -> Tar
 
     The others are training records that the run was not given if it was given a part of them, else test records.
     """
+    # The network, the records and their order follow from the run directory.
     evidence = read(folder)
     settings = read_config(evidence.folder / CONFIG).to_settings()
     records_given = settings.options.records

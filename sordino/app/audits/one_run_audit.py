@@ -79,6 +79,7 @@ class OneRunAudit:
 
     def __str__(self) -> str:
         """Returns the result in words: each measurement, and what it does not show."""
+        # A bound that reaches nothing is said to show nothing, so that nobody takes it for a proof.
         lines = [f"one-run audit of a copy with canaries: claimed ε = {self.epsilon:.3f} at δ = {self.delta:g}"]
         for m in self.measured:
             lines.append(
@@ -124,6 +125,7 @@ class ClaimedCurves:
     @staticmethod
     def from_event(event: Event, epsilon: float, delta: float) -> ClaimedCurves:
         """Creates the curves that a one-run audit compares measurements with, from the run's event."""
+        # The measured guesses are compared with the run's own curve and with that of less noise.
         curve = tradeoff(event)
         return ClaimedCurves(
             event, epsilon, delta, curve.mu, tradeoff_tests.inverse_of_curve(curve), LessNoisyFamily(event)
@@ -154,6 +156,7 @@ def audit_one_run(
     device = device_of(job.problem.model)
     problem = build(job.settings.recipe, prepared, job.settings.options.init_seed, device)
     model = ModelWithCanaryNumbers(problem.model, canaries_per_kind).to(device)
+    # The black-box score is how much a canary's loss fell, so the network before training is kept.
     before = copy.deepcopy(model)
     train = drawn_canaries.add_to_dataset(prepared.train)
     audited_query, loss_fn = query or job.create_query(), make_canary_loss(problem.loss_fn)
@@ -166,6 +169,7 @@ def audit_one_run(
         seed=seed,
         ledger=Ledger(),
     )
+    # The numbers of the gradient canaries are trained as all other parameters are.
     optimizer = problem.optimizer
     optimizer.add_param_group({"params": list(model.numbers.parameters())})
     # Train as the run does, and score every canary against each released gradient.
@@ -223,6 +227,7 @@ def audit_one_run(
 
 def _claimed_curves_of(private: Private, job: Job) -> ClaimedCurves:
     """Returns the claim of the copy that a one-run audit trains, with its curves; raises if there is no guarantee."""
+    # The copy has its own claim, because the canaries are among its records.
     claim = private.claim(job.settings.recipe.delta)
     if isinstance(claim, NoGuarantee):
         raise ValueError(f"{claim}; there is no claim to measure anything beside")
@@ -239,6 +244,7 @@ def _project_on_canaries(
     bound: float,
 ) -> NDArray[np.float64]:
     """Returns ⟨released gradient, clipped gradient of the canary⟩ for each canary of a one-run audit."""
+    # Clipped as the run clips them, so that every canary counts as it counted in the sum.
     grads = {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
     products = []
     for start in range(0, len(canary_indices), 250):
@@ -253,6 +259,7 @@ def _project_on_canaries(
 @torch.no_grad()
 def _evaluate_canary_losses(model: nn.Module, loss_fn: LossFn, drawn_canaries: Canaries) -> NDArray[np.float64]:
     """Returns the losses of all canaries of a one-run audit, in evaluation mode."""
+    # In evaluation mode, in which an attacker would be given the model.
     training, _ = model.training, model.eval()
     try:
         batch = move_to((drawn_canaries.x, drawn_canaries.y, drawn_canaries.number), device_of(model))
@@ -265,6 +272,7 @@ def _measure_canaries(
     kind: str, access: str, scores: NDArray[np.float64], inside: NDArray[np.bool_], claimed: ClaimedCurves
 ) -> CanaryMeasurement:
     """Counts a one-run audit's correct guesses for one kind of canary and turns them into lower bounds on ε."""
+    # The bounds hold for any number of guesses, as long as it does not depend on the coins.
     canary_count = len(scores)
     # The number of guesses is fixed by the claim alone, before the coins are looked at.
     guesses_per_side = guesses.best_number_of_guesses(canary_count, round(claimed.mu, 3))

@@ -92,6 +92,7 @@ class ReplayResult:
 
     def __str__(self) -> str:
         """Returns the result in words, with the power of the check."""
+        # The power stands beside the result, because passing few steps says little.
         n = len(self.checked)
         head = "as entered" if self.passed else f"{len(self.wrong)} found"
         lines = [
@@ -168,6 +169,7 @@ def audit_by_replay(
 
 def _read_start_checkpoints(run: Run, lineage: int) -> dict[int, Checkpoint]:
     """Returns the checkpoints that a replay audit can start from, by step: the undamaged ones of the last lineage."""
+    # A checkpoint of an earlier lineage leads to steps that were released by another noise key.
     paths = [*run_checkpoint.list_checkpoints(run.checkpoints), run.checkpoints / run_checkpoint.START]
     by_step = {}
     for path in paths:
@@ -188,6 +190,7 @@ def _check_charged_draws(run: Run, steps: int, lineage: int, result: ReplayResul
     if guarantee is None or lineage:
         result.not_tried.append("event: there is no claim, or steps were left out")
         return
+    # A claim that charges fewer draws than were entered would be too small.
     charged_draws = sum(count for part, count in event_counts(guarantee.event) if part.is_one_draw)
     if charged_draws and charged_draws != steps:
         result.wrong.append(f"event: the claim charges {charged_draws} draws, and {steps} steps were entered")
@@ -222,6 +225,7 @@ class _StepReplayer:
         """Replays and checks the steps that a replay audit chose, in order, each from the nearest state before it."""
         training: Training | None = None
         for step in chosen:
+            # Steps are chosen in order, so one training goes on until a later checkpoint is nearer.
             nearest_start = max(start for start in self._start_checkpoints if start < step)
             if training is None or nearest_start > training.private.steps:
                 training = self._restore_training(self._start_checkpoints[nearest_start])
@@ -235,6 +239,7 @@ class _StepReplayer:
 
     def _restore_training(self, checkpoint: Checkpoint) -> Training:
         """Returns the audited run, restored from a checkpoint for a replay; raises if its noise key is gone."""
+        # The ledger of the audited run is only read: a replay must leave no trace in it.
         training = Training(self._job, self._run, _ReadOnlyLedger(), Silent(), self._run_ranks)  # type: ignore[arg-type]  # enters nothing
         if not training.load_checkpoint(checkpoint.state, read_key(self._run.folder)):
             raise ValueError(
@@ -254,6 +259,7 @@ class _StepReplayer:
 
     def _check_step(self, training: Training) -> None:
         """Replays one step of the audited run and checks its draw, its sum and its noise by other means."""
+        # The noise is compared with the stream as it stood before the step.
         private, releases = training.private, list[RecordedRelease]()
         noise_state = private.open_for_audit().noise_state
         lot_number = private.steps
@@ -301,6 +307,7 @@ class _StepReplayer:
         self, training: Training, before: dict[str, Tensor], indices: Any, release: RecordedRelease, step: int
     ) -> None:
         """Compares the sum of a replayed step with that of autograd, at the parameters before the step."""
+        # The oracle needs the parameters before the step; afterwards the model goes on from those after it.
         after = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
         with training.private.post_processing("the parameters before a step, for its audit, and those after it again"):
             training.model.load_state_dict(before)

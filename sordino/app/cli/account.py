@@ -77,6 +77,7 @@ class Command:
         """Carries out `sordino account`: accounts for a training run and prints the result; returns the exit code."""
         from sordino.accounting import Unsupported
 
+        # The flags become an event, the same as that of a run, and the rest follows from it.
         event = event_of_flags(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
         try:
             result, lines = self._compute_result(event)
@@ -145,6 +146,7 @@ class Command:
         """
         from sordino import accounting
 
+        # Shuffled lots come in whole passes.
         lots = lots_in_a_pass(self.rate)
         passes = math.ceil(self.steps / lots)
         lower = accounting.shuffle_lower_bound(self.multiplier, lots, passes, self.delta)
@@ -170,6 +172,7 @@ class Command:
         """Returns the lines with which `sordino account` describes the event, the result of each method, and how PLD
         works.
         """
+        # From the loosest bound to the tightest, so that the gain is seen.
         lines = [f"event: {describe_event(event)}", f"every method at delta={self.delta:g}:"]
         for row in rows:
             mark = "" if row["is_bound"] else "   (no bound)"

@@ -53,6 +53,7 @@ class Command:
         from sordino.app.attacks.membership_inference import attack_membership
         from sordino.app.runs.directory import keep_finding
 
+        # Every run is attacked alike; one figure shows them all.
         memberships = [attack_membership(run, self.shadows) for run in self.runs]
         for run, one in zip(self.runs, memberships, strict=True):
             keep_finding(run, "mia", one.table())
@@ -77,6 +78,7 @@ class Command:
         from sordino.app import atomic_files
         from sordino.app.attacks.membership_game import deal_game, play_in_terminal, render_page
 
+        # A page can be played elsewhere; without one the game is played in the terminal.
         game = deal_game(self.runs[0], self.rounds)
         if self.page is not None:
             atomic_files.write_file(self.page, render_page(game))

@@ -98,6 +98,7 @@ class Command:
         from sordino.app.audits.audited_run import load_job
         from sordino.app.audits.one_run_audit import audit_one_run
 
+        # Only what was given replaces the recipe's own.
         given = {"epsilon": self.epsilon, "records": self.records, "rate": self.rate, "steps": self.training_steps}
         job = load_job(self.what, {name: value for name, value in given.items() if value is not None}, self.device)
         return self._report_verdict(audit_one_run(job, self.canaries, self.kinds))
@@ -108,6 +109,7 @@ class Command:
         """
         from sordino.app.runs.directory import keep_finding
 
+        # A finding about a run is kept with it, and its report then shows it.
         folder = Path(self.what)
         if folder.is_dir():
             keep_finding(folder, self.action, verdict.table())

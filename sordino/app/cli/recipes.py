@@ -42,6 +42,7 @@ class Command:
         _print_aligned(rows)
         print("\nε at δ = 1e-05, everything that touches the data counted; CPU time, features cached. Train one with")
         print("`sordino train NAME --epsilon E`.")
+        # Papers' recipes are measured by the lab, if it is installed.
         measured = _measured_elsewhere()
         if measured:
             print("\nRecipes of papers, beside the numbers that the papers print:")
@@ -81,6 +82,7 @@ def _measured_elsewhere() -> dict[str, str]:
 
     Such a package says it by a function `describe_recipes` beside its command.
     """
+    # Commands of other packages are found by entry points, so the application never imports them by name.
     measured: dict[str, str] = {}
     for point in entry_points(group="sordino.commands"):
         describe = getattr(import_module(point.value), "describe_recipes", None)
@@ -92,6 +94,7 @@ def _measured_elsewhere() -> dict[str, str]:
 def _row_of(recipe: Recipe) -> tuple[str, ...]:
     """Returns the row of a recipe in the table that `sordino recipes` prints."""
     privacy = f"{recipe.epsilon:g}" if recipe.epsilon is not None else f"σ {recipe.noise_multiplier:g}"
+    # Nothing stands in for a figure that was not measured.
     accuracy = "not measured"
     if recipe.accuracy is not None:
         accuracy = f"{recipe.accuracy:.2%}" + ("" if recipe.spread is None else f" ± {recipe.spread:.2%}")

@@ -70,6 +70,7 @@ def _measure_lines(history: History) -> list[str]:
     """Returns the lines of a training's outcome with the measures of the last evaluation beside those of the baseline,
     aligned.
     """
+    # Model and baseline side by side, so that a number that means nothing is seen to mean nothing.
     rows = describe_measures(history.measures)
     if not rows:
         return []
@@ -87,6 +88,7 @@ def _describe_noise_key(history: History) -> str:
     path = history.run / NAME
     if not path.exists():
         return "erased; nothing in the run directory can take the noise off"
+    # Who needs the key decides when it should be deleted.
     use = "`sordino audit replay`" if history.status == FINISHED else "`sordino resume`"
     after = "delete it after the audit" if history.status == FINISHED else "it is erased when the run is finished"
     return f"{path}\n               needed by {use}; never publish it; {after}"
@@ -142,6 +144,7 @@ def _voiding_on_one_line(name: str) -> Iterator[None]:
 
     Python would print the line of the `sordino` script, which says nothing. A line of the user's own model file is kept.
     """
+    # Other warnings are shown as Python shows them.
     show_others = warnings.showwarning
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:

@@ -77,6 +77,7 @@ class Tune:
 
     def run(self) -> int:
         """Carries out `sordino tune`: searches, releases the best trial and prints the claim; returns the exit code."""
+        # What is neither a flag of the search nor of own data is a field of the recipe or an option of the runs.
         own = {one.name for one in fields(Tune)}
         own |= {one.name for one in fields(OwnFlags)}
         names = [one.name for one in fields(self) if one.name not in own and was_given(self, one.name)]
@@ -84,6 +85,7 @@ class Tune:
         if self.recipe is None and own_file is None:
             raise ValueError("nothing to search for: name a recipe, as in `sordino tune mnist`, or give --data")
         settings = make_settings(self.recipe, {name: getattr(self, name) for name in names}, own=own_file)
+        # The law of the number of trials is public; the number that is drawn stays secret.
         shapes = {"geometric": 1.0, "logarithmic": 0.0}
         number = PoissonNumber(self.runs) if self.law == "poisson" else NegativeBinomial(self.runs, shapes[self.law])
         view = choose_view(quiet=self.json)
@@ -137,6 +139,7 @@ def _parse_grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
     values_by_field: dict[str, tuple[Any, ...]] = {}
     for text in given:
         name, equals, values = text.partition("=")
+        # A grid takes the names that flags take.
         (name,) = use_own_names({name.replace("-", "_"): None}, FIELDS)
         if not equals or not name or not all(values.split(",")):
             raise ValueError(f"grid {text!r}: need a field and values, as in learning_rate=0.5,1,2")

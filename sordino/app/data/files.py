@@ -136,6 +136,7 @@ def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
         say(f"{name}: trying {source}")
         try:
             with cache.workspace() as work:
+                # Hashes are checked before anything enters the cache, whoever the files came from.
                 source_folder = source.obtain(work)
                 verify_files(file_group, source_folder)
                 return _store_files(file_group, source_folder, work)
@@ -172,6 +173,7 @@ def cache_state(name: str) -> str:
 
 def _store_files(file_group: Files, source_folder: Path, workspace: Path) -> Path:
     """Copies a group of raw files beside the cache and moves them in at once, so that half of them is never seen."""
+    # One move makes all files visible at once.
     complete_folder, cached_folder = workspace / "whole", cache.cache_folder() / "files" / file_group.name
     complete_folder.mkdir()
     for file in file_group.sha256:
@@ -185,6 +187,7 @@ def _store_files(file_group: Files, source_folder: Path, workspace: Path) -> Pat
 
 def _sources_of(wanted: Files) -> Iterator[Source]:
     """Yields the sources of a group of raw files: the user's own folders first, then the public ones."""
+    # The user's own copies spare the network; they are held to the same hashes.
     given = os.environ.get(FOLDER)
     if given:
         yield Folder(Path(given) / wanted.name)

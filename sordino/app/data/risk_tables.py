@@ -94,6 +94,7 @@ def load_risk_table(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int
     """Returns the people of a risk table, COMPAS or German credit, to train and to test on, as rows of numbers with
     labels 0 or 1, and the number of classes.
     """
+    # A record is a test record by its place in the file, whatever it holds.
     rows = list(_read_people(table, files_folder(table.name) / table.file))
     x, y = torch.tensor([numbers for numbers, _ in rows]), torch.tensor([label for _, label in rows])
     is_test_record = torch.arange(len(rows)) % _TEST_EVERY == 0
@@ -103,6 +104,7 @@ def load_risk_table(table: RiskTable) -> tuple[TensorDataset, TensorDataset, int
 def _read_people(table: RiskTable, path: Path) -> Iterator[tuple[list[float], int]]:
     """Yields the numbers and the label of each person in a risk table; errors name the line."""
     with path.open(encoding="utf-8", newline="") as lines:
+        # German credit has no line of names and is separated by spaces.
         reader = csv.DictReader(lines, fieldnames=table.header, delimiter="," if table.header is None else " ")
         for person in reader:
             try:
@@ -113,6 +115,7 @@ def _read_people(table: RiskTable, path: Path) -> Iterator[tuple[list[float], in
 
 def _encode_person(table: RiskTable, person: Mapping[str, str]) -> list[float]:
     """Returns a person of a risk table as numbers: scaled values, then a 0 or 1 for each category."""
+    # Declared bounds, not those of the records, so nothing is learnt from the data.
     scaled = [
         2 * (min(max(float(person[name]), low), high) - low) / (high - low) - 1
         for name, (low, high) in table.numbers.items()

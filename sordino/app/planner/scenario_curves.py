@@ -59,6 +59,7 @@ def curves(scenario: Scenario) -> dict[str, Any]:
 
 def _epsilon_by_epochs(scenario: Scenario, multiplier: float, points: int) -> dict[str, list[Any]]:
     """Returns a scenario's curve of ε up to twice the epochs asked for."""
+    # The meter composes one lot many times and is read at each number of lots.
     meter = Meter(scenario.event(multiplier, 1).event, scenario.delta)  # type: ignore[attr-defined]
     shares = [*_BEND, *np.linspace(0, 2, points + 1)[1:]]
     lots = sorted({max(1, round(scenario.lots * share)) for share in shares})
@@ -83,6 +84,7 @@ def _epsilon_by_noise(scenario: Scenario, multiplier: float, points: int) -> dic
 
 def _epsilon_by_sampler(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
     """Returns a scenario's ε for other ways to draw the lots, for the same number of epochs in whole passes."""
+    # Passes are whole, so a part of one is charged as one.
     passes = math.ceil(scenario.epochs * (1 - 1e-9))
     ways: dict[str, Event] = {"Poisson: each record by its own coin": scenario.event(multiplier)}
     for drawn, how in _PASSES.items():

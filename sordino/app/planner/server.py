@@ -43,6 +43,7 @@ class Planner(ThreadingHTTPServer):
         except OSError as error:
             raise ValueError(f"port={port}: {error.strerror or error}; take another, or --port 0 for any") from error
         self.page = PAGE.read_bytes()
+        # The page's own script is allowed by its hash, and no other can run.
         script = re.search(rb"<script>(.*?)</script>", self.page, re.DOTALL)
         digest = hashlib.sha256(script.group(1) if script else b"").digest()
         self.policy = (
@@ -103,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_from_own_page(self) -> bool:
         """Returns whether a request comes from the planner server's own page; refuses any other."""
+        # A page of another site could otherwise ask through the reader's browser, by a name that leads here.
         names = {f"{name}:{self.server.port}" for name in (LOOPBACK, "localhost")}
         if self.headers.get("Host") not in names:
             self._refuse(HTTPStatus.FORBIDDEN, f"Host must be {LOOPBACK}:{self.server.port}")
@@ -115,6 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read_body(self) -> bytes | None:
         """Returns the body of a question to the planner's server; refuses one that is not JSON or too large."""
+        # A form of another site cannot send JSON without asking first.
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
             return None

@@ -18,6 +18,7 @@ def describe_audits(kept: Mapping[str, Any]) -> list[tuple[str, str]]:
     >>> describe_audits({"replay": {"passed": True, "checked": 20, "run_steps": 640, "digests": 612, "chain": "9f"}})[0][0]
     'Replay'
     """
+    # Findings come from a file that anybody may have edited; one that cannot be read is left out.
     descriptions = []
     for kind, (name, describe) in _DESCRIPTIONS.items():
         table = kept.get(kind)
@@ -53,6 +54,7 @@ def _describe_selftest(table: Mapping[str, Any]) -> str:
 
 def _describe_one_run_audit(table: Mapping[str, Any]) -> str:
     """Returns the lower bound that a one-run audit with canaries showed, in words for a report."""
+    # The strongest lower bound is the one that counts.
     best = max(table["measured"], key=lambda one: float(one["lower_own"]))
     claimed = f"ε = {float(table['epsilon']):.3f} at δ = {float(table['delta']):g}"
     made = f"a copy, trained once with {int(best['canaries'])} {best['kind']} canaries in it by fair coins"
@@ -68,6 +70,7 @@ def _describe_membership_inference(table: Mapping[str, Any]) -> str:
     """Returns how well the best membership inference attack did, in words for a report's audits, with the most that the
     claim allows.
     """
+    # At 1 % false positives, where attacks are usually compared.
     place = list(table["rates"]).index(0.01)
     name = max(table["attacks"], key=lambda one: float(table["attacks"][one][place]))
     share, tried = float(table["attacks"][name][place]), ", ".join(table["attacks"])

@@ -30,6 +30,7 @@ class Question:
 
 def answer_checklist(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> list[Question]:
     """Returns all rows of a report's checklist, questions with this run's answers, in the order of the paper."""
+    # Answers that only people can give come from the statement, and stay open if it lacks them.
     size = evidence.get("resolved", "dataset_size")
     of_records = f" of {size:,}" if isinstance(size, int) else ""
     return [
@@ -75,6 +76,7 @@ def _describe_tuning(evidence: Evidence) -> str | None:
     """Returns the checklist's answer to how the recipe's fields were found; if the run changed some of them, it says
     that this is not stated.
     """
+    # A recipe's word about its tuning holds only for the fields that were tuned.
     tuning = evidence.get("recipe", "tuned")
     if not isinstance(tuning, str) or not tuning:
         return None
@@ -95,6 +97,7 @@ def _find_changed_fields(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> l
 
 def _describe_assumptions(event: Event) -> str:
     """Returns the checklist's answer about the assumptions of the accounting, and whether they hold."""
+    # Each event names its own assumption; several draws of one kind share it.
     drawn = dict.fromkeys(part.assumes for part in events.walk(event) if part.assumes)
     fixed = "each record's part of a sum is bounded, and noise comes from a cryptographic stream: held by construction"
     return "; ".join([*drawn, fixed, "arithmetic is that of real numbers: holds up to floating-point rounding"])

@@ -67,6 +67,7 @@ def compare_runs(folders: Sequence[str | Path], amounts: Amounts | None = None) 
     A folder that `sordino train --seeds` made stands for one run: curves are means over its seeds, and where it differs
     from the others is said of its first seed.
     """
+    # The first run is the reference, and every other one is compared with it.
     if len(folders) < 2:
         raise ValueError(f"{len(folders)} run given: need two or more to compare")
     seeds = tuple(_read_seeds(Path(folder)) for folder in folders)
@@ -78,6 +79,7 @@ def compare_runs(folders: Sequence[str | Path], amounts: Amounts | None = None) 
 
 def _read_seeds(folder: Path) -> tuple[Evidence, ...]:
     """Returns, for a comparison, the run of a folder, or all runs of a folder of several seeds, in their order."""
+    # Without a summary a folder of this name is a run like any other.
     several = [path for path in folder.glob("seed-*") if path.is_dir()]
     if not several or not (folder / SUMMARY).is_file():
         return (read(folder),)
@@ -86,6 +88,7 @@ def _read_seeds(folder: Path) -> tuple[Evidence, ...]:
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
     """Writes the page that compares runs, and its main figure as a PNG file beside it."""
+    # The first figure also goes to a file of its own, for slides.
     picture = page.with_suffix(".png")
     lines, label, _, step = _curves_of(comparison)[0]
     svg_figures.draw_comparison(lines, "steps", label, lambda made: svg_figures.write_png(made, picture), mark=step)
@@ -122,6 +125,7 @@ def _curves_of(comparison: Comparison) -> list[Curves]:
     def first_step(steps: Iterable[int | None]) -> int | None:
         return min((step for step in steps if step is not None), default=None)
 
+    # Runs on numbers have no accuracy, and then only losses are drawn.
     accuracy = lines_of(lambda row: None if row.test_accuracy is None else 100 * row.test_accuracy)
     first_difference = first_step(one.accuracy_step for one in comparison.differences)
     accuracy_curves: list[Curves] = (
@@ -135,6 +139,7 @@ def _mean_line(label: str, seeds: Sequence[Evidence], value_of: Callable[[Row], 
     """Returns the mean of a compared run's number over its seeds against steps, with one standard deviation
     as a band.
     """
+    # Seeds that were stopped are shorter; means are over evaluations that all of them have.
     evaluations = min(len(run.rows) for run in seeds)
     values = [[float(value_of(run.rows[k]) or 0.0) for run in seeds] for k in range(evaluations)]
     means = [statistics.fmean(one) for one in values]
@@ -259,6 +264,7 @@ def _row_of(label: str, seeds: Sequence[Evidence]) -> dict[str, Any]:
     """
     run = seeds[0]
     guarantee, last = run.guarantee, run.last
+    # Means are shown only of numbers that every seed has.
     accuracy = Spread.of_values([None if one.last is None else one.last.test_accuracy for one in seeds])
     loss = Spread.of_values([None if one.last is None else one.last.test_loss for one in seeds])
     return {
@@ -280,6 +286,7 @@ def _row_of(label: str, seeds: Sequence[Evidence]) -> dict[str, Any]:
 
 def _describe_method(run: Evidence) -> str:
     """Returns the private gradient of a compared run in words."""
+    # The baseline trains by the same words without bound and noise, so both are said.
     said = describe_gradient(table) if isinstance(table := run.config.get("recipe"), Mapping) else "unknown"
     if not run.get("options", "non_private"):
         return said
@@ -288,6 +295,7 @@ def _describe_method(run: Evidence) -> str:
 
 def _unique_labels(folders: Sequence[str | Path]) -> tuple[str, ...]:
     """Returns the folder names of the compared runs, made unique where two are equal."""
+    # Two folders of one name are told apart by the folder above and their place.
     paths = [Path(folder).resolve() for folder in folders]
     names = [path.name for path in paths]
     return tuple(

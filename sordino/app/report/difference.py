@@ -92,6 +92,7 @@ def _first_differing_evaluations(
     reference: Evidence, other: Evidence, amounts: Amounts
 ) -> tuple[int | None, int | None]:
     """Returns the first difference between two runs in their common evaluations, of accuracies and of losses."""
+    # Only evaluations that both made can be compared.
     other_rows = {row.step: row for row in other.rows}
     pairs = [(row, other_rows[row.step]) for row in reference.rows if row.step in other_rows]
     accuracies = {
@@ -114,6 +115,7 @@ def _compare_networks(start: Network, one: Network, other: Network) -> dict[str,
     """Returns the difference between two networks trained from the same start: distance, relative distance
     and cosine.
     """
+    # Updates are compared, not parameters, so that the common start does not count.
     origin = networks.flatten(start)
     a, b = networks.flatten(one) - origin, networks.flatten(other) - origin
     distance, lengths = float((a - b).norm()), (float(a.norm()), float(b.norm()))
@@ -126,6 +128,7 @@ def _compare_networks(start: Network, one: Network, other: Network) -> dict[str,
 
 def _common_networks(reference: Evidence, other: Evidence) -> list[tuple[int, Network, Network]]:
     """Returns the networks that both runs kept at the same step, in which their difference is measured."""
+    # Networks are kept at evaluations, if the run was asked to.
     reference_trace, other_trace = Run(reference.folder).traced_networks(), Run(other.folder).traced_networks()
     pairs = (
         (step, networks.load_network(reference_trace[step]), networks.load_network(other_trace[step]))
@@ -160,6 +163,7 @@ def _compare_predictions(
     if not torch.equal(reference_tests.labels, other_tests.labels):
         notes.append("predictions are not compared: the runs were tested on different records")
         return {}
+    # Final networks first, then those that both kept on the way.
     a, b, labels = reference_tests.predict(one), other_tests.predict(two), reference_tests.labels
     disagreements = {
         step: float((reference_tests.predict(first) != other_tests.predict(second)).double().mean())

@@ -129,6 +129,7 @@ def _rebuild_claim(path: Path, privacy_table: Mapping[str, Any]) -> Claim:
     """Returns the claim of privacy.json as evidence for a report; raises if its ε is below what its event certainly
     costs.
     """
+    # A run without a guarantee has a reason in the place of its numbers.
     table = privacy_table.get("claim")
     if not isinstance(table, Mapping):
         raise ValueError(f"{path}: has no claim")

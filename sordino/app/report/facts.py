@@ -82,6 +82,7 @@ class ReportFacts:
 
 def collect_facts(evidence: Evidence, statement: Statement) -> ReportFacts:
     """Returns all facts that a report says about a run, as plain values."""
+    # Without a guarantee nothing about privacy is computed, and fields that name a target ε are hidden.
     guarantee = evidence.guarantee
     dataset = evidence.get("recipe", "dataset") or evidence.get("recipe", "name") or evidence.name
     return ReportFacts(
@@ -101,6 +102,7 @@ def collect_facts(evidence: Evidence, statement: Statement) -> ReportFacts:
 
 def _privacy_facts(evidence: Evidence, guarantee: Guarantee, statement: Statement) -> PrivacyFacts:
     """Returns a report's facts about privacy: trade-off curve, best attack, ε at other δ, and the checklist."""
+    # Curve and attack are computed from the event, so they belong to exactly this claim.
     curve = tradeoff(guarantee.event, points=_POINTS)
     attack = meaning.attack(guarantee.event, curve)
     deltas = sorted({*_DELTAS, guarantee.delta}, reverse=True)
@@ -149,6 +151,7 @@ def _headline_figures(evidence: Evidence) -> list[tuple[str, str]]:
     rows.append(("steps", f"{evidence.steps:,}"))
     if evidence.last is not None:
         rows.append(("training time", _format_time(evidence.last.seconds)))
+    # Public numbers of the run, as far as its config.toml has them.
     for name, label in (("noise_multiplier", "noise σ"), ("trainable", "parameters"), ("dataset_size", "records")):
         value = evidence.get("resolved", name)
         if isinstance(value, int | float):
@@ -165,6 +168,7 @@ def _confusion_rows(evidence: Evidence) -> list[tuple[str, list[int]]]:
     """Returns the confusion of the last evaluation by the names of the classes, as facts of a report; empty if there is
     none.
     """
+    # Data sets of the catalogue have no names of classes in the run; numbers stand for them.
     counts = _last_measures(evidence).get("confusion") or []
     names = evidence.get("resolved", "class_names") or [str(number) for number in range(len(counts))]
     return list(zip(map(str, names), counts, strict=False))
@@ -188,6 +192,7 @@ def _list_configuration(config: Mapping[str, Any], hide: tuple[str, ...]) -> lis
     """Returns the tables of config.toml as facts of a report, with the important ones first and without the fields in
     `hide`.
     """
+    # The recipe and what was resolved come first, because readers look for them.
     tables = {name: table for name, table in config.items() if isinstance(table, Mapping)}
     order = sorted(tables, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     listed = ((name, [(f, _format_value(v)) for f, v in tables[name].items() if f not in hide]) for name in order)

@@ -129,6 +129,7 @@ def _legend_text(entry: Series | Boxes) -> str:
 
 def _legend_rows(one: Panel) -> int:
     """Returns how many rows the legend of a panel takes in its figure."""
+    # Long entries get a row each; short ones stand two in a row.
     entries = _legend_entries(one)
     long = any(len(_legend_text(entry)) > 26 for entry in entries)
     return len(entries) if long else math.ceil(len(entries) / 2)
@@ -136,6 +137,7 @@ def _legend_rows(one: Panel) -> int:
 
 def _draw_legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
     """Draws the legend of a panel under its axes in the figure."""
+    # The letters shrink for a long entry, so that it does not run out of the panel.
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = 1 if _legend_rows(one) == len(handles) else 2
@@ -210,6 +212,7 @@ def _set_log_ticks(axis: Any, values: Sequence[float]) -> None:
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
+    # Over a short range powers of ten would leave the axis without a number.
     axis.set_minor_formatter(NullFormatter())
     if _ratio_of_extremes(values) < _SHORT:
         positive = _positive_values(values)
@@ -222,6 +225,7 @@ def _set_log_ticks(axis: Any, values: Sequence[float]) -> None:
 
 def _draw_series(axes: Any, one: Series) -> None:
     """Draws a panel's curve or cloud of points with its spread into the figure, in the colour of its method."""
+    # Colour says the method, dashes and mark the variant of it.
     line_colour, number = colour_of(one.method), one.variant % len(_MARKS)
     if one.arrows:
         _draw_arrows(axes, one, line_colour)
@@ -269,6 +273,7 @@ def _draw_arrows(axes: Any, one: Series, shade: str) -> None:
 def _draw_boxes(axes: Any, one: Boxes) -> None:
     """Draws a panel's box plots into the figure, from five numbers each, and an entry for the legend."""
     shade = colour_of(one.method)
+    # Boxes are as wide as their spacing allows.
     step = min(np.diff(one.x), default=1.0) if len(one.x) > 1 else 1.0
     stats = [
         {"whislo": row[0], "q1": row[1], "med": row[2], "q3": row[3], "whishi": row[4], "fliers": []}
@@ -300,6 +305,7 @@ def _draw_boxes(axes: Any, one: Boxes) -> None:
 
 def _draw_field(axes: Any, one: Field) -> None:
     """Draws a panel's function of two variables into the figure as a surface, an image or contours."""
+    # Contours and images lie flat; a surface is drawn pale, so that paths on it stay visible.
     x, y, z = np.asarray(one.x), np.asarray(one.y), np.asarray(one.z)
     if one.surface:
         axes.plot_surface(*np.meshgrid(x, y), z, color=LINE, alpha=0.45, linewidth=0, rasterized=True, shade=True)

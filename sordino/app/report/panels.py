@@ -47,6 +47,7 @@ class Series:
 
     def __post_init__(self) -> None:
         """Turns all rows into tuples of floats and checks that they have one length."""
+        # Numbers come from JSON, numpy and torch; from here on they are floats.
         for name in ("x", "y", "z", "low", "high"):
             object.__setattr__(self, name, _to_floats(getattr(self, name)))
         if len(self.x) != len(self.y) or any(
@@ -116,6 +117,7 @@ class Panel:
         object.__setattr__(self, "boxes", tuple(self.boxes))
         if not self.title or not self.xlabel or not self.ylabel:
             raise ValueError(f"panel {self.title!r}: needs a title and both axes named")
+        # A result without a guarantee has no ε, so it must not stand on an axis of ε.
         if any(label.startswith("ε") for label in (self.xlabel, self.ylabel)):
             drawn: list[Series | Boxes] = [*self.series, *self.boxes]
             for one in drawn:
@@ -130,6 +132,7 @@ class Panel:
 
 def panel_from_table(table: Mapping[str, Any]) -> Panel:
     """Returns a panel, a figure as data, from its table in JSON."""
+    # Files of earlier versions may hold fields that are gone.
     given = dict(table)
     given["series"] = tuple(_build_known_fields(Series, one) for one in given.get("series", ()))
     given["boxes"] = tuple(_build_known_fields(Boxes, one) for one in given.get("boxes", ()))
@@ -152,6 +155,7 @@ def _to_floats(values: Any) -> tuple[float, ...]:
 
 def _to_json(value: Any) -> Any:
     """Returns a value of a panel with numbers rounded for JSON and empty fields left out."""
+    # Six digits are more than any eye reads off a figure, and keep the files small.
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

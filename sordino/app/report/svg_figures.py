@@ -76,6 +76,7 @@ def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
     import matplotlib.pyplot as plt
 
     with plt.rc_context(STYLE):
+        # Several panels share the x-axis and are lower each.
         size = (_SIZE[0], _SIZE[1] if panels == 1 else 1.75 * panels + 0.3)
         drawing, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
         inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: laying out by itself doubles the time to draw
@@ -93,6 +94,7 @@ def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
 
 def to_svg(drawing: Any, name: str, about: str) -> str:
     """Returns the figure as an inline SVG for a page; `about` says in words what it shows."""
+    # The date is left out, so that the same figure is the same text.
     out = io.StringIO()
     drawing.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     text = out.getvalue()
@@ -142,6 +144,7 @@ def write_png(drawing: Any, path: Path) -> None:
 
 def accuracies_or_losses(rows: Sequence[Row]) -> tuple[list[float], str, str, str]:
     """Returns accuracies in percent for an SVG figure, or losses if there are none, with axis label, name and unit."""
+    # Runs on numbers have a loss and no accuracy.
     accuracies = [100 * row.test_accuracy for row in rows if row.test_accuracy is not None]
     if len(accuracies) == len(rows):
         return accuracies, "test accuracy, %", "Test accuracy", " %"
@@ -150,6 +153,7 @@ def accuracies_or_losses(rows: Sequence[Row]) -> tuple[list[float], str, str, st
 
 def draw_over_steps(rows: Sequence[Row]) -> str:
     """Returns an SVG figure of accuracy or loss, and of ε if there is one, against steps."""
+    # The ε panel is there only if every row has an ε.
     values, label, name, unit = accuracies_or_losses(rows)
     private = all(row.epsilon is not None for row in rows)
     with open_figure(2 if private else 1) as (made, axes):

@@ -188,6 +188,7 @@ class Run:
 
     def read_rows(self) -> list[Row]:
         """Returns the evaluations in the run directory; a last line that was cut short is left out."""
+        # A line is complete once its line break is there.
         path = self.folder / METRICS
         complete_lines = path.read_text("utf-8").rpartition("\n")[0] if path.exists() else ""
         return [Row(**json.loads(line)) for line in complete_lines.splitlines()]
@@ -229,6 +230,7 @@ def _refuse_if_used(folder: Path) -> None:
     """Raises ValueError if the folder for a run directory holds more than a process leaves that died before
     it began.
     """
+    # A lock file and an empty folder of checkpoints are what a process leaves that died at once.
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out={str(folder)!r}: is a file; need a new or empty folder")
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -247,6 +249,7 @@ def privacy_statement(claim: Claim, status: str, steps: int, budget: float | Non
     asked for; `words`: the printed claim; `at_delta`: ε at other δ; `mu`: the Gaussian mechanism's parameter with the
     same (ε, δ).
     """
+    # The claim stands here twice: as data for programs, and in words for people.
     table: dict[str, Any] = {
         "format": FORMAT,
         "status": status,
@@ -266,6 +269,7 @@ def privacy_statement(claim: Claim, status: str, steps: int, budget: float | Non
 
 def _format_row(row: Row) -> str:
     """Returns one line of metrics.jsonl; optional fields without a value are left out."""
+    # Fields that most runs do not have would only lengthen the lines.
     given_fields = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
     return json.dumps(given_fields, allow_nan=False) + "\n"
 
@@ -278,6 +282,7 @@ def read_findings(folder: Path) -> dict[str, Any]:
     be read.
     """
     try:
+        # A file that cannot be read is taken for none: findings are notes, and no claim rests on them.
         findings = json.loads((folder / FINDINGS).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}

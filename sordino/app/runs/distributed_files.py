@@ -55,6 +55,7 @@ class RunRanks:
         """Refuses options that show private facts of a lot in a distributed run, because each rank holds only its own
         records of it.
         """
+        # A rank would show its own part of a lot, which is neither the lot nor public.
         if self.ranks is not None and self.ranks.size > 1:
             for name in ("show_private", "diagnose"):
                 if getattr(settings.options, name):
@@ -86,6 +87,7 @@ class RunRanks:
         """Runs `work` on every rank of a distributed run, on the first one before the others, so that they find the
         files it fetched or built.
         """
+        # The first rank keeps its own result; the others compute theirs once it is done.
         own_result: list[T] = []
         self.run_on_first(lambda: own_result.append(work()))
         return own_result[0] if own_result else work()

@@ -84,12 +84,14 @@ class RecordEncoder:
         """Returns the rows of a user's table as the numbers that the record encoder makes of them; faulty cells are
         entered in `rows.faults`.
         """
+        # A text goes through its feature map; other tables are encoded column by column.
         if self.text is not None:
             return compute_text_features(rows.column(self.text, "--text"), self.features, say)
         return torch.from_numpy(EncodingScheme(self.columns).encode(rows))
 
     def encode_array(self, values: NDArray[Any]) -> Tensor:
         """Returns pixels or an array of numbers, scaled by their bounds; pictures without colours get one channel."""
+        # Declared bounds scale the numbers; without them a layer of the model finds bounds privately.
         x = torch.from_numpy(values.astype(np.float32)) if self.bounds is None else scale_to_unit(values, *self.bounds)
         return x.unsqueeze(1) if x.dim() == 3 and len(self.shape) == 3 else x
 
@@ -99,6 +101,7 @@ class RecordEncoder:
         """
         if self.target_bounds is None:
             return outputs
+        # The inverse of the scaling to [−1, 1]; no prediction lies outside what was declared.
         low, high = self.target_bounds
         return (low + (outputs.double() + 1) / 2 * (high - low)).clamp(low, high)
 
@@ -110,6 +113,7 @@ class RecordEncoder:
 
 def encoder_from_table(table: Mapping[str, Any]) -> RecordEncoder:
     """Creates the record encoder of a run from the content of encoder.json."""
+    # JSON has lists for tuples; columns have a form of their own.
     own: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in table.items() if name != "format"
     }
@@ -132,6 +136,7 @@ def read_encoder(folder: Path) -> RecordEncoder:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder / ENCODER}: cannot be read ({error})") from error
+    # The file is not trusted: it may be of another version, or damaged.
     if not isinstance(table, dict) or table.get("format") != _FORMAT:
         raise ValueError(f"{folder / ENCODER}: not as this version writes it; use the version that wrote it")
     try:
@@ -192,6 +197,7 @@ class Prepared:
             return self
         if limit > len(self.train):
             raise ValueError(f"records={limit}: the training set has {len(self.train)}")
+        # Records, their units and their form before features are cut alike.
         train = TensorDataset(*(tensor[:limit] for tensor in self.train.tensors))
         units = None if self.units is None else self.units[:limit]
         before = None if self.before_features is None else tuple(tensor[:limit] for tensor in self.before_features)
@@ -202,6 +208,7 @@ class Prepared:
         digest is computed once.
         """
         if key not in self._digests:
+            # Shapes and types go in as well, because the same bytes may mean other records.
             hasher = hashlib.blake2b(key=bytes.fromhex(key), digest_size=16)
             for tensor in self.before_features or self.train.tensors:
                 hasher.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -229,6 +236,7 @@ def scale_pixels(images: Tensor, mean: float | tuple[float, ...], deviation: flo
 
     Mean and deviation are one number for all channels, or one for each.
     """
+    # One number for all channels needs one pass over the bytes.
     if isinstance(mean, float) and isinstance(deviation, float):
         return images.to(torch.float32).div_(255 * deviation).sub_(mean / deviation)
     centre, scale = _per_channel("pixel_mean", mean, images), _per_channel("pixel_deviation", deviation, images)
@@ -237,6 +245,7 @@ def scale_pixels(images: Tensor, mean: float | tuple[float, ...], deviation: flo
 
 def _per_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
     """Returns a number for each channel of the images to be prepared, in a shape that broadcasts over images."""
+    # One number is broadcast to all channels.
     numbers, channels = given if isinstance(given, tuple) else (given,), images.shape[1]
     if len(numbers) not in (1, channels):
         raise ValueError(f"{name}={numbers}: the images have {channels} channels; need one number, or one for each")

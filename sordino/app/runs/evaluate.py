@@ -107,10 +107,12 @@ def evaluate_run(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation
     Accuracy and loss on the training records are computed only if they were asked for, and are then disclosed in the
     ledger.
     """
+    # The test set is public, or is named in the claim, so its figures are shown as they are.
     prepared, problem = job.data, job.problem
     classes = prepared.classes if problem.classifies else None
     test_result = evaluate(model, prepared.test, problem.loss_fn, classes)
     further_fields: dict[str, Any] = {"test_by_class": test_result.by_class, "measures": _measure(job, test_result)}
+    # Figures of the training records are sealed; they are opened by a disclosure that the claim lists.
     if job.settings.options.show_private:
         train = Sealed(evaluate(model, prepared.train, problem.loss_fn, classes), ledger).disclose(TRAINING_EVALUATED)
         further_fields |= {"train_accuracy": train.accuracy, "train_loss": train.loss}
@@ -121,6 +123,7 @@ def _measure(job: Job, result: Evaluation) -> Measures | None:
     """Returns the measures in the evaluation of a run's model on its test records, beside those of a baseline; None of
     landscapes.
     """
+    # Measures need a row of scores or numbers for each record, all of them finite.
     _, targets = job.data.test.tensors
     outputs = result.outputs
     if outputs.dim() != 2 or not bool(torch.isfinite(outputs).all()):
@@ -164,6 +167,7 @@ def measure_classes(scores: Tensor, targets: Tensor) -> Measures:
     >>> measure_classes(torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 1.0]]), torch.tensor([0, 1, 0]))["balanced_accuracy"]
     0.75
     """
+    # Probabilities in float64, so that ties and calibration are not decided by rounding.
     classes = scores.shape[1]
     confusion = count_confusion(scores.argmax(dim=1), targets, classes)
     probabilities = torch.softmax(scores.double(), dim=1)
@@ -184,6 +188,7 @@ def majority_baseline(targets: Tensor, classes: int) -> Measures:
     >>> majority_baseline(torch.tensor([0, 0, 0, 1]), 2)["accuracy"]
     0.75
     """
+    # The baseline knows how frequent the classes are, and nothing else.
     counts = torch.bincount(targets, minlength=classes)
     said = torch.full_like(targets, int(counts.argmax()))
     shares = counts.double() / len(targets)
@@ -204,6 +209,7 @@ def measure_numbers(outputs: Tensor, targets: Tensor, units_per_one: float = 1.0
     >>> measure_numbers(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [2.0]]))["rmse"]
     0.7071067811865476
     """
+    # R² compares the squared error with that of the mean.
     error = (outputs - targets).double()
     spread = (targets - targets.mean(dim=0)).double()
     unexplained, variance = float(error.square().sum()), float(spread.square().sum())
@@ -232,6 +238,7 @@ def perplexity(mean_loss: float) -> float:
 
 def describe_measures(measures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Returns the name of every measure on test records, its value and the baseline's, as words."""
+    # Measures come in one order, each beside the baseline's where that has it.
     baseline = measures.get("baseline") or {}
     rows = []
     for name, (title, form) in _TITLES.items():
@@ -261,6 +268,7 @@ def count_confusion(said: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 def _measures_of_confusion(confusion: Tensor) -> Measures:
     """Returns the measures that a table of counts gives: balanced accuracy and F1."""
+    # A class without test records has no recall and counts in no mean.
     right = confusion.diagonal().double()
     there, said = confusion.sum(dim=1).double(), confusion.sum(dim=0).double()
     recall = [float(r / n) if n else None for r, n in zip(right, there, strict=True)]
@@ -280,6 +288,7 @@ def _auc_of_class(scores: Tensor, is_of_class: Tensor) -> float | None:
     outside = len(scores) - inside
     if not inside or not outside:
         return None
+    # Equal scores share the mean of the ranks that they take up together.
     _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     ranks = (last - (counts.double() - 1) / 2)[place]
@@ -290,6 +299,7 @@ def _calibration_error(probabilities: Tensor, targets: Tensor) -> float:
     """Returns the calibration measure: the expected calibration error of the most probable class, in ten bins of equal
     width (Guo et al. 2017).
     """
+    # Records are put in bins by the stated probability; a bin counts by how many records it holds.
     confidence, said = probabilities.max(dim=1)
     right = (said == targets).double()
     bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
@@ -333,6 +343,7 @@ class Diagnosis:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint; it is as secret as the data."""
+        # The last update is kept as well, because the next cosine is taken with it.
         last: Mapping[str, Tensor] | None = self._cosines.last
         return {"values": self._values, "last": None if last is None else dict(last)}
 

@@ -110,6 +110,7 @@ def compute_features(feature_map: FeatureMap, images: Tensor, say: Say) -> Tenso
 
 def _fill_features(result: NDArray[np.float16], feature_map: FeatureMap, images: Tensor, say: Say) -> None:
     """Computes the frozen features of images chunk by chunk into `result`."""
+    # Chunks are small enough that a chunk and its features stay in the processor's cache.
     compute = feature_map.build(say)
     for start in range(0, len(images), feature_map.images_at_once):
         result[start : start + feature_map.images_at_once] = (
@@ -141,6 +142,7 @@ _LINE = 32
 
 def encode_texts(name: str, features: str, say: Say) -> tuple[TensorDataset, TensorDataset, int]:
     """Returns the features of a data set's training and test texts, and the number of classes."""
+    # Training and test texts go through the same frozen map.
     labelled_texts = load_texts(name)
     train, test = (compute_text_features(part, features, say) for part in (labelled_texts.train, labelled_texts.test))
     labels = torch.tensor(labelled_texts.train_labels), torch.tensor(labelled_texts.test_labels)
@@ -151,6 +153,7 @@ def encode_by_speaker(say: Say) -> tuple[TensorDataset, TensorDataset, int, Tens
     """Returns the features of the lines of Friends as sentence vectors, the number of classes, and the speaker of every
     training line.
     """
+    # A speaker is numbered when first met; the numbers say only which lines have the same one.
     train, test = load_friends()
     encoded_parts = [
         TensorDataset(_cached_vectors(part.texts, say, _LINE), torch.tensor(part.labels)) for part in (train, test)
@@ -174,6 +177,7 @@ def hash_words(texts_given: list[str]) -> Tensor:
     >>> hash_words(["one two one", ""]).square().sum(1).tolist()
     [64.0, 0.0]
     """
+    # A hash needs no vocabulary, so nothing is learnt from the texts.
     counts = torch.zeros(len(texts_given), PLACES)
     for row, text in zip(counts, texts_given, strict=True):
         for word in _WORD.findall(text.lower()):
@@ -183,6 +187,7 @@ def hash_words(texts_given: list[str]) -> Tensor:
 
 def _cached_vectors(texts_given: list[str], say: Say, length: int = minilm.LENGTH) -> Tensor:
     """Returns the sentence vectors of texts, which are frozen features, from the cache if they are there."""
+    # The cache knows a result by the texts and the version of the encoder.
     digest = hashlib.sha256("\n".join(texts_given).encode()).hexdigest()[:32]
     path = cache.cache_folder() / "features" / f"minilm-{minilm.VERSION}-{length}-{digest}.npy"
     if path.is_file():

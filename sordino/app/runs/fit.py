@@ -80,10 +80,12 @@ def watch_signals() -> Iterator[StopRequest]:
         return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        # A second signal means now: the step in progress is given up, and a later resume replays or charges it.
         if stop_request.signal_name is not None:
             raise KeyboardInterrupt
         stop_request.signal_name = signal.Signals(number).name
 
+    # The former handlers come back afterwards, however the run ends, so that a program keeps its own.
     former_handlers = {each: signal.signal(each, on_signal) for each in _SIGNALS}
     try:
         yield stop_request
@@ -291,6 +293,7 @@ def _settings_of(
             raise TypeError("a model without data: give a dataset of pairs (x, y) or of dicts after it")
         given_data = GivenData.from_datasets(recipe, data, test)
         return make_settings(None, given, parameters, budget_stop=budget_stop, own=given_data)
+    # What is left is a recipe, which brings its own data.
     if data is not None or test is not None:
         raise TypeError(f"data beside the recipe {recipe!r}, which has its own: give a model in its place")
     return make_settings(recipe, given, parameters, budget_stop=budget_stop)
@@ -389,6 +392,7 @@ def _restore_given_data(settings: Settings, run: Run, model: nn.Module | None, d
     """Returns the settings for `resume` with the model and data that `fit` was given in memory, which the caller must
     give again.
     """
+    # Model and records in memory are in no file, so exactly the runs that were given them need them again.
     needed = settings.recipe.dataset == GIVEN
     if needed != (model is not None and data is not None):
         wanted = f"sordino.app.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
@@ -402,6 +406,7 @@ def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, 
     """
     run = Run.open(folder)
     lock_folder(folder, open_locks)
+    # A checkpoint, a row of metrics or a model shows that training began, whatever the ledger says.
     traces = (
         bool(run_checkpoint.list_checkpoints(run.checkpoints))
         or (folder / METRICS).exists()
@@ -430,6 +435,7 @@ def _open_ledger(run: Run, open_locks: ExitStack, run_ranks: RunRanks) -> WriteA
     """Opens the write-ahead ledger for `fit` or `resume` on the first rank; the other ranks get a copy of
     what it says.
     """
+    # The ledger stays with the rank that holds its file; only what it says is sent to the others.
     own_ledger: list[WriteAheadLedger] = []
 
     def open_and_describe() -> tuple[int, int, dict[str, Any], bool]:
@@ -503,6 +509,7 @@ def _write_final_claim(training: Training, status: str) -> Claim:
     """Replaces the planned claim in privacy.json, at the end of a `fit`, by the claim of what was done, and
     returns it.
     """
+    # The claim is made first: if the disk is full, the claim of the plan stays, which is never smaller.
     claim = training.claim()
     try:
         training.run.write_privacy(claim, status, training.private.steps, training.job.settings.budget)
@@ -516,6 +523,7 @@ def folder_for(name: str) -> Path:
     """Returns a folder for a run that was given none, named by recipe and time; a second run within a second gets a
     number.
     """
+    # Two runs that begin within one second would have one name, so the later one gets a number.
     folder = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
     return folder if not folder.exists() else next(each for each in numbered if not each.exists())
@@ -525,6 +533,7 @@ def _restore_threads(ledger: WriteAheadLedger | FollowerLedger) -> None:
     """Sets, for `resume`, the number of threads that the run began with, because sums are split by threads and a replay
     needs the same bits.
     """
+    # Files of a killed process may lack the number, or hold nonsense; then torch keeps its own.
     threads = ledger.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)

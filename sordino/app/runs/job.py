@@ -115,6 +115,7 @@ class Job:
         """
         multiplier = self.multiplier if multiplier is None else multiplier
         run, parameters = self._run_numbers_and_parameters(multiplier)
+        # The baseline has the same query without bound and noise, so that it differs in nothing else.
         if self.settings.options.non_private:
             clipping, noise = Flat(math.inf), Gaussian(0.0)
         else:
@@ -151,6 +152,7 @@ class Job:
 
     def event(self, multiplier: float | None = None, steps: int | None = None) -> Event:
         """Returns the event of everything that the job releases, at its own noise and number of steps or at others."""
+        # The event comes from a dry run of the very query, sampler and backend that will train.
         training = dry_run(
             self.create_query(multiplier),
             self.sampler,
@@ -185,6 +187,7 @@ class Job:
     def list_not_covered(self) -> tuple[str, ...]:
         """Returns what the job's claim will list as not covered, in the order in which it happens in the run."""
         options = self.settings.options
+        # In the order of a run: what is known before it, what the data brings, what is shown on the way.
         seed = [claims.SEED] if options.seed is not None else []
         size = size_not_covered(self.sampler, self.data.drawn, options.expected_batch)
         shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
@@ -216,6 +219,7 @@ class Job:
 
     def create_private(self, seed: int | None, ledger: Ledger, ranks: Ranks | None) -> Private:
         """Creates the `Private` that trains the job's model."""
+        # Isolation brings a backend of its own, one record at a time.
         isolate = self.settings.options.isolate
         return Private(
             self.problem.model,
@@ -232,6 +236,7 @@ class Job:
 
     def config_table(self) -> dict[str, Any]:
         """Returns the content of the job's config.toml."""
+        # Enough to know which code wrote the directory; what a replay depends on is in the ledger.
         versions = {
             name: value
             for name, value in current_environment().items()
@@ -246,6 +251,7 @@ class Job:
     def _run_numbers_and_parameters(self, multiplier: float) -> tuple[RunNumbers, dict[str, dict[str, float]]]:
         """Returns the public numbers of the job, and the parameters of each of its words."""
         recipe = self.settings.recipe
+        # Methods may set their parameters by public numbers of the run, such as its size and its bound.
         sizes = {name: p.numel() for name, p in self.problem.model.named_parameters() if p.requires_grad}
         run = RunNumbers(
             bound=recipe.bound,
@@ -316,6 +322,7 @@ def draft_job(settings: Settings, data: Prepared) -> Job:
 
 def _refuse_unfit_diagnostics(job: Job) -> None:
     """Refuses diagnostics in the settings that this job cannot have."""
+    # Some diagnostics need classes, or a query that takes substeps.
     diagnose = job.settings.options.diagnose
     diagnostics = parse_diagnostics(diagnose)
     if "classes" in diagnostics and not job.problem.classifies:
@@ -328,6 +335,7 @@ def _choose_physical_batch(job: Job, lot: float) -> int:
     """Returns how many records a job processes at once; for larger privacy units, how many units, each with its own
     rows.
     """
+    # A unit fills its rows, so fewer units fit at once than records would.
     rows = 1 if job.data.units is None else job.settings.recipe.unit_records
     batch = max(1, choose_by_shapes(job.problem.model, job.data.train.tensors[0], lot * rows) // rows)
     return batch if ranks_of(None) is None else min(batch, choose_for_ranks(0, lot))
@@ -378,6 +386,7 @@ def noise_multiplier(
     >>> noise_multiplier(find("mnist", epsilon=1.0)) > noise_multiplier(find("mnist", epsilon=3.0))
     True
     """
+    # A recipe that names its noise needs no calibration.
     target = recipe.privacy
     if target.noise_multiplier is not None:
         return target.noise_multiplier

@@ -134,6 +134,7 @@ def _words_of_part(part: str) -> dict[str, Word]:
     """Returns all words for one part of a method, from the declarations of the library, with the one of
     DP-SGD first.
     """
+    # Every declared method that is one part is a word for that part.
     words = list(_DPSGD_WORDS[part])
     for declared in DECLARATIONS:
         if part == "sampler":
@@ -178,6 +179,7 @@ def words_of(recipe: Recipe) -> dict[str, str]:
     >>> words_of(find("mnist").but(method="sorted-top-k", weigher="psac"))
     {'sampler': 'sorted-top-k', 'weigher': 'psac', 'query': 'noisy-sum', 'noise': 'gaussian', 'backend': 'captured'}
     """
+    # A method is a name for some of the words.
     method_words = {} if recipe.method == PLAIN else method_by_name(recipe.method).words_by_part()
     result = {}
     # A word beside a method may repeat what the method means, but never contradict it.
@@ -196,12 +198,14 @@ def words_of(recipe: Recipe) -> dict[str, str]:
 
 def is_plain_dpsgd(recipe: Recipe) -> bool:
     """Returns whether a recipe is DP-SGD with Poisson sampling and exact gradients, so that its cost needs no data."""
+    # Backends that compute exact norms cost the same; an estimating one does not.
     exact_backends = {"captured", "vmap", "loop"}
     return all(word == PLAIN_WORDS[part] or word in exact_backends for part, word in words_of(recipe).items())
 
 
 def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Parameters) -> dict[str, dict[str, float]]:
     """Returns the parameters of each part of a method: the defaults, replaced by those that were given."""
+    # Defaults first, by the public numbers of the run.
     parameters_by_part = {part: find_word(part, word).parameters(run) for part, word in words.items()}
     known_names = {part: frozenset(own) for part, own in parameters_by_part.items()}
     # A name is looked up in all parts; where two have it, the user must say which one is meant.

@@ -69,6 +69,7 @@ class OwnFile:
 
     def __post_init__(self) -> None:
         """Checks and normalises the fields; raises if a path does not exist."""
+        # Declarations are checked once, in their own record, and kept as it normalised them.
         declared = self.declared
         for name in ("bounds", "categories", "dates", "hashed", "missing"):
             object.__setattr__(self, name, getattr(declared, name))
@@ -103,6 +104,7 @@ class OwnFile:
 
     def table(self) -> dict[str, Any]:
         """Returns the fields of a user's own file that are set, as TOML and JSON can hold them, with absolute paths."""
+        # Fields at their defaults are left out, so that a config.toml says what was declared.
         given_fields = {
             one.name: getattr(self, one.name)
             for one in fields(self)
@@ -114,6 +116,7 @@ class OwnFile:
 
 def own_file_from_table(table: Mapping[str, Any]) -> OwnFile:
     """Creates the `OwnFile` of a user's own data from the table [data] of a run's config.toml."""
+    # A misspelt declaration would leave a column undeclared, so unknown names are refused.
     known = [one.name for one in fields(OwnFile)]
     unknown = [name for name in table if name not in known]
     if unknown or "path" not in table:
@@ -228,6 +231,7 @@ def recipe_for_own_data(own: OwnFile | GivenData, changes: Mapping[str, Any]) ->
         raise ValueError(
             f"unit={changes['unit']!r}: records in memory are drawn by record here; sordino.Private.draws takes units"
         )
+    # What is given wins over what the kind of data suggests.
     recipe_fields = (
         _fields_for_given_data(own, changes) if isinstance(own, GivenData) else _fields_for_file(own, changes)
     )
@@ -240,6 +244,7 @@ def recipe_for_own_data(own: OwnFile | GivenData, changes: Mapping[str, Any]) ->
 
 def _fields_for_given_data(own: GivenData, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the recipe's fields for a user's own model and records in memory."""
+    # The model that was given takes the records as they are.
     if "model" in changes or "features" in changes:
         raise ValueError("model or features beside a model of your own: leave them out")
     model = own.model.model if isinstance(own.model, NamedInputs) else own.model

@@ -70,6 +70,7 @@ class OwnRecords:
 
 def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
     """Returns the user's own records, from a file or a folder, split into training and test records."""
+    # An unknown loss is refused later, with its own message; until then targets are read as classes.
     classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
     found = read_own_file(own, recipe.features, classifies, say, recipe.unit)
     records, test, units = found.train, found.test, found.train.units
@@ -81,6 +82,7 @@ def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
         units = None if units is None else units[~is_held_out]
     else:
         test_pair, test_disclosure = (test.x, test.y), TESTED
+    # Whatever was read off the records is named in the claim, the schema included.
     schema = (_SCHEMA,) if own.read_off_records else ()
     return Prepared(
         TensorDataset(*train_pair),
@@ -99,6 +101,7 @@ def load_given_data(given: GivenData) -> Prepared:
     """
     train_pair = given.train
     if given.test is None:
+        # A record is recognised by its bytes, so it is held out or not whatever the others are.
         keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train_pair, strict=True)]
         train_pair, test_pair = _split(train_pair, _mark_held_out(keys, HELD_OUT_SHARE))
     else:
@@ -154,6 +157,7 @@ def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say
     """Reads the user's own records from a table or texts, and the test file if there is one, and chooses the encoder of
     both.
     """
+    # Both files lose their ignored records before anything is chosen by them.
     table = _leave_out_ignored(rows.read_table(Path(own.path), own.delimiter), own, target)
     test = None if own.test is None else _leave_out_ignored(rows.read_table(Path(own.test), own.delimiter), own, target)
     # The target's classes or bounds come from what was declared; whatever is read off the records is listed.
@@ -184,6 +188,7 @@ def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say
         target,
         target_column.bounds,
     )
+    # The shape of a record is known when the first ones are encoded.
     train_records = _encode_table(table, encoder, target_column, say, unit)
     encoder = encoder.with_shape(train_records.x.shape[1:])
     return OwnRecords(
@@ -198,6 +203,7 @@ def _encode_table(
     table: TableRows, encoder: RecordEncoder, target_column: Column, say: Say, unit: str | None
 ) -> RecordsFromFile:
     """Returns one table of the user's own as records; raises with all faults of the file at once."""
+    # All records of a unit have one key, so a unit is held out as a whole.
     whose = None if unit is None else table.column(unit, "--unit")
     keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in table.cells]
     y = _encode_targets(table, target_column)
@@ -214,6 +220,7 @@ def number_names(whose: Sequence[str]) -> Tensor:
     >>> number_names(["ann", "bob", "ann"]).tolist()
     [0, 1, 0]
     """
+    # Names are numbered as they come; the numbers say who is the same, and no more.
     numbers: dict[str, int] = {}
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in whose])
 
@@ -222,6 +229,7 @@ def _leave_out_ignored(table: TableRows, own: OwnFile, target: str) -> TableRows
     """Returns the user's own table without the records whose target is the ignored label, each by its own label."""
     if own.ignore_label is None:
         return table
+    # Each record stays or goes by its own label alone.
     kept = [at for at, cell in enumerate(table.column(target, "--target")) if cell != own.ignore_label]
     if not kept:
         raise BadFile(
@@ -244,6 +252,7 @@ def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool
                 f"give them: --bounds {target}=low:high",
             )
         return Column(target, bounds=own.bounds[target]), ()
+    # Declared classes are public and cost nothing.
     given = own.classes or own.categories.get(target)
     if given is not None:
         return declared_column(target, DeclaredColumns(categories={target: given})), ()
@@ -277,6 +286,7 @@ def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
     """Reads the user's own records from a folder of images by class, and the test folder if there is one."""
     if not classifies:
         raise ValueError("images have classes, the names of their folders: leave --loss out")
+    # The folders are the classes, and every image gets one size and one number of channels.
     folder = image_folder.read_image_folder(Path(own.path), own.size, own.channels)
     _, channels, tall, wide = folder.images.shape
     classes = own.classes or tuple(sorted(set(folder.classes)))
@@ -301,6 +311,7 @@ def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
 
 def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
     """Reads the user's own records and targets from an .npz file, and from the test file if there is one."""
+    # Records and targets are two arrays of one file.
     train_arrays = arrays.read_arrays(Path(own.path), own.target)
     target = own.target or arrays.TARGET
     read_off: list[str] = []
@@ -387,6 +398,7 @@ def _count_outputs(model: nn.Module, x: Tensor) -> int:
     """Returns the number of outputs of a model for the user's own records, found with a record of zeros so that no
     private record is used.
     """
+    # A record of zeros stands for a record, and the model is left in the mode it was in.
     training = model.training
     model.eval()
     try:

@@ -42,6 +42,7 @@ def preparation_events(recipe: Recipe) -> list[Event]:
     """Returns the events of a run's preparation (private bounds, normalisation, class histogram and PCA), each over all
     records, as far as the recipe asks for them.
     """
+    # Each is one Gaussian release over all records, without amplification.
     plan = recipe.preparation
     multipliers = (plan.ranges, plan.normalise, plan.histogram, plan.pca)
     return [events.Gaussian(noise) for noise in multipliers if noise is not None]
@@ -96,6 +97,7 @@ def standardise(
     """Fits the model's `Normalise` layer on the private records and charges the ledger; does nothing without such a
     layer.
     """
+    # The layer is found in the model, which `build` put there.
     layers = [module for module in model.modules() if isinstance(module, Normalise)]
     if not layers:
         return
@@ -129,6 +131,7 @@ def unfitted_projection(numbers: int, components: int) -> Projection:
 
 def project(model: nn.Sequential, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
     """Fits the model's projection on the private records and charges the ledger."""
+    # The directions are those of the records as they come out of the layers in front.
     position = next(i for i, layer in enumerate(model) if isinstance(layer, Projection))
     layer, earlier_layers = model[position], model[:position]
     assert isinstance(layer, Projection)  # as was asked just now
@@ -175,6 +178,7 @@ def balance_classes(model: nn.Module, train: TensorDataset, multiplier: float, l
     A record adds 1 to one count, so the histogram has sensitivity 1. The records themselves are handed over beside their
     classes, so that one that is in the data several times is charged as often.
     """
+    # The counts are released with noise; the weights are computed from the noisy counts alone.
     layer = next(module for module in model.modules() if isinstance(module, ClassWeights))
     classes = len(layer.weights)
     x, y = train.tensors
@@ -184,6 +188,7 @@ def balance_classes(model: nn.Module, train: TensorDataset, multiplier: float, l
 
     statistic = MappedStatistic(Mean(1.0, Gaussian(multiplier)), count_once)
     noisy = ask(statistic, TensorDataset(y.unsqueeze(1), x), ledger=ledger, expected_batch=1.0, rng=rng)
+    # A count below its noise would give a weight beyond reason.
     counts = noisy.clamp(min=max(1.0, 3 * multiplier))
     with torch.no_grad():
         layer.weights.copy_(counts.sum() / (len(counts) * counts))
@@ -194,6 +199,7 @@ def find_ranges(model: nn.Module, train: TensorDataset, multiplier: float, ledge
     ledger.
     """
     layer = next(module for module in model.modules() if isinstance(module, Ranged))
+    # The bounds come from a noisy histogram, and the layer keeps them from here on.
     bounds = ask(Ranges(len(layer.low), Gaussian(multiplier)), train, ledger=ledger, rng=rng)
     with torch.no_grad():
         layer.low.copy_(bounds[0])

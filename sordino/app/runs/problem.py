@@ -102,6 +102,7 @@ LOSSES: Mapping[str, NamedLoss] = {
 
 def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
     """Returns the loss that a recipe's problem names and refuses one that does not fit the targets."""
+    # The name must be known, and the loss must fit the kind of targets.
     if name not in LOSSES:
         raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}{did_you_mean(name, LOSSES)}")
     loss, classes = LOSSES[name], not targets.is_floating_point()
@@ -156,6 +157,7 @@ def _weight_classes(loss: NamedLoss, given: str, model: nn.Module, prepared: Pre
     else:
         names = prepared.encoder.classes or tuple(str(number) for number in range(prepared.classes))
         weights = _parse_class_weights(given, names).to(device_of(model))
+    # Weights are looked up by each record's own class, so no record sees another.
     unweighted = loss.losses_of
 
     def weighted_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -171,6 +173,7 @@ def _parse_class_weights(text: str, names: Sequence[str]) -> Tensor:
     >>> _parse_class_weights("yes=20", ("no", "yes")).tolist()
     [1.0, 20.0]
     """
+    # Classes that are not named keep weight 1.
     weights = torch.ones(len(names))
     for part in text.split(","):
         name, equals, number = part.rpartition("=")
@@ -224,6 +227,7 @@ def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
 
 def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimizer of a recipe's problem by its name; each handles weight decay in the way of its authors."""
+    # Each optimizer treats decay as its authors do; none of them sees a record.
     parameters, lr, decay = model.parameters(), recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=recipe.momentum, weight_decay=decay)
@@ -231,6 +235,7 @@ def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
         if recipe.momentum:
             raise ValueError(f"momentum={recipe.momentum:g}: AdaGrad has none; leave it out, or use sgd or adam")
         return torch.optim.Adagrad(parameters, lr=lr, weight_decay=decay)
+    # Momentum, where it is given, is Adam's first moment.
     betas = (recipe.momentum or 0.9, 0.999)
     if recipe.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=decay)
@@ -278,6 +283,7 @@ def learning_rate_schedule(recipe: Recipe) -> Schedule:
 def _step_schedule(recipe: Recipe) -> Schedule:
     """Returns the learning-rate schedule of a recipe's problem, step by step."""
     top, end = recipe.learning_rate, recipe.final_rate
+    # The shape between the two rates, and the warm-up in front of it.
     steps = recipe.schedule_steps or recipe.steps
     if recipe.schedule == "rise-and-fall":
         return schedules.RiseAndFall(end, top, end, recipe.warm_up or max(1, steps // 2), steps)

@@ -112,6 +112,7 @@ class PlainLines(View):
 
     def begin(self, job: Job, step: int) -> None:
         """Prints the progress view's summary of a run and, if the run goes on from a checkpoint, from where."""
+        # The summary first, so that a log says what was run even if it is killed.
         self._steps, self._budget = job.steps, job.settings.budget
         for line in summarise_job(job):
             self._write(line)
@@ -248,6 +249,7 @@ class OneLine(View):
     def show_step(self, step: int, spent: Spent) -> None:
         """Moves the bar; ε is computed only a few times a second."""
         assert self._bar is not None, "a view begins before it shows steps"
+        # Computing ε takes milliseconds, a step sometimes less; so most steps only move the bar.
         now = time.perf_counter()
         if now - self._last_look >= _SECONDS_BETWEEN_UPDATES:
             self._spent, self._last_look = format_spent(spent(), self._budget), now
@@ -286,6 +288,7 @@ def choose_view(*, quiet: bool) -> View:
     """
     from rich.console import Console
 
+    # A program reads standard output, so the bar goes elsewhere.
     console = Console(stderr=quiet)
     if console.is_terminal:
         return Bar(console)

@@ -256,6 +256,7 @@ class Recipe:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "tuned", tuned)
         for record, kind in _RECORDS.items():
+            # A flat field wins over the same field of a record that was given, as in replace(recipe, rate=0.1).
             own = {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
             former = given.pop(record, None)
             object.__setattr__(self, record, kind(**own) if former is None else replace(former, **own))
@@ -298,9 +299,11 @@ class Recipe:
         Giving epsilon drops noise_multiplier and the other way round.
         """
         _refuse_unknown(changes)
+        # ε and σ decide each other, so giving one drops the other.
         for given, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
             if changes.get(given) is not None and other not in changes:
                 changes[other] = None
+        # Measured figures belong to the exact recipe that was measured.
         changed = replace(self, **changes)
         if changed == self or any(name in changes for name in MEASURED):
             return changed
@@ -312,6 +315,7 @@ class Recipe:
 
     def table(self) -> dict[str, Any]:
         """Returns the fields that are set, as TOML and JSON can hold them."""
+        # TOML has neither null nor tuples.
         given = {name: value for name, value in self.flat_fields().items() if value is not None}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
@@ -338,6 +342,7 @@ MEASURED = tuple(field.name for field in fields(MeasuredFigures))
 
 def describe_gradient(table: Mapping[str, Any]) -> str:
     """Returns the private gradient that a recipe's table asks for, in words."""
+    # Words of one's own stand alone beside plain DP-SGD, and after the name of any other method.
     given_words = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
     method = str(table.get("method") or "unknown")
     return " × ".join(given_words if given_words and method == PLAIN else [method, *given_words])
@@ -353,6 +358,7 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
     if not isinstance(table, Mapping):
         raise TypeError(f"a recipe of type {type(table).__name__}: need a table of fields")
     _refuse_unknown(table)
+    # A recipe of the user's own needs every field that has no default.
     missing = [name for name, field in FIELDS.items() if field.default is MISSING and name not in table]
     if missing:
         raise ValueError(f"the recipe lacks {', '.join(missing)}: begin from a known one, or give all of its fields")
@@ -372,6 +378,7 @@ def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
 
     A file may hold 1 for 1.0, but no boolean for a number.
     """
+    # Every field is converted by its annotation, so that a file, a flag and a program are checked alike.
     kinds = get_type_hints(type(record))
     for name in only or kinds:
         value = _convert_to_kind(name, getattr(record, name), kinds[name])
@@ -387,6 +394,7 @@ def _convert_to_kind(name: str, value: object, kind: Any) -> Any:
     """Returns the value of a recipe's field as the field's type; a whole number is accepted as a float, a boolean is
     not.
     """
+    # None and text are taken as they are; what is left is numbers and rows of numbers.
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if value is None and NoneType in allowed:
         return None
@@ -399,6 +407,7 @@ def _convert_to_kind(name: str, value: object, kind: Any) -> Any:
         if not value:
             raise ValueError(f"{name}={value!r}: must not be empty")
         return tuple(_convert_to_kind(name, one, get_args(rows[0])[0]) for one in value)
+    # A whole number is read as such before a float, and a single number may stand for a row of one.
     if int in allowed:
         return validate.count(name, value, least=0)
     if rows and float not in allowed:

@@ -54,6 +54,7 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Writes a checkpoint of a run, then removes all but the last two; if writing fails, earlier ones are untouched."""
+    # Numbers and text go to JSON, tensors to safetensors; neither can run code when it is read.
     tensors: dict[str, Tensor] = {}
     tree = pack(checkpoint.state, "", tensors)
     state = json.dumps({"format": FORMAT, "step": checkpoint.step, "state": tree}, allow_nan=False)
@@ -96,6 +97,7 @@ def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
         raise DamagedCheckpoint(
             f"{name}: format {given!r}, and this version reads {FORMAT}; use the version that wrote it"
         )
+    # A boolean is an int in Python, and no step.
     step = outer.get("step")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(outer.get("state"), dict):
         raise DamagedCheckpoint(f"{name}: {_STATE} has no step and state")
@@ -119,6 +121,7 @@ def read_latest(folder: Path) -> tuple[Checkpoint, list[str]]:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Returns the paths of the checkpoints in a folder, newest first, damaged or not."""
+    # By number and not by date, because a copied folder has other dates.
     named = [(int(match[1]), path) for path in _entries(folder) if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(named, reverse=True)]
 
@@ -129,6 +132,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors of a run's checkpoint so that none share memory, as safetensors requires."""
+    # The first of several views keeps the memory; the others are copied.
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

@@ -82,6 +82,7 @@ def _load_or_explain(name: str, get: Callable[[], T]) -> T:
     try:
         return get()
     except NotFetched as error:
+        # The sources' answers are long; the first line says what is missing.
         first, *_ = str(error).splitlines()
         raise ValueError(
             f"{first.rstrip(':')}; put its files into a folder and set SORDINO_DATA to it, or try generated data with "
@@ -108,6 +109,7 @@ _GENERATED = ("spiral", "line", "plane", "cloud")
 
 def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
     """Returns points on the arms of a spiral, with some noise, as generated data of a run."""
+    # Points are spread evenly over the disc, each arm turned by its class.
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(classes, (n,), generator=generator)
     radius = torch.rand(n, generator=generator).sqrt()

@@ -109,6 +109,7 @@ class NegativeBinomial:
 
     def draw(self, rng: Rng) -> int:
         """Draws the number of trials of a search by inverting the distribution function."""
+        # The mass of one trial; that of the next follows from it by a ratio.
         gamma, eta = self.stopping_probability, self.shape
         first = (
             (1 - gamma) / math.log(1 / gamma) if eta == 0 else (1 - gamma) * eta / math.expm1(-eta * math.log(gamma))
@@ -138,6 +139,7 @@ def _invert_distribution(k: int, mass: float, ratio: Callable[[int], float], rng
     """Returns the first number of trials of a search, from k on, whose distribution function exceeds a uniform value,
     where mass(k + 1) = mass(k) · ratio(k).
     """
+    # Walk up from the smallest number. It stops at the last one, or where a double has no mass left.
     u, total = float(rng.uniform(1)[0]), mass
     while total < u and k < _MOST_TRIALS and mass > 0:
         mass *= ratio(k)
@@ -166,11 +168,13 @@ class Search:
     @property
     def event(self) -> Event:
         """The event of releasing the best trial."""
+        # A noisy score reads the training records, so it is part of what a trial costs.
         score = [] if self.score_noise is None else [dry_ask(score_statistic(self.score_noise))]
         return self.number.best_run_event(canonical(compose([self.run, *score])))
 
     def table(self) -> dict[str, Any]:
         """Returns the search for hyper-parameters as JSON; equal searches have equal tables."""
+        # Through JSON and back, so that a search read from a file compares equal to one that was planned.
         search_fields = {
             "settings": self.settings.table(),
             "grid": {name: list(values) for name, values in self.grid.items()},
@@ -182,6 +186,7 @@ class Search:
 
     def draw_settings(self, rng: Rng, number: int) -> Settings:
         """Draws the settings of one trial of the search: one value for every field of the grid, uniformly."""
+        # Each trial has a stream of its own, so a search that goes on draws the same trials.
         stream = rng.child("trial", number)
         chosen = {name: values[int(stream.integers(1, len(values))[0])] for name, values in self.grid.items()}
         options = self.settings.options
@@ -198,6 +203,7 @@ class Search:
         if reasons:
             return NoGuarantee(reasons[0])
         recipe = self.settings.recipe
+        # A test set that chooses the winner is taken to be public, and the claim says so.
         public = () if self.score_noise is not None else (PUBLIC_SCORE,)
         uncovered, rests = (*not_covered, *public), (*rests_on, SECRET)
         return claims.make_claim(self.event, recipe.delta, PLD(), uncovered, rests, unit=recipe.unit or RECORD)
@@ -387,11 +393,13 @@ def _run_trial(planned_search: Search, rng: Rng, number: int, trial_folder: Path
 def _score_trial(planned_search: Search, history: History, rng: Rng) -> float | None:
     """Returns the score by which a search compares a trial with others, larger being better; None is worse than all."""
     if planned_search.score_noise is not None:
+        # The number of correct training records is private and is released with noise.
         job = assemble_job(read_config(history.run / CONFIG).to_settings(), lambda _: None)
         rows = mark_correct_records(history.model, job)[:, None]
         return float(
             ask(score_statistic(planned_search.score_noise), rows, ledger=Ledger(), expected_batch=1.0, rng=rng)
         )
+    # On the public test set: accuracy or, of numbers, the loss with its sign turned.
     test_score = history.test_accuracy
     if test_score is None:
         test_score = None if history.test_loss is None else -history.test_loss

@@ -50,6 +50,7 @@ def parse_diagnostics(text: str | None) -> tuple[str, ...]:
         return ()
     if not isinstance(text, str):
         raise TypeError(f"diagnose={text!r}: must be text, such as cosines,lengths")
+    # Names may come in any order; they are kept in one, so that equal requests are equal settings.
     given = [name.strip() for name in text.split(",")]
     for name in given:
         if name not in DIAGNOSTICS:
@@ -165,6 +166,7 @@ def resolve_batch_and_epochs(settings: Settings, drawn: int) -> Settings:
     recipe, options = settings.recipe, settings.options
     if options.batch_size is None and options.epochs is None:
         return settings
+    # A batch size is a rate once the number of records is known.
     changes: dict[str, Any] = {}
     if options.batch_size is not None:
         if recipe.unit is not None:
@@ -251,11 +253,13 @@ class Config:
 
     def to_settings(self) -> Settings:
         """Returns the settings of a run from its TOML file, in which every field was written down."""
+        # Whether to write a report is a matter of the command, not of the run.
         options = {name: value for name, value in self.options.items() if name != _REPORT}
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
             close = did_you_mean(unknown[0], _OPTIONS)
             raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}{close}")
+        # The table [data] is there only in runs on own data.
         own = own_file_from_table(self.data) if self.data else None
         settings = Settings(from_table(self.recipe), Options(**options), _check_numbers(self.parameters), own)
         words_of(settings.recipe)
@@ -298,6 +302,7 @@ def _choose_recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> R
     """
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
+    # Without a recipe the fields may name a known one, or be a recipe of the user's own.
     if recipe is None:
         if "name" not in changes:
             raise ValueError("no recipe: name one, as in `sordino train mnist`; `sordino recipes` lists them")
@@ -325,6 +330,7 @@ def _choose_own_recipe(recipe: str | Recipe | None, own: OwnFile | GivenData, ch
 
 def _tuned_nearest(default_recipe: Recipe, name: str, changes: Mapping[str, Any]) -> Recipe:
     """Returns the recipe of a run's settings that was tuned nearest to the ε asked for, with the changes."""
+    # A recipe is tuned at several ε; the nearest one is the best start.
     epsilon = changes.get("epsilon")
     if epsilon is not None and default_recipe.epsilon is not None:
         default_recipe = find(name, validate.positive("epsilon", epsilon))

@@ -48,6 +48,7 @@ class Spread:
         >>> Spread.of_values([1.0, 3.0])
         Spread(mean=2.0, deviation=1.4142135623730951, values=(1.0, 3.0))
         """
+        # A mean over the runs that went well would flatter, so one missing value leaves none.
         finite_values = tuple(value for value in values if value is not None and math.isfinite(value))
         if not finite_values or len(finite_values) < len(values):
             return None
@@ -97,6 +98,7 @@ class SeveralSeeds:
 
 def carry_out_several(settings: Settings, seeds: int, out: str | Path | None, view: View) -> SeveralSeeds:
     """Carries out new runs with several seeds, one after the other; a run that is asked to stop is the last."""
+    # The summary is written after every run, so that a stopped series has one too.
     folder = Path(out) if out is not None else folder_for(settings.recipe.name)
     runs: list[History] = []
     for number in range(validate.count("seeds", seeds)):
@@ -113,6 +115,7 @@ def claim_together(each: Sequence[Claim], delta: float) -> Claim:
     """Returns the claim about all runs with several seeds on the same records together; there is no guarantee if one of
     them has none.
     """
+    # One run without a guarantee leaves none for all of them.
     guarantees = [claim for claim in each if isinstance(claim, Guarantee)]
     if len(guarantees) < len(each):
         return next(claim for claim in each if not isinstance(claim, Guarantee))
@@ -124,6 +127,7 @@ def claim_together(each: Sequence[Claim], delta: float) -> Claim:
 
 def _settings_of_run(settings: Settings, number: int) -> Settings:
     """Returns the settings of run `number` among the runs with several seeds, with seeds of its own."""
+    # Initial weights differ from run to run, and so do draws and noise where a seed was given.
     options = settings.options
     seed = None if options.seed is None else options.seed + number
     return replace(settings, options=replace(options, seed=seed, init_seed=options.init_seed + number))

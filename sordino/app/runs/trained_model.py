@@ -90,6 +90,7 @@ class TrainedModel:
                 name; a pandas DataFrame; or a tensor of encoded records.
 
         """
+        # Classes by the largest output; numbers go back to the target's own units.
         outputs = self.compute_outputs(records)
         if self.classifies:
             return [self.classes[place] for place in outputs.argmax(dim=1).tolist()]
@@ -108,6 +109,7 @@ class TrainedModel:
         """Returns the records as the numbers that the trained model's network takes; `predict` says what
         they may be.
         """
+        # Each kind of records has its own reader; a tensor is taken to be encoded already.
         if isinstance(records, Tensor):
             return records
         if self.encoder.kind == "tensors":
@@ -126,6 +128,7 @@ class TrainedModel:
 
     def compute_outputs(self, records: Any) -> Tensor:
         """Returns what the trained model's network says of every record, (N, outputs)."""
+        # A wrong shape would fail inside the network with a message about matrices.
         encoded = self.encode(records)
         if encoded.shape[1:] != torch.Size(self.encoder.shape):
             raise ValueError(f"records of shape {tuple(encoded.shape[1:])}: the model takes {self.encoder.shape}")
@@ -172,6 +175,7 @@ class TrainedModel:
 
     def _encode_rows(self, table: TableRows) -> Tensor:
         """Returns the rows of a table as the numbers that the trained model takes; raises with all faults at once."""
+        # All missing columns and all faulty cells are told at once.
         lacking = [name for name in self.encoder.needed_columns if name not in table.columns]
         if lacking:
             raise BadFile(table.path, f"lacks {', '.join(lacking)}", "need every column that the model was trained on")

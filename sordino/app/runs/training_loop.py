@@ -79,6 +79,7 @@ class Training:
             view,
             run_ranks,
         )
+        # The ledger lists what will be disclosed before the first draw, so that no claim can leave it out.
         recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
         self.ledger = Ledger()
         self.private = job.create_private(options.seed, self.ledger, run_ranks.ranks)
@@ -88,6 +89,7 @@ class Training:
         self.diagnosis = Diagnosis(parse_diagnostics(options.diagnose), self.model)
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.is_prepared = not preparation_events(recipe)
+        # Preparation draws from a stream of its own: with it or without it, the steps have the same noise.
         self.preparation = new_rng() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
         self.signal = SignalToNoise(self.private)
         self.rows: list[Row] = []
@@ -186,6 +188,7 @@ class Training:
 
     def save(self) -> None:
         """Saves a checkpoint of the training loop at its current step, unless there is one already."""
+        # A second checkpoint of one step would only rewrite the same state.
         if self.saved_step == self.private.steps:
             return
         self._enter_parameters()
@@ -204,6 +207,7 @@ class Training:
 
     def _write_key(self) -> None:
         """Writes the noise key of the training loop to its own file, before the first checkpoint that needs it."""
+        # The key changes only when noise is renewed, so the file is rewritten only then.
         key = self.private.secret_state()
         if self.run_ranks.is_first and key != self._written_key:
             add_to_gitignore(self.run.folder, "SECRET-*")
@@ -218,6 +222,7 @@ class Training:
         """
         if self.write_ahead_ledger.is_complete:
             return self.write_ahead_ledger.released_below
+        # The larger spacing of then and now bounds the block that the lost lines may have reserved.
         every = max(self.job.checkpoint_every, state["settings"]["options"].get("checkpoint_every") or 1)
         newest = int(run_checkpoint.list_checkpoints(self.run.checkpoints)[0].name.rpartition("-")[2])
         return max(self.write_ahead_ledger.released_below, min(self.job.steps, (newest // every + 1) * every))
@@ -245,11 +250,14 @@ class Training:
 
     def _find_replay_obstacle(self, state: Any) -> str:
         """Returns why the training loop would not repeat the steps after a checkpoint bit by bit; empty if it would."""
+        # Some settings make it another run, and others make other sums: the first are refused, the second forbid a
+        # replay.
         forbidden_changes, adjusted = find_changes(state["settings"], self.job.settings.table())
         if forbidden_changes:
             raise ValueError(
                 f"{self.run.folder}: config.toml is not what the run began with ({forbidden_changes}); put it back"
             )
+        # A checkpoint from before a turn cannot replay what was released after it.
         branched = (
             ""
             if state["lineage"] == self.write_ahead_ledger.lineage
@@ -292,11 +300,13 @@ class Training:
         self.signal = SignalToNoise(self.private)
         if "signal" in state:  # checkpoints of 0.3.0 have none: it begins anew
             self.signal.load_state_dict(state["signal"])
+        # What was recorded since the last line of metrics goes on with it.
         self.diagnosis.load_state_dict(state["diagnosis"])
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         _load_optimizer_state(self.optimizer, state["optimizer"])
+        # With the key the noise goes on where it stood; without it `Private` takes a new one.
         replay = None if secret is None else replace(REPLAY_ENTERED, secret=secret)
         self.private._load_state(state["private"], replay)  # from here the parameters are watched
         self.is_prepared = state["prepared"]
@@ -319,6 +329,7 @@ class Training:
         self.view.say(
             f"{steps_at_risk} steps after the checkpoint are charged and left out: a replay would not be the same ({why})"
         )
+        # Drawing charges a lot. Nothing is summed, so no noise of these steps meets other numbers.
         for _ in range(min(steps_at_risk, self.job.steps - self.private.steps)):
             next(self._open_draws())
         self.write_ahead_ledger.branch()
@@ -381,6 +392,7 @@ class Training:
             raise TrainingNotFinite(
                 f"step {step}: the test loss is {test_result.loss}; lower learning_rate in config.toml"
             )
+        # The row says the learning rate of the step just taken.
         rate, delta = self.job.problem.learning_rate(max(0, step - 1)), self.job.settings.recipe.delta
         epoch = step / self.job.steps_per_epoch
         # Every line carries the ε of what was done up to it, or none.
@@ -427,6 +439,7 @@ class Training:
 
     def _next_checkpoint_step(self) -> int:
         """Returns the step at which the next checkpoint is due."""
+        # Blocks end where checkpoints are due, so after a crash no more than one block is replayed or charged.
         every = self.job.checkpoint_every
         return min(self.job.steps, (self.private.steps // every + 1) * every)
 
@@ -458,6 +471,8 @@ def _key_of(state: Mapping[str, Any], secret: Mapping[str, Any] | None) -> Mappi
 
     Checkpoints of version 0.2 hold their key themselves.
     """
+    # A state of 0.2 has its streams in the clear. Later ones are encrypted, so decrypting shows whether the key is
+    # theirs.
     private = state["private"]
     if "root" in private:
         streams = {name: private[name]["key"] for name in ("root", "noise", "forward")}
@@ -482,6 +497,7 @@ def _facts_of(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Loads the saved moments of the training loop's optimizer but keeps its options as config.toml has them now."""
+    # torch would restore the options as well, and so undo a change of the learning rate in config.toml.
     options = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     for group, now in zip(optimizer.param_groups, options, strict=True):

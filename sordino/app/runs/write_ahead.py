@@ -55,6 +55,7 @@ def parameter_digest(model: nn.Module) -> str:
     if any(tensor.device.type != "cpu" for tensor in state.values()):
         together = torch.cat([tensor.to(device_of(model)) for tensor in state.values()]).cpu()
         state = dict(zip(state, together.split([len(tensor) for tensor in state.values()]), strict=True))
+    # Names and bytes of all tensors: two models with equal digests are equal bit by bit.
     hasher = hashlib.sha256()
     for name, tensor in state.items():
         hasher.update(name.encode())
@@ -114,12 +115,14 @@ class LedgerEntries:
 
     def add_entry(self, entry: Mapping[str, Any]) -> None:
         """Adds what one more line of the write-ahead ledger says; raises if it cannot be understood."""
+        # The first line of a process says the format and what its bits depend on.
         if "format" in entry:
             if entry["format"] not in (FORMAT, _WITHOUT_HEAD):
                 raise ValueError("another format")
             self.format = entry["format"]
             self.environment = dict(entry["environment"])
         self.run = str(entry.get("run", self.run))
+        # A chain that breaks once cannot be trusted afterwards, so only the first break is noted.
         if self.first_broken_line is None and entry.get(CHAIN) != chain_digest(self.chain, entry):
             self.first_broken_line = len(self.chains) + 1
         self.chains.append(str(entry.get(CHAIN, "")))
@@ -201,6 +204,7 @@ class WriteAheadLedger:
         """Raises DamagedLedger where a checkpoint was saved beside another write-ahead ledger, or beside lines that are
         gone.
         """
+        # Checkpoints since 0.3 say beside which ledger they were saved, and up to which line.
         if position is None:  # of version 0.2
             return
         if position["run"] != self._entries.run:
@@ -225,6 +229,7 @@ class WriteAheadLedger:
         """Enters the parameters after a step in the write-ahead ledger; returns False if a replay came to others than
         were entered before.
         """
+        # Entered before means that this step is a replay, which must come to the same parameters.
         known = self._entries.digests_by_lineage.get((self.lineage, step))
         if known is None:
             self._append_entry({"lineage": self.lineage, "step": step, "parameters": parameters}, flush=False)
@@ -256,6 +261,7 @@ class WriteAheadLedger:
         """Writes a line of the write-ahead ledger; with `flush`, the line and the head are on the disk when this
         returns.
         """
+        # The line is made whole in memory and written at once, behind all others.
         end = self._file.seek(0, os.SEEK_END)
         entry = {**entry, CHAIN: chain_digest(self._entries.chain, entry)}
         line = json.dumps(entry).encode() + b"\n"
@@ -329,6 +335,7 @@ def was_begun(folder: Path) -> bool:
     No ledger, or a ledger with nothing but its first line, means that nothing was released. Any other ledger, and a
     damaged one, means that something may have been.
     """
+    # A head without a ledger means that the ledger was removed.
     if not (folder / NAME).exists():
         return (folder / HEAD).exists()
     try:
@@ -340,6 +347,7 @@ def was_begun(folder: Path) -> bool:
 
 def read_entries(folder: Path) -> LedgerEntries:
     """Reads a write-ahead ledger file without holding it; a last line cut short is left out."""
+    # What follows the last line break was being written when the process died, and was never acted on.
     complete_lines = (folder / NAME).read_bytes().rpartition(b"\n")[0]
     entries = LedgerEntries()
     for number, line in enumerate(complete_lines.split(b"\n"), start=1):

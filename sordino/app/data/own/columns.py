@@ -69,6 +69,7 @@ class Column:
             return [f"{self.name}={one}" for one in self.categories]
         if self.places is not None:
             return [f"{self.name} hashed to {place}" for place in range(self.places)]
+        # Numbers and dates that may be missing have one more number, which says whether they are.
         missing = [f"{self.name} is missing"] if self.may_be_missing else []
         if self.dates is not None:
             return [f"{self.name} {title}" for title in _DATE_TITLES] + missing
@@ -108,6 +109,7 @@ class EncodingScheme:
 
     def encode(self, rows: TableRows) -> NDArray[np.float32]:
         """Returns the records as numbers, (N, numbers); faulty cells are entered in `rows.faults` and become 0."""
+        # All columns are encoded before anything is raised, so that all faults are told at once.
         made = [encode_column(rows, column) for column in self.columns]
         return np.concatenate(made, axis=1).astype(np.float32)
 
@@ -146,6 +148,7 @@ def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequenc
 
 def declared_column(name: str, declared: DeclaredColumns) -> Column:
     """Returns a column of the user's own table about which something was declared."""
+    # One declaration at most speaks of a column; `DeclaredColumns` saw to that.
     may_be_missing = name in declared.missing
     if name in declared.bounds:
         return Column(name, bounds=declared.bounds[name], may_be_missing=may_be_missing)
@@ -173,10 +176,12 @@ def _encode_numbers(rows: TableRows, column: Column) -> NDArray[np.float64]:
     missing if some may be.
     """
     cells = rows.column(column.name)
+    # A missing number becomes the middle of its range, 0, and its own flag.
     values = np.array([math.nan if (value := parse_number(cell)) is None else value for cell in cells])
     absent = _find_absent(rows, column, cells, np.isnan(values), "no finite number")
     if column.bounds is None:
         return np.where(absent, 0.0, values)[:, None]
+    # Cutting at declared bounds is what makes the scaled number bounded, whatever the cell says.
     low, high = column.bounds
     scaled = np.where(absent, 0.0, 2 * (np.clip(values, low, high) - low) / (high - low) - 1)
     return np.stack([scaled, absent], axis=1) if column.may_be_missing else scaled[:, None]
@@ -190,6 +195,7 @@ def _encode_dates(rows: TableRows, column: Column) -> NDArray[np.float64]:
     cells = rows.column(column.name)
     parsed = [parse_date(cell) for cell in cells]
     absent = _find_absent(rows, column, cells, np.array([one is None for one in parsed]), "no date, as in 2020-01-31")
+    # Sine and cosine put the last day of a year beside the first.
     first, last = (date.fromisoformat(end).toordinal() for end in column.dates)
     days = np.array([first if one is None else one.toordinal() for one in parsed], dtype=np.float64)
     in_range = 2 * (np.clip(days, first, last) - first) / (last - first) - 1
@@ -227,6 +233,7 @@ def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
     last.
     """
     assert column.categories is not None
+    # An undeclared name goes to `*` where that is declared, and is a fault elsewhere.
     by_name: Mapping[str, int] = {name: place for place, name in enumerate(column.categories)}
     other = by_name.get(OTHERS, len(by_name))
     categories = [by_name.get(cell, -1) for cell in rows.column(column.name)]
@@ -284,6 +291,7 @@ def _infer_column(rows: TableRows, name: str) -> Column:
                 Fault(f"column {name!r} holds numbers in most records and none here", cure, rows.lines[at])
             )
         return Column(name, categories=(OTHERS,), refuses_others=False)
+    # In alphabetical order, which does not depend on the order of the records.
     categories = tuple(sorted(set(cells)))
     if len(categories) > MOST_CATEGORIES:
         fault = Fault(

@@ -53,6 +53,7 @@ class DeclaredColumns:
 
     def __post_init__(self) -> None:
         """Checks what was declared of each column, and that each is of one kind."""
+        # Every declaration is checked by its kind and kept in one form.
         checks = {
             "bounds": _check_bounds,
             "categories": _check_categories,
@@ -62,11 +63,13 @@ class DeclaredColumns:
         for kind, check in checks.items():
             object.__setattr__(self, kind, {name: check(name, given) for name, given in getattr(self, kind).items()})
         object.__setattr__(self, "missing", tuple(self.missing))
+        # A column is of one kind; two declarations would contradict each other.
         kinds = [(name, kind) for kind in checks for name in getattr(self, kind)]
         for place, (name, kind) in enumerate(kinds):
             for other, other_kind in kinds[:place]:
                 if name == other:
                     raise ValueError(f"column {name!r}: has {other_kind} and {kind}; it is of one kind, say which")
+        # A missing number becomes the middle of its range, so there must be a range.
         for name in self.missing:
             if name not in self.bounds and name not in self.dates:
                 raise ValueError(
@@ -126,6 +129,7 @@ def parse_bounds(text: str) -> dict[str, Bounds]:
     >>> parse_bounds("age=0:100,height=0.5:2.5")
     {'age': (0.0, 100.0), 'height': (0.5, 2.5)}
     """
+    # A name may hold an equals sign, so the last one counts.
     bounds = {}
     for part in filter(None, text.split(",")):
         name, equals, ends = part.rpartition("=")
@@ -176,6 +180,7 @@ def parse_categories(text: str) -> dict[str, tuple[str, ...]]:
     >>> parse_categories("sex=Female|Male;country=Peru|*")
     {'sex': ('Female', 'Male'), 'country': ('Peru', '*')}
     """
+    # Names of categories may hold commas, so semicolons stand between columns.
     categories = {}
     for part in filter(None, text.split(";")):
         name, equals, names = part.partition("=")
@@ -195,6 +200,8 @@ def parse_date(cell: str) -> date | None:
     """
     if not _DATE_BEGINS.match(cell):  # most cells of a table are no dates, and trying every form takes long
         return None
+    # The forms are tried in a fixed order, and an American date is none of them, because it cannot be told from a
+    # European one.
     for form in _DATE_FORMATS:
         try:
             return datetime.strptime(cell, form).date()
@@ -229,6 +236,7 @@ def read_schema(path: Path) -> Schema:
         if not right:
             need = "a table" if name in _KINDS else "a list of names" if name in _LISTS else "text, or true or false"
             raise BadFile(path, f"{name} is {value!r}", f"need {need}")
+    # `DeclaredColumns` checks the values; here only names and kinds were checked.
     columns = DeclaredColumns(**{kind: table.get(kind, {}) for kind in _KINDS}, missing=tuple(table.get("missing", ())))
     classes = tuple(table["classes"]) if "classes" in table else None
     read_off = table.get("read_off_records", False)
@@ -258,6 +266,7 @@ def _check_categories(name: str, given: Any) -> tuple[str, ...]:
 
 def _check_dates(name: str, given: Any) -> Dates:
     """Returns the first and the last day declared of a column in ISO form, or raises."""
+    # TOML has dates of its own; in a flag they are text.
     ends = (
         [one if isinstance(one, date) else parse_date(str(one)) for one in given]
         if isinstance(given, list | tuple)

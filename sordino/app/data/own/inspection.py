@@ -57,6 +57,7 @@ def propose_schema(rows: TableRows, target: str | None) -> ProposedSchema:
     """
     if target is not None:
         rows.column(target, "--target")
+    # Everything proposed here was read off the records, which the schema says of itself.
     proposed = ProposedSchema()
     scalars: dict[str, Any] = {"read_off_records": True} | ({} if target is None else {"target": target})
     lists: dict[str, list[str]] = {"drop": [], "missing": []}
@@ -64,6 +65,7 @@ def propose_schema(rows: TableRows, target: str | None) -> ProposedSchema:
     for name in rows.columns:
         cells = rows.column(name)
         if name == target:
+            # The target has classes or bounds of its own; all other columns get one kind each.
             more, note = _propose_target(rows.path, name, cells)
             scalars |= {key: value for key, value in more.items() if key != "bounds"}
             kinds["bounds"] |= more.get("bounds", {})
@@ -87,6 +89,7 @@ def _propose_target(path: Path, name: str, cells: Sequence[str]) -> tuple[dict[s
     """Returns what an inspection of a user's table proposes for the target: its classes or bounds, the label to ignore,
     and a note.
     """
+    # Records without a target cannot be learnt from, so leaving them out is proposed.
     empty = sum(not cell for cell in cells)
     filled = [cell for cell in cells if cell]
     if not filled:
@@ -101,6 +104,7 @@ def _propose_target(path: Path, name: str, cells: Sequence[str]) -> tuple[dict[s
         return more | {"bounds": {name: [low, high]}}, f"a number to predict: train with --loss squared{left_out}"
     if len(classes) > MOST_CATEGORIES:
         raise BadFile(path, f"the target {name!r} has more than {MOST_CATEGORIES} different values", "choose another")
+    # A rare class is worth a remark, because private training may never learn it.
     rarest = min(filled.count(one) for one in classes) / len(filled)
     return more | {"classes": classes}, f"{len(classes)} classes, the rarest of {rarest:.1%} of the records{left_out}"
 
@@ -109,6 +113,7 @@ def _propose_column(cells: Sequence[str]) -> tuple[str, Any, bool, str]:
     """Returns what an inspection of a user's table proposes for a column: its kind, what is declared of it, whether
     cells are missing, and a note.
     """
+    # What is missing says nothing about the kind of a column.
     filled = [cell for cell in cells if cell.lower() not in MISSING_MARKS]
     missing, different = len(cells) - len(filled), len(set(filled))
     share = f"; {missing / len(cells):.1%} missing" if missing else ""
@@ -147,6 +152,7 @@ def round_outwards(low: float, high: float) -> tuple[float, float]:
     >>> round_outwards(3, 97), round_outwards(-0.02, 13400)
     ((0.0, 100.0), (-2000.0, 14000.0))
     """
+    # One or two digits: an exact minimum would be somebody's number.
     spread = max(high - low, abs(high), abs(low), 1e-9)
     step = (
         10.0 ** math.floor(math.log10(spread)) * (1 if spread / 10.0 ** math.floor(math.log10(spread)) < 5 else 2) / 5

@@ -52,6 +52,7 @@ class TableRows:
 
 def read_table(path: Path, delimiter: str | None = None) -> TableRows:
     """Returns the rows of a user's table as text; the reader is chosen by the ending of the file's name."""
+    # The name decides the reader; guessing by content would take one file for another.
     ending = path.suffix.lower()
     if ending not in READERS:
         raise BadFile(
@@ -71,6 +72,7 @@ def rows_from_records(records: Sequence[Mapping[str, Any]]) -> TableRows:
     >>> rows_from_records([{"age": 41, "city": "Lima"}]).cells
     [['41', 'Lima']]
     """
+    # Rows in memory have no file, so messages name them by their number.
     path = Path("records")
     if not records:
         raise BadFile(path, "no rows were given", "need one for each record")
@@ -86,6 +88,7 @@ def rows_from_records(records: Sequence[Mapping[str, Any]]) -> TableRows:
 
 def _read_csv(path: Path, delimiter: str | None) -> TableRows:
     """Reads the rows of a user's CSV or TSV file with a limit on the size of a cell."""
+    # The limit of the csv module is the process's, so it is put back.
     separator = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     if len(separator) != 1:
         raise ValueError(f"delimiter={separator!r}: need one character")
@@ -133,6 +136,7 @@ def _check_header(path: Path, row: list[str], separator: str) -> tuple[str, ...]
     """Returns the names of the columns above a table's rows; suggests another delimiter if there seems to be only one
     column.
     """
+    # A file in one column whose name holds another separator was surely written with that one.
     likely_separator = next((mark for mark in ";\t|" if mark != separator and len(row) == 1 and mark in row[0]), None)
     if likely_separator is not None:
         raise BadFile(
@@ -193,6 +197,7 @@ def _parse_record(path: Path, written: str, line: int) -> Mapping[str, Any]:
 
 def _format_cell(path: Path, name: str, value: Any, line: int) -> str:
     """Returns a JSON value as the text of a cell in a row."""
+    # Every value becomes text, as in a CSV, so that one encoder serves all kinds of files.
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
     if isinstance(value, date | np.generic):  # of Parquet files and data frames
@@ -225,6 +230,7 @@ def _read_parquet(path: Path, delimiter: str | None) -> TableRows:
         table = parquet.read_table(path)
     except (ArrowException, OSError) as error:
         raise BadFile(path, "not a Parquet file", "save it anew, or as CSV") from error
+    # Values become the same text as in a CSV, so that the same schema fits.
     columns = check_names(path, list(table.column_names))
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     cells = [
