@@ -736,12 +736,26 @@ class Private:
         that it rests on nothing of them having left. With a `Replay` the key is that of its `secret`, and the run goes
         on bit by bit. Model and optimizer are the user's own, loaded by their own methods.
         """
-        self._load_state(state, replay)
+        self.continue_logged_run(state, replay=replay)
+        # Nobody logged what was drawn after the state was saved, so it remains the user's word.
         if replay is None and self._steps:
             self._ledger.declare(NOTHING_LEFT_SINCE)
 
-    def _load_state(self, state: Mapping[str, Any], replay: Replay | None) -> None:
-        """Loads a state of a `Private` run, given what was drawn since: nothing, or what a write-ahead ledger says."""
+    def continue_logged_run(self, state: Mapping[str, Any], *, replay: Replay | None = None) -> None:
+        """Continues a saved private run of which everything that was drawn after the state was saved is known.
+
+        For programs that enter every draw in a log of their own before it is made, as `sordino train` does, and charge
+        in the ledger what the state does not hold. Everybody else calls `load_state_dict`, which does the same and has
+        the claim say that nothing of later lots has left the process.
+
+        Args:
+            state: what `state_dict` returned.
+            replay: the permission to use noise and draws again; None for new ones, from a new key.
+
+        Privacy:
+            The claim is true only if lots that were drawn since, and of which anything left, are charged by the caller.
+
+        """
         # Everything that may be refused comes before the first change.
         refuse_unknown_format(state)
         if replay is not None:
@@ -875,7 +889,7 @@ class Private:
         )
         # The twin takes a ledger section of its own, and its query state must not be shared.
         state = self.state_dict()
-        twin._load_state({**state, "page": None, "state": copy.deepcopy(state["state"])}, None)
+        twin.continue_logged_run({**state, "page": None, "state": copy.deepcopy(state["state"])})
         return twin
 
     def open_for_audit(self) -> RunInside:

@@ -184,6 +184,11 @@ def test_the_claim_of_a_resumed_run_says_what_it_takes_on_the_users_word():
     assert NOTHING_LEFT_SINCE in other.claim(1e-5).rests_on
     assert NOTHING_LEFT_SINCE not in run.claim(1e-5).rests_on
     assert NOTHING_LEFT_SINCE not in copy.deepcopy(run).claim(1e-5).rests_on
+    # A caller who logs every draw needs nobody's word for what came after the state.
+    logged = private(seed=None)
+    logged.continue_logged_run(run.state_dict())
+    noise(logged)
+    assert NOTHING_LEFT_SINCE not in logged.claim(1e-5).rests_on
     assert NOTHING_LEFT_SINCE in other.state_dict()["ledger"]["declared"]  # and those who go on from there say it too
 
 

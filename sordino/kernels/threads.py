@@ -17,15 +17,18 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, pack_numbers, raise_if_short
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, pack_numbers, raise_if_short
 from sordino.kernels.library import KernelUnavailable, open_library
 
 _NUMBERS, _FLOATS = 12, 2  # that a function may take
 _MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
-_KERNEL = ctypes.CFUNCTYPE(INT, INT, FLOAT, SIZE, SIZE, SIZE, FLOAT, SIZE)
+_KINDS = {None: "v", INT: "i", POINTER: "p", ctypes.c_char_p: "p", SIZE: "n", STEP: "s", FLOAT: "f"}
+"""Letters by which threads.c knows the types of a function's result and arguments."""
+_KERNEL = ctypes.CFUNCTYPE(INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, POINTER, FLOAT, POINTER)
+"""The type of a Gram kernel, with which the team is tried."""
 
 Arguments = Sequence[Any]
 """Numbers, addresses (None for none), arrays and floats, as ctypes takes them."""
@@ -56,45 +59,74 @@ def find_torch_threads() -> int | None:
     return ctypes.cast(entry, ctypes.c_void_p).value
 
 
+class _Team(NamedTuple):
+    """The compiled functions that hand out ranges to torch's threads."""
+
+    run: Callable[..., int]
+    """Runs a function of a given signature over ranges."""
+    find_signature: Callable[[bytes], int]
+    """Returns the number of a signature, or −1 where threads.c has no caller for it."""
+
+
 @cache
-def _load_team() -> Callable[..., int] | None:
-    """Returns the compiled function that hands out ranges to the team of torch's threads, if it gives each range once."""
+def _load_team() -> _Team | None:
+    """Returns the compiled functions that hand out ranges to the team of torch's threads, if they give each range once."""
     # Threads of our own beside torch's would compete with them for the same cores.
     if find_torch_threads() is None:
         return None
     try:
-        team = open_library(build.THREADS).sordino_team
+        library = open_library(build.THREADS)
     except KernelUnavailable:
         return None
-    team.restype, team.argtypes = INT, (POINTER, POINTER, POINTER, POINTER, SIZE, SIZE, POINTER)
+    run, find = library.sordino_team, library.sordino_signature
+    run.restype, run.argtypes = INT, (POINTER, POINTER, INT, POINTER, POINTER, SIZE, SIZE, POINTER)
+    find.restype, find.argtypes = INT, (ctypes.c_char_p,)
+    team = _Team(run, find)
     return team if _covers_every_range(team) else None
 
 
-def _covers_every_range(team: Callable[..., int]) -> bool:
+def _covers_every_range(team: _Team) -> bool:
     """Returns whether a team of threads gives a function every range once, with its other arguments where they belong."""
-    seen: list[tuple[float, ...]] = []
+    seen: list[tuple[Any, ...]] = []
 
     # A Python function is called through the team, to see that every argument arrives where it belongs.
-    def note_call(*given: float) -> int:
+    def note_call(*given: Any) -> int:
         """Notes the arguments of a call."""
         seen.append(given)
         return 0
 
-    kernel = _KERNEL(note_call)
-    _call_team(team, kernel, (7, 0.5), (None, 0.25, 9), [0, 3, 5])
-    return sorted(seen) == [(7, 0.5, 0, 3, 0, 0.25, 9), (7, 0.5, 3, 5, 0, 0.25, 9)]
+    problem = _call_team(team, _KERNEL(note_call), (7, 11, 1 << 40), (9, None, 0.25, 13), [0, 3, 5])
+    wanted: list[tuple[Any, ...]] = [
+        (7, 11, 1 << 40, first, last, 9, None, 0.25, 13) for first, last in ((0, 3), (3, 5))
+    ]
+    return problem == 0 and sorted(seen) == wanted
 
 
-_functions: dict[int, tuple[Any, int | None, tuple[bool, ...]]] = {}  # by identity, since they have no hash
+class _FunctionFacts(NamedTuple):
+    """What is known of a compiled function that threads are to call."""
+
+    function: Any
+    """The function itself, held so that its identity is not given out again."""
+    address: int | None
+    is_float: tuple[bool, ...]
+    """Which of its arguments are floats."""
+    signature: bytes
+    """The kinds of its result and arguments, as threads.c spells them."""
 
 
-def _function_facts(function: Any) -> tuple[int | None, tuple[bool, ...]]:
-    """Returns the address of a compiled function that threads are to call, and which of its arguments are floats."""
+_functions: dict[int, _FunctionFacts] = {}  # by identity, since they have no hash
+
+
+def _function_facts(function: Any) -> _FunctionFacts:
+    """Returns the address of a compiled function that threads are to call, and the kinds of its arguments."""
     facts = _functions.get(id(function))
     if facts is None:
+        # A type without a letter makes a signature that threads.c does not know.
+        kinds = "".join(_KINDS.get(kind, "?") for kind in (function.restype, *function.argtypes))
         is_float = tuple([kind is FLOAT for kind in function.argtypes])
-        facts = _functions[id(function)] = function, ctypes.cast(function, ctypes.c_void_p).value, is_float
-    return facts[1:]
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        facts = _functions[id(function)] = _FunctionFacts(function, address, is_float, kinds.encode())
+    return facts
 
 
 def _to_number(given: Any) -> int:
@@ -106,9 +138,14 @@ def _to_number(given: Any) -> int:
     return 0 if given is None else ctypes.addressof(given)
 
 
-def _call_team(team: Callable[..., int], function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int:
-    """Calls a compiled function for all ranges by torch's threads, with its arguments sorted into numbers and floats."""
-    address, is_float = _function_facts(function)
+def _call_team(team: _Team, function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int | None:
+    """Calls a compiled function for all ranges by torch's threads, with its arguments sorted into numbers and floats;
+    returns None, and calls nothing, where threads.c has no caller for functions of its kind.
+    """
+    _, address, is_float, signature = _function_facts(function)
+    number = team.find_signature(signature)
+    if number < 0:
+        return None
     # Sort the arguments into numbers and floats, which threads.c puts back in order.
     arguments = list(zip((*before, 0, 0, *after), is_float, strict=True))
     given = [_to_number(x) for x, one in arguments if not one]
@@ -121,7 +158,7 @@ def _call_team(team: Callable[..., int], function: Any, before: Arguments, after
     # Where the two ends of a range stand among the whole numbers.
     place = len(before) - sum(is_float[: len(before)])
     where = (at, floats.buffer_info()[0], place, len(cuts) - 1, at + 8 * _NUMBERS)
-    problem = team(find_torch_threads(), address, *where)
+    problem = team.run(find_torch_threads(), address, number, *where)
     del held
     return problem
 
@@ -149,10 +186,11 @@ def run_in_parts(
     cuts = [begin, end] if threads == 1 else _cut_range(begin, end, threads, multiple)
     if len(cuts) == 2:
         problem = function(*before, begin, end, *after)
-    elif (team := _load_team()) is not None:
-        problem = _call_team(team, function, before, after, cuts)
     else:
-        problem = _run_by_pool(lambda first, last: function(*before, first, last, *after), cuts)
+        team = _load_team()
+        problem = None if team is None else _call_team(team, function, before, after, cuts)
+        if problem is None:
+            problem = _run_by_pool(lambda first, last: function(*before, first, last, *after), cuts)
     # A kernel that could not allocate its workspace says so by its return value.
     if short is not None:
         raise_if_short(problem, short)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,10 @@ from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.poisson import flip_coins
 from sordino.sampling.sampler import Draw, keep_unamplified
+
+if TYPE_CHECKING:
+    from sordino.auditing.selftest_checks.sampler_checks import DrawChecks
+    from sordino.auditing.verdict import SelftestFinding
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class CyclicPoisson:
         return self.rate * n / self.groups
 
     expected = former_method("expected", "expected_size")
+
+    def check_draws(self, checks: DrawChecks) -> list[SelftestFinding]:
+        """Returns what a selftest finds of the draws: a record by its own coin, in the turns of its group."""
+        return checks.check_cyclic_coins()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields the cyclic Poisson draw of step k from group k mod `groups`, for k = start, start + 1, …"""

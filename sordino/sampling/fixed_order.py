@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,10 @@ from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, keep_unamplified
+
+if TYPE_CHECKING:
+    from sordino.auditing.selftest_checks.sampler_checks import DrawChecks
+    from sordino.auditing.verdict import SelftestFinding
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,10 @@ class FixedOrder:
         return float(min(self.batch_size, n))
 
     expected = former_method("expected", "expected_size")
+
+    def check_draws(self, checks: DrawChecks) -> list[SelftestFinding]:
+        """Returns what a selftest finds of the draws: the same disjoint lots in every pass."""
+        return checks.check_fixed_order()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields batch k mod m of n records in a fixed order in m batches, for k = start, start + 1, …"""

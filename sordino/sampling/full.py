@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from sordino.former_names import former_method
 from sordino.registry import Declaration, Method, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw, keep_unamplified
+
+if TYPE_CHECKING:
+    from sordino.auditing.selftest_checks.sampler_checks import DrawChecks
+    from sordino.auditing.verdict import SelftestFinding
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,10 @@ class Full:
         return float(n)
 
     expected = former_method("expected", "expected_size")
+
+    def check_draws(self, checks: DrawChecks) -> list[SelftestFinding]:
+        """Returns what a selftest finds of the draws: every record is in every lot."""
+        return checks.check_everybody()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields the full batch, a draw of all records, again and again."""

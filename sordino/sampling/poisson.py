@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,10 @@ from sordino.former_names import former_method
 from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Draw
+
+if TYPE_CHECKING:
+    from sordino.auditing.selftest_checks.sampler_checks import DrawChecks
+    from sordino.auditing.verdict import SelftestFinding
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,10 @@ class Poisson:
         return self.rate * n
 
     expected = former_method("expected", "expected_size")
+
+    def check_draws(self, checks: DrawChecks) -> list[SelftestFinding]:
+        """Returns what a selftest finds of the draws: every record by a coin of its own."""
+        return checks.check_coins()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields independent draws of Poisson sampling, each with its records in ascending order."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from sordino.registry import Declaration, NamedSampler
 from sordino.rng.streams import Rng
 from sordino.sampling.poisson import flip_coins
 from sordino.sampling.sampler import Draw
+
+if TYPE_CHECKING:
+    from sordino.auditing.selftest_checks.sampler_checks import DrawChecks
+    from sordino.auditing.verdict import SelftestFinding
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class TruncatedPoisson:
         return min(self.rate * n, float(self.max_batch))
 
     expected = former_method("expected", "expected_size")
+
+    def check_draws(self, checks: DrawChecks) -> list[SelftestFinding]:
+        """Returns what a selftest finds of the draws: no lot above the largest size."""
+        return checks.check_largest_size()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
         """Yields independent draws of truncated Poisson sampling, each with its records in ascending order."""

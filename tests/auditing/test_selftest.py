@@ -1,8 +1,10 @@
 """The selftest accuses nobody who is right, and says what it could not try."""
 
 import copy
+import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from sordino.auditing import Pieces, e_values, selftest
 from sordino.auditing.selftest_checks.sampler_checks import check_sampler
 from sordino.auditing.verdict import SelftestFinding, Verdict
 from sordino.rng.streams import Rng
+from sordino.sampling.sampler import Draw, keep_unamplified
 from tests.auditing.settings import network, pieces, records
 
 QUERIES = {
@@ -125,8 +128,6 @@ class Sloppy:
         return 0.1 * n
 
     def draws(self, n, rng, start):
-        from dataclasses import replace
-
         for k, draw in enumerate(sd.Poisson(0.1).draws(n, rng, start)):
             yield replace(draw, indices=self._change(draw.indices, n, k))
 
@@ -146,6 +147,115 @@ def test_a_sloppy_sampler_is_seen(name):
     assert e_values.log_mean(f.log_e for f in found) > math.log(1e6)
     right = check_sampler(sd.Poisson(0.1), 500, Rng.from_seed(9))
     assert e_values.log_mean(f.log_e for f in right) < math.log(1e3)
+
+
+BRINGS_ITS_TEST = [
+    sd.Poisson(0.1),
+    sd.Full(),
+    sd.FixedSize(20),
+    sd.Shuffle(20),
+    sd.BallsInBins(10),
+    sd.CyclicPoisson(0.3, groups=4),
+    sd.FixedOrder(30),
+    sd.TruncatedPoisson(0.1, max_batch=60),
+]
+
+
+@pytest.mark.parametrize("sampler", BRINGS_ITS_TEST, ids=lambda one: type(one).__name__)
+def test_every_sampler_passes_the_test_that_it_brings(sampler):
+    """Draws that are charged as one phase once were one pass without end to the selftest, which never came back."""
+    found = check_sampler(sampler, 250, Rng.from_seed(4))
+    assert all(one.holds is not False for one in found), found
+    assert e_values.log_mean([one.log_e for one in found if one.log_e is not None] or [0.0]) < math.log(1e3)
+    assert any(one.tried for one in found)
+
+
+class Wrong:
+    """A sampler of ours, with its lots changed and its event kept."""
+
+    def __init__(self, right, change):
+        self.right, self.change, self.size_is_public = right, change, right.size_is_public
+
+    def expected_size(self, n):
+        return self.right.expected_size(n)
+
+    def check_draws(self, checks):
+        return type(self.right).check_draws(self.right, checks)
+
+    def draws(self, n, rng, start):
+        for k, draw in enumerate(self.right.draws(n, rng, start)):
+            yield replace(draw, indices=self.change(draw.indices, n, k))
+
+
+def one_more(drawn, n, k):
+    """The first record is in every lot."""
+    return np.union1d(drawn, [0])
+
+
+def turned(drawn, n, k):
+    """Another order in every lot."""
+    return np.sort((drawn + k) % n)
+
+
+SEEN_EXACTLY = {
+    "everybody": (sd.Full(), lambda drawn, n, k: drawn[1:]),
+    "fixed size": (sd.FixedSize(20), lambda drawn, n, k: drawn[1:]),
+    "shuffled": (sd.Shuffle(20), one_more),
+    "balls in bins": (sd.BallsInBins(10), one_more),
+    "cyclic": (sd.CyclicPoisson(0.3, groups=4), one_more),
+    "fixed order": (sd.FixedOrder(30), turned),
+    "truncated": (sd.TruncatedPoisson(0.1, max_batch=30), lambda drawn, n, k: np.arange(31)),
+}
+
+
+@pytest.mark.parametrize("name", SEEN_EXACTLY)
+def test_lots_that_break_the_rule_of_their_event_are_seen(name):
+    found = check_sampler(Wrong(*SEEN_EXACTLY[name]), 250, Rng.from_seed(4))
+    assert any(one.holds is False for one in found), found
+
+
+def test_cyclic_coins_of_another_rate_are_seen():
+    def too_often(drawn, n, k):
+        return members_of_turn[k % 4][np.random.default_rng(k).random(len(members_of_turn[k % 4])) < 0.32]
+
+    members_of_turn = [np.arange(turn, 250, 4) for turn in range(4)]
+    found = check_sampler(Wrong(sd.CyclicPoisson(0.3, groups=4), too_often), 250, Rng.from_seed(4))
+    assert all(one.holds is not False for one in found)
+    assert e_values.log_mean(one.log_e for one in found if one.log_e is not None) > math.log(1e6)
+
+
+def test_a_sampler_that_is_charged_otherwise_than_it_is_tested_fails():
+    class Undeclared(sd.Poisson):
+        def draws(self, n, rng, start):
+            for draw in super().draws(n, rng, start):
+                yield replace(draw, amplify=lambda event: event)
+
+    (found,) = check_sampler(Undeclared(0.1), 250, Rng.from_seed(4))
+    assert found.holds is False
+    assert "charged as Gaussian" in found.about
+
+
+def test_a_users_sampler_brings_a_test_of_its_own():
+    class Alternating:
+        """Even records and odd records by turns."""
+
+        size_is_public = False
+
+        def expected_size(self, n):
+            return n / 2
+
+        def draws(self, n, rng, start):
+            for k in itertools.count(start):
+                yield Draw(np.arange(k % 2, n, 2), keep_unamplified)
+
+        def check_draws(self, checks):
+            even, odd = (set(draw.indices) for draw in itertools.islice(self.draws(checks.n, checks.rng, 0), 2))
+            return [SelftestFinding("turns", "even and odd by turns", holds=not even & odd)]
+
+    (found,) = check_sampler(Alternating(), 250)
+    assert (found.check, found.holds) == ("turns", True)
+    Alternating.check_draws = lambda self, checks: checks.check_coins()
+    assert check_sampler(Alternating(), 250)[0].holds is False
 
 
 def test_the_command_tests_a_recipe(capsys):

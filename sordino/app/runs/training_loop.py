@@ -308,7 +308,7 @@ class Training:
         _load_optimizer_state(self.optimizer, state["optimizer"])
         # With the key the noise goes on where it stood; without it `Private` takes a new one.
         replay = None if secret is None else replace(REPLAY_ENTERED, secret=secret)
-        self.private._load_state(state["private"], replay)  # from here the parameters are watched
+        self.private.continue_logged_run(state["private"], replay=replay)  # from here the parameters are watched
         self.is_prepared = state["prepared"]
         self.preparation = new_rng() if secret is None else Rng.replay(secret["preparation"])
         self._written_key = {name: value for name, value in (secret or {}).items() if name != "preparation"}
