@@ -27,6 +27,7 @@ typedef int (*caller_t)(address_t, const uint64_t *, const float *);
 #define SIGNATURES(X) \
     X(range, "ipnn", (int, void *, uint64_t, uint64_t), (I(0), P(1), N(2), N(3))) \
     X(added, "ipnni", (int, void *, uint64_t, uint64_t, int), (I(0), P(1), N(2), N(3), I(4))) \
+    X(phase, "ippnn", (int, void *, void *, uint64_t, uint64_t), (I(0), P(1), P(2), N(3), N(4))) \
     X(apart, "ipsnnp", (int, void *, int64_t, uint64_t, uint64_t, void *), (I(0), P(1), S(2), N(3), N(4), P(5))) \
     X(samples, "ippnnp", (int, void *, void *, uint64_t, uint64_t, void *), (I(0), P(1), P(2), N(3), N(4), P(5))) \
     X(low_grams, "ippnnnfp", (int, void *, void *, uint64_t, uint64_t, uint64_t, float, void *), \
@@ -47,10 +48,14 @@ typedef int (*caller_t)(address_t, const uint64_t *, const float *);
     }
 SIGNATURES(CALLER)
 
-/* The noise returns nothing, and so can never report a problem. */
+/* Kernels that return nothing can report no problem. */
 static int call_noise(address_t kernel, const uint64_t *n, const float *f) {
     ((void (*)(int, void *, float, float, uint64_t, uint64_t, void *, void *, uint64_t, void *, uint64_t))kernel)(
         I(0), P(1), f[0], f[1], N(2), N(3), P(4), P(5), N(6), P(7), N(8));
+    return 0;
+}
+static int call_scaled(address_t kernel, const uint64_t *n, const float *f) {
+    ((void (*)(float, float, uint64_t, uint64_t, void *, void *, void *))kernel)(f[0], f[1], N(0), N(1), P(2), P(3), P(4));
     return 0;
 }
 
@@ -58,7 +63,7 @@ static int call_noise(address_t kernel, const uint64_t *n, const float *f) {
 static const struct {
     const char *kinds; /* of the result, v where there is none, then of the arguments */
     caller_t caller;
-} signatures[] = {SIGNATURES(ENTRY){"vipffnnppnpn", call_noise}};
+} signatures[] = {SIGNATURES(ENTRY){"vipffnnppnpn", call_noise}, {"vffnnppp", call_scaled}};
 
 /* The number of a signature, or −1 for one that has no caller here: such a kernel is not run by this team. */
 EXPORT int sordino_signature(const char *kinds) {
