@@ -31,6 +31,7 @@ _NAMES = {
     "lots.lot": ("Draws", "Lot"),
     "lots.data_owners": ("Sites",),
     "lots.privacy_units": ("Unit", "Views"),
+    "lots.shards": ("Shards",),
     "penalty": ("L2",),
     "private": ("Private",),
     "distributed.checkpoint_entry": ("InCheckpoint",),

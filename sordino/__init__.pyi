@@ -45,6 +45,7 @@ from sordino.lots.lot import Draws as Draws
 from sordino.lots.lot import Lot as Lot
 from sordino.lots.privacy_units import Unit as Unit
 from sordino.lots.privacy_units import Views as Views
+from sordino.lots.shards import Shards as Shards
 from sordino.matrix_factorization.strategies import Banded as Banded
 from sordino.matrix_factorization.strategies import Buffered as Buffered
 from sordino.matrix_factorization.strategies import InverseBanded as InverseBanded

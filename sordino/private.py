@@ -458,8 +458,9 @@ class Private:
                 )
                 self._steps, self._phase = self._steps + 1, phase
                 self._last_lot, self._last_records = lot, drawn.draw.indices
+                test_reader, test_count = drawn.nearby or (local_reader, local_count)
                 self._checks.note_lot(
-                    self._ledger_section, lot.step, local_reader, drawn.local_indices, local_count, chunk
+                    self._ledger_section, lot.step, test_reader, drawn.local_indices, test_count, chunk
                 )
                 yield lot
             # All ranks are here at the end, and one of them may ask for the claim alone.

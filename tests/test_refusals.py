@@ -156,7 +156,7 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Stream(), "map-style"),
+        (Stream(), "Shards.from_stream"),
         (linear().tensors, "TensorDataset"),
         (TensorDataset(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long)), "no records"),
     ],

@@ -44,6 +44,7 @@ from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED
 from sordino.ledger.claims import Claim, Guarantee
 from sordino.losses import for_model
+from sordino.lots.loading import count_records
 from sordino.optim import SignalToNoise
 from sordino.per_sample.protocol import Backend
 from sordino.private import Private
@@ -151,7 +152,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         dataset = self.train_dataset
         if dataset is None:
             raise ValueError("Trainer: training requires a train_dataset.")
-        n, args = len(dataset), self.args
+        n, args = count_records(dataset), self.args
         # Rate, lots in an epoch and steps follow from public numbers; the noise is calibrated to them.
         dataset, collate = self._select_columns(dataset)
         sampler = Poisson(min(1.0, self._lot_size / n)) if self._sampler is None else self._sampler

@@ -27,6 +27,7 @@ from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
     from sordino.lots.loading import Alter, BatchReader, Loader
+    from sordino.lots.shards import Window
 
 
 class Sites(Dataset[Any]):
@@ -140,9 +141,9 @@ def assign_sites(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
 
 
 class LocalRecords:
-    """A reader of the records that are held here, numbered from 0."""
+    """A reader of the records that are held here, numbered from 0: those of some sites, or of some shards of a stream."""
 
-    def __init__(self, load: BatchReader, sites: Sites) -> None:
+    def __init__(self, load: BatchReader, sites: Sites | Window) -> None:
         self._load, self._sites = load, sites
 
     def as_if_unread(self) -> LocalRecords:

@@ -17,7 +17,7 @@ from torch.utils.data._utils.collate import default_collate
 
 from sordino import validate
 from sordino.lots.column_dataset import dataset_of_columns
-from sordino.lots.loading import count_records
+from sordino.lots.loading import STREAM_GIVEN, count_records
 from sordino.refusal import Refusal
 from sordino.sampling.poisson import Poisson
 from sordino.sampling.sampler import Sampler
@@ -109,11 +109,7 @@ def _open_loader(
     """
     # Amplification needs to know who could have been drawn.
     if isinstance(loader.dataset, IterableDataset):
-        raise Refusal(
-            "a DataLoader of an IterableDataset was given.\n"
-            "Its records cannot be drawn by index, so nothing is known of who is in a lot.\n"
-            "Give a map-style dataset, with a length and records by index."
-        )
+        raise Refusal(STREAM_GIVEN.format(kind="a DataLoader of an IterableDataset"))
     if sampler is None and batch_size is None:
         batch_size = loader.batch_size
         if batch_size is None:

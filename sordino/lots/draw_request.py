@@ -22,6 +22,7 @@ from sordino.lots.loading import BatchReader, Loader, LotBatches, MapStyle, Pref
 from sordino.lots.lot import Lot
 from sordino.lots.privacy_units import RECORD, AnyUnit, Unit, UnitLoader, as_unit
 from sordino.lots.repeated_records import SOME_EQUAL, EqualRows, charge_as_group, count_most_copies
+from sordino.lots.shards import Shards
 from sordino.refusal import Refusal
 from sordino.release.correlated_noise import find_correlated_noise
 from sordino.release.rounding import rounding_slack
@@ -118,6 +119,7 @@ class DrawnLot(NamedTuple):
     local_indices: NDArray[np.int64]  # those of its records that are held here, numbered from 0
     pass_name: str | None  # of the pass over the data that the draw belongs to; None if it belongs to none
     amplify: Callable[[Event], Event]  # from what is released on the draw to its charge
+    nearby: tuple[BatchReader, int] | None = None  # reader and number of the records that tests take, if not all
 
     def make_lot(self, step: int, expected_batch: float, seal: Seal) -> Lot:
         """Returns the lot as the training loop sees it; opening its size is recorded by `seal`."""
@@ -244,7 +246,12 @@ class DrawRequest:
             phase.position, phase.memory = phase.position + 1, draw.memory
             lot_batches = LotBatches(draw.indices, chunk, load, self.n, prefetched, self.cutting)
             amplify = phase.begin_step(charged_draw, query, noise)
-            yield DrawnLot(charged_draw, lot_batches, local_indices, pass_name, amplify)
+            # Tests exchange records of a lot for others. Of a stream, those are in the shards that the lot opens anyway.
+            nearby = None
+            window = self.dataset.window_of(draw.indices) if isinstance(self.dataset, Shards) else None
+            if window is not None and not isinstance(load, UnitLoader):
+                local_indices, nearby = draw.indices - window.first, (LocalRecords(load, window), window.count)
+            yield DrawnLot(charged_draw, lot_batches, local_indices, pass_name, amplify, nearby)
 
 
 def _local_data_of(dataset: Any, n: int) -> tuple[Any, int]:

@@ -29,6 +29,11 @@ Load = Callable[[Indices], Any]
 Alter = Callable[[list[Any]], list[Any]]
 """A function from the records that were read to those that collate is given instead."""
 
+STREAM_GIVEN = """a stream was given ({kind}), whose records cannot be drawn by number.
+Without a public number of records, and a place for each, nothing is known of who is in a lot.
+Cut it into shards, and train on it in one pass, by draws(data, sd.FixedOrder(batch_size=…), …), with
+data = sd.Shards.from_stream(stream, records=…, shard_size=…), or sd.Shards(names, sizes, load) for files."""
+
 
 @runtime_checkable
 class MapStyle(Protocol):
@@ -46,8 +51,10 @@ def count_records(dataset: Any) -> int:
     # A DataLoader draws by itself, and how it does so has no proof.
     if isinstance(dataset, DataLoader):
         raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
+    if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__")):
+        raise Refusal(STREAM_GIVEN.format(kind=type(dataset).__name__))
     by_index = isinstance(dataset, MapStyle) and not isinstance(dataset, Tensor | tuple | Mapping | str)
-    if isinstance(dataset, IterableDataset) or not by_index:
+    if not by_index:
         raise Refusal(
             f"a {type(dataset).__name__} was given: need a map-style dataset, whose records can be drawn by index; "
             "wrap tensors in torch.utils.data.TensorDataset"

@@ -49,13 +49,25 @@ def came_to(folder):
     return torch.load(folder / "parameters.pt", weights_only=True), said
 
 
-def compare_with_one_process(tmp_path, kinds, size):
-    """Trains on one process, then continues a copy of its first checkpoint on several: every bit must be the same."""
-    finish(launch(1, kinds, tmp_path / "one", "--steps", STEPS))
-    shutil.copytree(tmp_path / "one", tmp_path / "several")
-    finish(launch(size, kinds, tmp_path / "several", "--steps", STEPS, "--resume", 1))
-    for kind in kinds.split("+"):
-        (one, one_said), (several, several_said) = (came_to(tmp_path / name / kind) for name in ("one", "several"))
+KINDS = "trainer+accelerate+lightning"
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """What every framework comes to on one process, with a checkpoint of every step."""
+    folder = tmp_path_factory.mktemp("one")
+    finish(launch(1, KINDS, folder, "--steps", STEPS))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_framework_has_the_bits_of_one_process(one_process, tmp_path, size):
+    """Several processes continue a copy of the first checkpoint: every bit and the claim must be the same."""
+    shutil.copytree(one_process, tmp_path / "several")
+    finish(launch(size, KINDS, tmp_path / "several", "--steps", STEPS, "--resume", 1))
+    for kind in KINDS.split("+"):
+        (one, one_said), (several, several_said) = (came_to(run / kind) for run in (one_process, tmp_path / "several"))
         assert (one_said.pop("ranks"), several_said.pop("ranks")) == (1, size)
         # Held-out records lie in other batches on several processes, and their mean loss is one of batch means.
         assert several_said.pop("evaluated", 0.0) == pytest.approx(one_said.pop("evaluated", 0.0), rel=0.05)
@@ -64,23 +76,16 @@ def compare_with_one_process(tmp_path, kinds, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_framework_has_the_bits_of_one_process(tmp_path, size):
-    compare_with_one_process(tmp_path, "trainer+accelerate+lightning", size)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "checkpoint", "size", "after"),
     [("trainer", "checkpoint-{}/sordino.json", 2, 3), ("lightning", "{}.ckpt", 3, 2), ("accelerate", "{}.pt", 2, 1)],
 )
 def test_a_killed_rank_ends_the_others_and_another_number_goes_on_to_the_same_bits(
-    tmp_path, kind, checkpoint, size, after
+    one_process, tmp_path, kind, checkpoint, size, after
 ):
-    finish(launch(1, kind, tmp_path / "whole", "--steps", STEPS))
     # The run that is killed begins with the first checkpoint of the whole one, and so with its key.
     run = tmp_path / "run" / kind
-    shutil.copytree(tmp_path / "whole" / kind, run)
+    shutil.copytree(one_process / kind, run)
     for step in range(2, STEPS + 1):
         left_over = run / checkpoint.format(step).split("/")[0]
         shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
@@ -94,7 +99,7 @@ def test_a_killed_rank_ends_the_others_and_another_number_goes_on_to_the_same_bi
     assert process.returncode != 0
     assert not (run / "parameters.pt").exists()  # nobody went on alone
     finish(launch(after, kind, tmp_path / "run", "--steps", STEPS, "--resume", 2))
-    (whole, whole_said), (found, said) = (came_to(tmp_path / name / kind) for name in ("whole", "run"))
+    (whole, whole_said), (found, said) = came_to(one_process / kind), came_to(run)
     assert said["epsilon"] == whole_said["epsilon"]
     assert all(torch.equal(found[name], value) for name, value in whole.items())
 
