@@ -27,7 +27,7 @@ from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
     from sordino.lots.loading import Alter, BatchReader, Loader
-    from sordino.lots.shards import Window
+    from sordino.lots.shards import ShardWindow
 
 
 class Sites(Dataset[Any]):
@@ -143,7 +143,7 @@ def assign_sites(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
 class LocalRecords:
     """A reader of the records that are held here, numbered from 0: those of some sites, or of some shards of a stream."""
 
-    def __init__(self, load: BatchReader, sites: Sites | Window) -> None:
+    def __init__(self, load: BatchReader, sites: Sites | ShardWindow) -> None:
         self._load, self._sites = load, sites
 
     def as_if_unread(self) -> LocalRecords:

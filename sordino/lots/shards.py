@@ -96,13 +96,13 @@ class Shards(Dataset[Any]):
         """How often a shard was opened so far; in one pass in fixed order, once for each."""
         return self._open_shards.times_opened
 
-    def window_of(self, indices: NDArray[np.int64]) -> Window | None:
+    def window_of(self, indices: NDArray[np.int64]) -> ShardWindow | None:
         """Returns the stretch of shards that a lot lies in, or None if they are more than are kept in memory."""
         if not len(indices):
             return None
         low, high = np.searchsorted(self.ends, (indices.min(), indices.max()), side="right").tolist()
         first = int(self.ends[low]) - self.sizes[low]
-        return None if high - low >= self._open_shards.keep else Window(first, int(self.ends[high]) - first)
+        return None if high - low >= self._open_shards.keep else ShardWindow(first, int(self.ends[high]) - first)
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -126,7 +126,7 @@ class Shards(Dataset[Any]):
 
 
 @dataclass(frozen=True)
-class Window:
+class ShardWindow:
     """A stretch of a stream that is in memory: the records of some neighbouring shards."""
 
     first: int
