@@ -110,10 +110,14 @@ class NoiseKey:
             ) from None
         return dict(json.loads(content))
 
-    def streams_at(self, counters: Mapping[str, int]) -> tuple[Rng, Rng, Rng]:
-        """Returns the noise key's streams root, noise and forward at saved positions: for a replay alone."""
+    def streams_at(self, counters: Mapping[str, int], noise_cipher: str = CIPHER) -> tuple[Rng, Rng, Rng]:
+        """Returns the noise key's streams root, noise and forward at saved positions: for a replay alone.
+
+        The noise has the cipher that the state names: that of devices, if one made it.
+        """
+        ciphers = {"noise": noise_cipher}
         root, noise, forward = (
-            Rng.replay({"cipher": CIPHER, "key": key.hex(), "counter": counters[name]})
+            Rng.replay({"cipher": ciphers.get(name, CIPHER), "key": key.hex(), "counter": counters[name]})
             for name, key in zip(_STREAMS, (self.root, self.noise, self.forward), strict=True)
         )
         return root, noise, forward

@@ -64,6 +64,7 @@ from sordino.refusal import Refusal
 from sordino.release.sealed import Sealed, reseal
 from sordino.release.vectors import Grads
 from sordino.replay import SAVED_FORMAT, Replay, open_saved_state, refuse_unknown_format
+from sordino.rng.device_noise import find_device_noise_fault
 from sordino.rng.streams import Rng
 from sordino.runtime_checks import LotChecks
 from sordino.runtime_checks.post_processing_watch import PostProcessingWatch
@@ -212,6 +213,7 @@ class Private:
             model, self._lot_gradients, self._ledger, self._root.child(RUNTIME_CHECKS), self._distributed.ranks
         )
         self._post_processing = PostProcessingWatch(self._ledger.void, self._ledger.declare)
+        self._cipher_was_chosen = False
         # How far the run has come. All of this is in its saved state.
         self._query_state: State = query.init()
         self._planned: DrawArguments | None = None  # what the noise was calibrated for, if the run has a target ε
@@ -419,6 +421,7 @@ class Private:
         The phase begins with the first lot, so a call of `draws` whose lots are never asked for draws nothing.
         """
         times_loaded = self._times_loaded
+        self._choose_cipher()
         # Begin or resume the phase, and tell the ledger which records are used from here on.
         phase = self._begin_phase(request.sampler, request.n, chunk, request.steps)
         (local_data, local_count), local_reader = request.local_data, request.local_reader
@@ -701,6 +704,7 @@ class Private:
         It can go wherever the model goes: everything in it is public, or released, or encrypted under the run's key. Of
         several `draws` in turn, the last can be gone on with.
         """
+        self._choose_cipher()
         phase, is_repeatable = self._phase, self._is_repeatable()
         # What a sampler remembers tells about records, so it is encrypted together with the positions of the streams.
         memory = None if phase is None or phase.memory is None else phase.memory()
@@ -711,7 +715,9 @@ class Private:
             "page": self._ledger_section,
             "query": repr(self._query),
             "state": gather_nested(self._query_state),
-            "encrypted": self._noise_key().encrypt({"counters": counters, "memory": memory}),
+            "encrypted": self._noise_key().encrypt(
+                {"counters": counters, "memory": memory, "noise_cipher": self._noise.cipher}
+            ),
             "remembers_records": memory is not None,
             "repeatable": is_repeatable,
             "environment": environment.current_environment() if is_repeatable else None,
@@ -778,6 +784,7 @@ class Private:
             self.renew(draws=True)
         else:
             self._root, self._noise, self._forward = streams
+            self._cipher_was_chosen = True  # by the run whose noise is used again
             if not replay.entered:
                 self._ledger.disclose(f"{claims.REPLAYED}: {replay.because}")
         self._steps, self._phases_begun = state["steps"], state["phases"]
@@ -816,6 +823,7 @@ class Private:
                 phase.end_here()
         new_root = self._distributed.create_stream()
         self._noise, self._forward = new_root.child("noise"), new_root.child("forward")
+        self._cipher_was_chosen = False
         if draws:
             self._root = new_root
 
@@ -837,6 +845,19 @@ class Private:
         Delete the file when the run is over.
         """
         return write_secret(folder, self.secret_state())
+
+    def _choose_cipher(self) -> None:
+        """Chooses, once, the cipher of the run's noise, before its first value and before a state names it.
+
+        If the model's device makes noise itself, and made the CPU's values in a self-test, it is the cipher of devices.
+        Ranks divide their noise on the CPU, and keep the common one.
+        """
+        if self._cipher_was_chosen:
+            return
+        self._cipher_was_chosen = True
+        device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
+        if self._noise.counter == 0 and self._distributed.ranks is None and find_device_noise_fault(device) is None:
+            self._noise = self._noise.with_device_cipher()
 
     def _noise_key(self) -> NoiseKey:
         return NoiseKey.of_streams(self._root, self._noise, self._forward)

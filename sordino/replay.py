@@ -18,7 +18,7 @@ import torch
 from sordino import environment, validate
 from sordino.noise_key import NoiseKey, read_secret
 from sordino.refusal import Refusal
-from sordino.rng.streams import Rng
+from sordino.rng.streams import CIPHER, Rng
 
 SAVED_FORMAT = 4
 """The format of the states that `Private.state_dict` returns."""
@@ -123,7 +123,7 @@ def open_saved_state(
         else:
             key = NoiseKey.from_table(secret if isinstance(secret, Mapping) else read_secret(secret))
         opened = key.decrypt(state["encrypted"])
-        streams, memory = key.streams_at(opened["counters"]), opened["memory"]
+        streams, memory = key.streams_at(opened["counters"], opened.get("noise_cipher", CIPHER)), opened["memory"]
         is_repeatable = state["repeatable"]
     # A replay is allowed only where every bit comes out the same.
     if not is_repeatable and not replay.entered:

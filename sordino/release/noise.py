@@ -94,7 +94,7 @@ class Gaussian:
             return
         # Otherwise block by block, with the same bits.
         targets = _flat_targets(value)
-        if targets and not _add_from_host(rng, targets, scale):
+        if targets and not (_add_on_device(rng, targets, scale) or _add_from_host(rng, targets, scale)):
             _add_blocks(rng.normal_blocks(sum(map(len, targets)), scale, dtype_of_noise(targets)), targets)
         _multiply(targets, factor)
 
@@ -199,6 +199,22 @@ def _flat_targets(value: Mapping[str, Tensor]) -> list[Tensor]:
 def _multiply(targets: list[Tensor], factor: float) -> None:
     if targets and factor != 1.0:
         torch._foreach_mul_(targets, factor)
+
+
+def _add_on_device(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
+    """Adds Gaussian noise that the tensors' own device makes; returns False, with nothing drawn, where it cannot.
+
+    The values are those that `normal_blocks` gives on the CPU for the same stream, bit by bit.
+    """
+    place = targets[0].device
+    if any(t.dtype is not torch.float32 or t.device != place for t in targets):
+        return False
+    sizes = [len(tensor) for tensor in targets]
+    values = rng.make_normals_on(place, sum(sizes), scale)
+    if values is None:
+        return False
+    torch._foreach_add_(list(targets), list(values.split(sizes)))
+    return True
 
 
 def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:

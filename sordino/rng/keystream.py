@@ -9,6 +9,7 @@ same, where those of a random stream would be: one could tell them apart from 2â
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -18,6 +19,22 @@ KEY_BYTES = 32
 BLOCK_BYTES = 16
 
 _ZEROS = memoryview(bytes(1 << 20))
+
+
+class WordStream(Protocol):
+    """A key stream of 32-bit words, of whatever cipher, as normal values are made of it."""
+
+    def fill(self, buffer: memoryview | bytearray) -> None:
+        """Overwrites the buffer with the bytes that come next."""
+        ...
+
+    def word_at(self, index: int) -> int:
+        """Returns the word number `index`."""
+        ...
+
+    def words_at(self, first: int, n: int) -> NDArray[np.uint32]:
+        """Returns the words first, first + 1, â€¦"""
+        ...
 
 
 class KeyStream:

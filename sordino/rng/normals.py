@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.rng.keystream import KeyStream
+from sordino.rng.keystream import WordStream
 
 BLOCK = 1 << 18
 """Values made of one stretch of key stream."""
@@ -53,7 +53,7 @@ _COSINE = _float32_constants("-0x1.196accp-22", "0x1.9f931cp-16", "-0x1.6c14b8p-
 _LOG4, _PI = _float32_constants("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; π·2⁻³¹, for a signed word of half turns
 
 
-def normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[F32]:
+def normal_blocks(stream: WordStream, n: int, scale: float) -> Iterator[F32]:
     """Yields n independent N(0, scale²) normals from a key stream in consecutive blocks, which share their memory."""
     # A block has two halves: the first gives the radii, the second the angles of its pairs.
     buffer = bytearray(4 * min(BLOCK, n + 1))
@@ -93,7 +93,7 @@ def locate_pairs(half: int, begin: int, end: int) -> tuple[int, int]:
     return (begin - half, end - half) if begin >= half else (0, half)
 
 
-def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> F32:
+def normals_at(stream: WordStream, total: int, start: int, count: int, scale: float) -> F32:
     """Returns the normals start, start + 1, … of the draw that `normal_blocks(stream, total, scale)` makes, bit for
     bit.
     """
@@ -113,7 +113,7 @@ def normals_at(stream: KeyStream, total: int, start: int, count: int, scale: flo
     return out
 
 
-def scaled_uniforms(words: U32, stream: KeyStream, first: int) -> F32:
+def scaled_uniforms(words: U32, stream: WordStream, first: int) -> F32:
     """Returns 2³¹ u for the radii of normals, from radius words, the first of which is word `first` of the stream."""
     # 31 bits of the word and a half step give u, which is never 0.
     k = (words & np.uint32(2**31 - 1)).view(np.int32)
@@ -179,7 +179,7 @@ def _horner(coefficients: list[np.float32], x: F32) -> F32:
     return value
 
 
-def double_normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[NDArray[np.float64]]:
+def double_normal_blocks(stream: WordStream, n: int, scale: float) -> Iterator[NDArray[np.float64]]:
     """Yields n independent N(0, scale²) normals in float64, in blocks, from words of 64 bits."""
     for start in range(0, n, BLOCK):
         count = min(BLOCK, n - start)
@@ -188,7 +188,7 @@ def double_normal_blocks(stream: KeyStream, n: int, scale: float) -> Iterator[ND
         yield _double_block(np.frombuffer(buffer, dtype="<i8"), count, scale)
 
 
-def double_normals_at(stream: KeyStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
+def double_normals_at(stream: WordStream, total: int, start: int, count: int, scale: float) -> NDArray[np.float64]:
     """Returns the float64 normals start, start + 1, … of `double_normal_blocks`.
 
     Each block is computed completely, so that numpy rounds as it does there.

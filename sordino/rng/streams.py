@@ -5,7 +5,9 @@ Randomness is an argument here, and the position of a stream is part of the chec
 Every draw has its own number, and the number is half of the cipher's counter: draw k is a pure function of (key, k). So a
 stream is resumed by its counter, and two streams never overlap. Keys of children are derived by keyed BLAKE2b.
 
-Normal values are made in normals.py, or by the compiled kernel of kernels/, which gives the same bits.
+Normal values are made in normals.py, or by the compiled kernel of kernels/, which gives the same bits. Noise for a model
+on a device that can make it itself comes of ChaCha20 there (device_noise.py), and on the CPU with the same bits; the state
+names the cipher.
 
 A stream is never in two places: a copy, a pickle that is read, and the streams of a forked process have new keys from the
 operating system, so that no value is drawn twice. `replay` is the one way to have a stream again, for what will give the
@@ -30,13 +32,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.rng import normals
+from sordino.rng.chacha_stream import ChaChaStream
 from sordino.rng.compiled_noise import noise_kernel
+from sordino.rng.device_noise import make_normals
 from sordino.rng.keystream import KEY_BYTES, KeyStream
 
 if TYPE_CHECKING:
+    from sordino.kernels.noise_kernel import NoiseKernel
     from sordino.rng.phase_noise import PhaseNoise
 
 CIPHER = "AES-256-CTR"
+"""The cipher of every stream, but for noise that is made on a device."""
+
+DEVICE_CIPHER = "ChaCha20, 64-bit counter"
+"""The cipher of noise that is made on a device. States of earlier versions have "ChaCha20", in another layout."""
 
 _FEW = 64  # words for which OpenSSL's preparations would cost more than the words
 _LONGEST = 1 << 34  # values of one draw: their words stay below those of the tails, and below the cipher's last block
@@ -73,11 +82,12 @@ def _encode_label(label: str | int) -> str:
 class Rng:
     """A stream of random values."""
 
-    def __init__(self, key: bytes, counter: int = 0) -> None:
+    def __init__(self, key: bytes, counter: int = 0, cipher: str = CIPHER) -> None:
         if len(key) != KEY_BYTES:
             raise ValueError(f"key of {len(key)} bytes: needs {KEY_BYTES}")
         self._key = key
         self.counter = counter
+        self.cipher = cipher
         self._process = _Process.forks
         self.phase: PhaseNoise | None = None
         """The phase of correlated noise that the step drawn last belongs to, if it belongs to one."""
@@ -101,6 +111,12 @@ class Rng:
         """Returns an independent stream for a purpose; the same labels give the same stream, and others another one."""
         text = "/".join(map(_encode_label, labels)).encode()
         return Rng(hashlib.blake2b(text, key=self._current_key(), digest_size=KEY_BYTES).digest())
+
+    def with_device_cipher(self) -> Rng:
+        """Returns the random stream with the cipher that devices compute; only before its first draw."""
+        if self.counter:
+            raise ValueError(f"a stream with {self.counter} draws behind it: its cipher cannot be another one now")
+        return Rng(self._current_key(), cipher=DEVICE_CIPHER)
 
     def split(self) -> Rng:
         """Returns an independent random stream, another one at every call; it takes one draw of this stream."""
@@ -132,10 +148,20 @@ class Rng:
         """Overwrites a buffer with key stream; it takes one draw."""
         self._next_stream().fill(buffer)
 
-    def _next_stream(self) -> KeyStream:
+    def _next_stream(self) -> KeyStream | ChaChaStream:
         """Returns the key stream of the next draw."""
         self.counter += 1
-        return KeyStream(self._current_key(), self.counter - 1)
+        return self._stream_of(self.counter - 1)
+
+    def _next_aes_stream(self) -> KeyStream:
+        """Returns the key stream of the next draw for the compiled kernel, which only a stream of AES uses."""
+        stream = self._next_stream()
+        assert isinstance(stream, KeyStream), "the compiled kernel knows AES alone"
+        return stream
+
+    def _stream_of(self, number: int) -> KeyStream | ChaChaStream:
+        """Returns the key stream of one draw, by the cipher of the random stream."""
+        return (KeyStream if self.cipher == CIPHER else ChaChaStream)(self._current_key(), number)
 
     def key_stream_of(self, number: int) -> KeyStream:
         """Returns the key stream of a draw by its number, whether or not it was drawn; the stream does not go on."""
@@ -144,9 +170,9 @@ class Rng:
     def words(self, n: int) -> NDArray[np.uint64]:
         """Returns n uniform 64-bit words of the random stream."""
         # A few words come from the compiled cipher at once; both ways give the same words.
-        compiled = noise_kernel()
+        compiled = self._compiled_kernel()
         if compiled is not None and compiled.makes_key_stream and 0 < n <= _FEW:
-            return compiled.read_key_stream(self._next_stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
+            return compiled.read_key_stream(self._next_aes_stream(), 0, (n + 1) // 2).view(np.uint64)[:n]
         buffer = bytearray(8 * n)
         if n:
             self.fill(buffer)
@@ -154,10 +180,10 @@ class Rng:
 
     def seed(self) -> int:
         """Returns 63 random bits of the stream, as torch's generators take them; it takes one draw."""
-        compiled = noise_kernel()
+        compiled = self._compiled_kernel()
         if compiled is None or not compiled.makes_key_stream:
             return int(self.words(1)[0] >> np.uint64(1))
-        return int.from_bytes(compiled.read_block(self._next_stream(), 0)[:8], "little") >> 1
+        return int.from_bytes(compiled.read_block(self._next_aes_stream(), 0)[:8], "little") >> 1
 
     def uniform(self, n: int) -> NDArray[np.float64]:
         """Returns n values strictly between 0 and 1, in steps of 2⁻⁵³, offset by half a step."""
@@ -204,15 +230,33 @@ class Rng:
         Only where there is a kernel and all are float32 on the CPU; otherwise nothing is drawn and the answer is False.
         """
         # All or nothing: where one tensor cannot be done, none is, and nothing has been drawn from the stream.
-        compiled, sizes = noise_kernel(), [tensor.numel() for tensor in targets]
+        compiled, sizes = self._compiled_kernel(), [tensor.numel() for tensor in targets]
         if compiled is None or sum(sizes) > _LONGEST or not sizes or not all(sizes):
             return False
         for tensor in targets:
             if tensor.dtype is not torch.float32 or not tensor.is_cpu:
                 return False
         addresses = [tensor.data_ptr() for tensor in targets]
-        compiled.add_normal(self._next_stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
+        compiled.add_normal(self._next_aes_stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
         return True
+
+    def make_normals_on(self, device: torch.device, n: int, scale: float) -> Tensor | None:
+        """Returns the random stream's `normal_blocks(n, scale)` made on a device, bit by bit, in one draw that nobody
+        waits for.
+
+        Only for a stream with the cipher of devices, on one whose kernel passed its self-test; otherwise nothing is drawn
+        and the answer is None.
+        """
+        if self.cipher != DEVICE_CIPHER or not 0 < n <= _LONGEST:
+            return None
+        values = make_normals(device, ChaChaStream(self._current_key(), self.counter), n, scale)
+        if values is not None:
+            self.counter += 1
+        return values
+
+    def _compiled_kernel(self) -> NoiseKernel | None:
+        """Returns the compiled kernel for the random stream's cipher, or None: it knows AES alone."""
+        return noise_kernel() if self.cipher == CIPHER else None
 
     def normals_at(
         self,
@@ -234,7 +278,7 @@ class Rng:
                     f"values {start} to {start + count} of {total}: must lie in one draw of at most {_LONGEST}"
                 )
         # One draw for all stretches; each path below gives the same bits.
-        stream, compiled = self._next_stream(), noise_kernel()
+        stream, compiled = self._next_stream(), self._compiled_kernel()
         pieces = []
         made: NDArray[Any]
         for start, count in stretches:
@@ -243,6 +287,7 @@ class Rng:
             elif compiled is None or not compiled.makes_key_stream:
                 made = normals.normals_at(stream, total, start, count, scale)
             else:
+                assert isinstance(stream, KeyStream), "the compiled kernel knows AES alone"
                 made = compiled.normals_at(stream, scale, total, start, count, torch.get_num_threads())
             pieces.append(torch.from_numpy(made))
         return pieces[0] if len(pieces) == 1 else torch.cat([torch.zeros(0, dtype=dtype), *pieces])
@@ -257,7 +302,7 @@ class Rng:
 
         Whoever reads them knows all past and future noise: they are as secret as the data.
         """
-        return {"cipher": CIPHER, "key": self._current_key().hex(), "counter": self.counter}
+        return {"cipher": self.cipher, "key": self._current_key().hex(), "counter": self.counter}
 
     @staticmethod
     def replay(state: Mapping[str, Any]) -> Rng:
@@ -268,9 +313,9 @@ class Rng:
         One of another cipher, as earlier versions had, would go on with other values.
         """
         # Another cipher gives other bits from the same key.
-        if state.get("cipher") != CIPHER:
+        if state.get("cipher") not in (CIPHER, DEVICE_CIPHER):
             raise ValueError(
                 f"a random stream of {state.get('cipher', 'ChaCha20')} was saved, and this version has {CIPHER}: it cannot "
                 "go on bit by bit; finish the run with the version that began it"
             )
-        return Rng(bytes.fromhex(state["key"]), int(state["counter"]))
+        return Rng(bytes.fromhex(state["key"]), int(state["counter"]), state["cipher"])

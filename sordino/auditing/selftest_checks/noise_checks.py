@@ -22,7 +22,7 @@ from sordino.auditing.selftest_subject import Pieces, SeenRelease, Trial
 from sordino.auditing.verdict import SelftestFinding
 from sordino.release.noise import Gaussian, Laplace
 from sordino.release.vectors import Grads
-from sordino.rng.streams import Rng
+from sordino.rng.streams import DEVICE_CIPHER, Rng
 
 SEED = 20_161
 _ENOUGH = 400_000
@@ -62,6 +62,8 @@ def _check_exactly(trial: Trial, passed: SeenRelease, kind: Gaussian | Laplace, 
     # The noise as it was written, over its scale, compared with the same stream drawn again.
     seen = passed.noise_in(trial.written[0], number)
     stream = Rng.from_seed(SEED).child("noise")
+    if trial.private.open_for_audit().noise_state["cipher"] == DEVICE_CIPHER:  # noise that the model's device made
+        stream = stream.with_device_cipher()
     wide = any(value.dtype.itemsize == 8 for value in passed.value.values())
     if isinstance(kind, Laplace):
         values = stream.laplace(len(seen)).numpy()
