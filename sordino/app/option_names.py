@@ -18,7 +18,7 @@ FURTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "noise_multiplier": ("sigma", "multiplier"),
     "multiplier": ("sigma", "noise-multiplier"),
     "rate": ("sample-rate", "sampling-rate"),
-    "batch_size": ("lot", "batch", "lot-size", "expected-batch"),
+    "batch_size": ("lot", "batch", "lot-size"),
     "epochs": ("num-epochs", "passes"),
     "steps": ("max-steps", "num-steps", "iterations"),
     "physical_batch": ("max-physical-batch-size", "micro-batch"),

@@ -152,6 +152,19 @@ def test_an_exported_model_agrees(run, people, tmp_path):
         model.export(tmp_path / "model.txt")
 
 
+def test_an_exported_onnx_model_agrees_for_any_number_of_records(run, people, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = sordino.load(run.run)
+    encoded = model.encode(people)
+    path = model.export(tmp_path / "model.onnx")
+    assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]  # the parameters are inside
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for n in (1, 7, len(encoded)):
+        (outputs,) = session.run(None, {"records": encoded[:n].numpy()})
+        np.testing.assert_allclose(outputs, model.compute_outputs(encoded[:n]).numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_predictions_as_a_file(run, people, tmp_path, capsys):
     assert main.main(["predict", str(run.run), str(people), "--keep", "town", "--out", str(tmp_path / "p.csv")]) == 0
     with open(tmp_path / "p.csv", newline="") as file:

@@ -28,11 +28,12 @@ _DELTA = 1e-5
 
 def _describe_price(columns: int) -> str:
     """Returns the words of `sordino data inspect` about what the ways to know bounds and classes cost."""
+    which = "the one column of numbers" if columns == 1 else f"all {columns} columns of numbers"
     price = PLD().epsilon(events.Gaussian(RANGES), _DELTA)
     return (
         "\nWhat this costs: the schema was read off the records without noise, which no ε covers. A run that uses it as\n"
         "it is says so in its claim. Replace it by what is known of the columns and delete `read_off_records`: that\n"
-        f"costs nothing. Or leave bounds out: a run then finds those of all {columns} columns of numbers privately, for\n"
+        f"costs nothing. Or leave bounds out: a run then finds those of {which} privately, for\n"
         f"ε = {price:.2f} at δ = {_DELTA:g} of its budget. Class weights from a private histogram cost the same."
     )
 

@@ -1,4 +1,4 @@
-"""`sordino report`: writes a run's report.html and PRIVACY.md again."""
+"""`sordino report`: writes a run's report.html, PRIVACY.md and model card again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from sordino.app.cli.help_page import HelpPage
 
 @dataclass(frozen=True)
 class Command:
-    """Write report.html and PRIVACY.md of a run; what only you know can be stated and is kept for the next time."""
+    """Write report.html, PRIVACY.md and MODEL_CARD.md of a run.
+
+    What only you know can be stated, and is kept for the next time.
+    """
 
     help_page: ClassVar[HelpPage] = HelpPage(
         examples=(
@@ -38,12 +41,19 @@ class Command:
     """Print one JSON object."""
 
     def run(self) -> int:
-        """Carries out `sordino report`: writes report.html and PRIVACY.md and prints where they are; returns the exit
-        code.
+        """Carries out `sordino report`: writes report, PRIVACY.md and model card, and prints where they are; returns the
+        exit code.
         """
         from sordino.app.report import Statement, write
+        from sordino.app.report.model_card import CARD
 
         written = write(self.run_dir, Statement(self.unit, self.tuning, self.release, self.verify))
-        paths = {"report": str(written), "privacy": str(written.with_name("PRIVACY.md"))}
-        print(json.dumps(paths) if self.json else "\n".join(paths.values()))
+        paths = {
+            "report": str(written),
+            "privacy": str(written.with_name("PRIVACY.md")),
+            "card": str(written.with_name(CARD)),
+        }
+        titles = {"report": "report", "privacy": "claim in words", "card": "model card"}
+        lines = (f"{titles[name]:<14} {path}" for name, path in paths.items())
+        print(json.dumps(paths) if self.json else "\n".join(lines))
         return 0

@@ -30,7 +30,7 @@ class Command:
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(
         default=default_of_unset_flag(True)
     )
-    """Write report.html and PRIVACY.md at the end."""
+    """Write report.html, PRIVACY.md and MODEL_CARD.md at the end."""
     json: bool = False
     """End with one JSON object on the last line."""
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sordino.accounting import BudgetExhausted
-from sordino.app.runs.directory import FINISHED
+from sordino.app.report.model_card import CARD
+from sordino.app.runs.directory import CONFIG, FINISHED, MODEL
 from sordino.app.runs.evaluate import describe_measures
 from sordino.app.runs.fit import History, RunFailed
+from sordino.app.runs.settings import read_config
 from sordino.app.runs.several_seeds import SeveralSeeds
 from sordino.distributed.shared_lot import StoppedElsewhere
 from sordino.ledger import claims
@@ -40,6 +42,7 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
                     "test_accuracy": history.test_accuracy,
                     "test_loss": history.test_loss,
                     "measures": history.measures,
+                    "nonprivate_measures": dict(history.nonprivate_measures) or None,
                     "claim": claims.claim_to_json(history.claim),
                     "seconds": history.seconds,
                     "run": str(history.run),
@@ -53,34 +56,69 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
         steps = history.rows[-1].step if history.rows else 0
         ended = f", last evaluated at step {steps}" if stopped else ""
         print(f"\n{accuracy}{history.seconds:.1f} s of training{ended}")
-        for line in _measure_lines(history):
+        for line in [*measure_lines(history.measures, history.nonprivate_measures), *_explain_accuracy(history)]:
             print(line)
         print(f"\n{history.claim}\n")
         print(f"run directory  {history.run}")
         if (history.run / "report.html").exists():
             print(f"report         {history.run / 'report.html'}")
+        if (history.run / CARD).exists():
+            print(f"model card     {history.run / CARD}")
         print(f"noise key      {_describe_noise_key(history)}")
+        if not stopped and (history.run / MODEL).exists() and _takes_files(history):
+            print(f"use it         sordino predict {history.run} new.csv --out predictions.csv")
     # What to type next goes to standard error, so that it never mixes with JSON.
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
     return STOPPED if stopped else 0
 
 
-def _measure_lines(history: History) -> list[str]:
+def measure_lines(measures: Mapping[str, Any], without_privacy: Mapping[str, Any] | None = None) -> list[str]:
     """Returns the lines of a training's outcome with the measures of the last evaluation beside those of the baseline,
     aligned.
     """
     # Model and baseline side by side, so that a number that means nothing is seen to mean nothing.
-    rows = describe_measures(history.measures)
+    rows = describe_measures(measures)
     if not rows:
         return []
-    kind = (history.measures.get("baseline") or {}).get("kind", "baseline")
-    head = ("on the test records", "model", f"always the {kind}")
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(3)]
+    kind = (measures.get("baseline") or {}).get("kind", "baseline")
+    table: list[tuple[str, ...]] = [("on the test records", "model", f"always the {kind}"), *rows]
+    # A network without privacy, if one was asked for, stands in a column of its own.
+    without = {name: value for name, value, _ in describe_measures(without_privacy or {})}
+    if without:
+        table = [(*row, without.get(row[0], "")) for row in table]
+        table[0] = (*table[0][:-1], "without privacy")
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    lines = []
+    for row in table:
+        numbers = (f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([f"{row[0]:<{widths[0]}}", *numbers]).rstrip())
+    if without:
+        lines += [
+            "",
+            "The last column is not private: it was made of the same records without noise, and the claim does not",
+        ]
+        lines += ["cover it. Do not publish it as private. The network behind it was deleted."]
+    return lines
+
+
+def _explain_accuracy(history: History) -> list[str]:
+    """Returns the lines of a training's outcome that explain an accuracy no better than that of always saying one class."""
+    measures, baseline = history.measures, history.measures.get("baseline") or {}
+    if "auc" not in measures or baseline.get("accuracy") is None:
+        return []
+    if measures["accuracy"] > baseline["accuracy"]:
+        return []
     return [
-        f"{name:<{widths[0]}}  {model:>{widths[1]}}  {baseline:>{widths[2]}}".rstrip()
-        for name, model, baseline in (head, *rows)
+        "",
+        "The accuracy is no better than that of always saying the most frequent class. AUC shows how well the",
+        "probabilities rank records; `--class-weights balanced` makes rare classes count more, within the same ε.",
     ]
+
+
+def _takes_files(history: History) -> bool:
+    """Returns whether the run was trained on a file of the user's own, so that `sordino predict` can take another."""
+    return bool(read_config(history.run / CONFIG).data)
 
 
 def _describe_noise_key(history: History) -> str:

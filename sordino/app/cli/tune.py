@@ -25,7 +25,7 @@ from sordino.app.cli.run_flags import (
     own_file_from_flags,
     recipe_flags,
 )
-from sordino.app.cli.training_outcome import STOPPED, run_and_report_failures
+from sordino.app.cli.training_outcome import STOPPED, measure_lines, run_and_report_failures
 from sordino.app.option_names import use_own_names
 from sordino.app.runs.fit import folder_for
 from sordino.app.runs.progress_view import choose_view
@@ -34,7 +34,7 @@ from sordino.app.runs.search import WINNER, NegativeBinomial, PoissonNumber, Sea
 from sordino.app.runs.settings import Options, make_settings
 from sordino.ledger import claims
 
-_SINGLE_RUN_OPTIONS = ("budget", "show_private", "diagnose", "non_private")
+_SINGLE_RUN_OPTIONS = ("budget", "baseline", "show_private", "diagnose", "non_private")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class Tune:
                 "chosen": dict(result.chosen),
                 "test_accuracy": None if last is None else last.test_accuracy,
                 "test_loss": None if last is None else last.test_loss,
+                "measures": None if last is None else last.measures,
                 "claim": claims.claim_to_json(result.claim),
                 "run": str(result.folder / WINNER),
             }
@@ -120,6 +121,8 @@ class Tune:
                 f"test loss {result.last_row.test_loss:.4g}" if score is None else f"test accuracy {score:.2%}"
             )
             print(f"\nbest: {chosen}; {last_result}")
+            for line in measure_lines(result.last_row.measures or {}):
+                print(line)
             print(f"\n{result.claim}\n")
             print(f"winner         {result.folder / WINNER}")
         return 0 if result.finished else STOPPED

@@ -1,4 +1,4 @@
-"""Writes report.html and PRIVACY.md from a run directory; both are complete files or absent.
+"""Writes report.html, PRIVACY.md and MODEL_CARD.md from a run directory; each is a complete file or absent.
 
 **Privacy:** a report holds released and public values only. Without a guarantee it holds no ε, not even one that was
 hoped for, and says why.
@@ -6,7 +6,9 @@ hoped for, and says why.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -15,22 +17,24 @@ from sordino.app import atomic_files
 from sordino.app.report import statement, svg_figures
 from sordino.app.report.evidence import read
 from sordino.app.report.facts import ReportFacts, collect_facts
+from sordino.app.report.model_card import CARD, describe_card
 from sordino.app.report.statement import Statement
 from sordino.app.report.templates import template_environment
+from sordino.app.runs.encoded_records import ENCODER
 from sordino.version import __version__
 
 REPORT, STATEMENT = "report.html", "PRIVACY.md"
 
 
 def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
-    """Writes both files into the run directory, keeps new statements beside them, and returns the report's path.
+    """Writes the files into the run directory, keeps new statements beside them, and returns the report's path.
 
     Args:
         run_dir: a run directory.
         stated: answers that only you know.
 
     Returns:
-        Where `report.html` is; `PRIVACY.md` is beside it.
+        Where `report.html` is; `PRIVACY.md` and the model card, `MODEL_CARD.md`, are beside it.
 
     Privacy:
         Made of released values and the claim alone.
@@ -57,6 +61,7 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
         "version": evidence.get("versions", "sordino") or __version__,
         "started": str(evidence.get("resolved", "started") or "")[:16].replace("T", " "),
         "figures": _draw_figures(report_facts),
+        "card": describe_card(evidence, _read_encoder_table(evidence.folder)),
         "hits": [(meaning.percent(a), meaning.percent(b)) for a, b in report_facts.privacy.attack.hits]
         if report_facts.privacy
         else [],
@@ -64,7 +69,17 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
     templates = template_environment()
     atomic_files.write_file(evidence.folder / REPORT, templates.get_template("report.html.jinja").render(values))
     atomic_files.write_file(evidence.folder / STATEMENT, templates.get_template("privacy.md.jinja").render(values))
+    atomic_files.write_file(evidence.folder / CARD, templates.get_template("model_card.md.jinja").render(values))
     return evidence.folder / REPORT
+
+
+def _read_encoder_table(folder: Path) -> dict[str, Any]:
+    """Returns the encoder.json of a run for its model card; empty if the run has none or it cannot be read."""
+    try:
+        table = json.loads((folder / ENCODER).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return table if isinstance(table, dict) else {}
 
 
 def _draw_figures(report_facts: ReportFacts) -> list[tuple[Markup, str]]:

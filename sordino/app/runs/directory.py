@@ -20,7 +20,8 @@
                          finished, unless `keep_key` was asked for
     .gitignore, .lock    what git must not take; what the one process holds that trains here
     findings.json        what audits and attacks said aloud, the last result of each kind: bounds, counts, verdicts
-    report.html, PRIVACY.md    written at the end, from the above
+    report.html, PRIVACY.md, MODEL_CARD.md    written at the end, from the above
+    NOT-PRIVATE-baseline.json  measures of the same network without privacy, if they were asked for; not to be published
 
 Only released and public quantities are in these files, the secret one excepted, and what `show_private` or `diagnose` asked
 for. The last line of a .jsonl file may be cut short while the run is going on, or after it was killed.

@@ -57,7 +57,7 @@ class RunRanks:
         """
         # A rank would show its own part of a lot, which is neither the lot nor public.
         if self.ranks is not None and self.ranks.size > 1:
-            for name in ("show_private", "diagnose"):
+            for name in ("show_private", "diagnose", "baseline"):
                 if getattr(settings.options, name):
                     raise ValueError(f"{name}: each of several ranks has its own records of a lot; leave it out")
 

@@ -9,10 +9,11 @@ Ctrl-C and SIGTERM ask a run to stop after its current step; a second signal end
 from __future__ import annotations
 
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -94,6 +95,13 @@ def watch_signals() -> Iterator[StopRequest]:
             signal.signal(each, handler)
 
 
+NONPRIVATE_FILE = "NOT-PRIVATE-baseline.json"
+NONPRIVATE_WARNING = (
+    "These measures belong to a network that was trained on the same records without privacy. The claim of this run does "
+    "not cover them. Do not publish them as private."
+)
+
+
 class RunFailed(RuntimeError):
     """Raised when a run cannot go on; the message says why and what is kept of it."""
 
@@ -108,6 +116,9 @@ class History:
     run: Path
     seconds: float
     status: str
+    nonprivate_measures: Mapping[str, Any] = field(default_factory=dict)
+    """Measures of the same network trained without privacy, if `baseline="nonprivate"` asked for it. Not covered by the
+    claim, and not to be published as private."""
 
     @property
     def test_accuracy(self) -> float | None:
@@ -311,6 +322,10 @@ def carry_out_run(
 
     `data_source` stands for the records: the claim names other runs of this process that were given the same one.
     """
+    if settings.options.baseline is not None and isinstance(settings.own, GivenData):
+        raise ValueError(
+            "baseline: would train your own model a second time, without privacy; train a copy by yourself"
+        )
     # All ranks agree on one folder, which the first rank names.
     run_ranks = RunRanks.current()
     run_ranks.refuse_private_looks(settings)
@@ -338,7 +353,27 @@ def carry_out_run(
 
         # Data is fetched once: the first rank assembles the job before the others do.
         run, job = run_ranks.run_first_before_others(begin_run)
-        return _begin_and_train(job, run, view, run_ranks, data_source)
+        history = _begin_and_train(job, run, view, run_ranks, data_source)
+    return _with_nonprivate_baseline(history, settings, view)
+
+
+def _with_nonprivate_baseline(history: History, settings: Settings, view: View) -> History:
+    """Returns the history with the measures of the same network trained without privacy, if the settings ask for it.
+
+    Privacy: the claim of the run names these measures as not covered, from before its first step on. The network without
+    privacy is deleted before this function returns, because it could tell the records; only its measures are kept, in a
+    file whose name says what they are, and no report shows them.
+    """
+    if settings.options.baseline is None or not history.finished:
+        return history
+    view.say("training the same network without privacy, for comparison; the claim does not cover its measures")
+    # The same settings, with neither bound nor noise; nothing of it is kept but numbers.
+    options = replace(settings.options, baseline=None, non_private=True, keep_key=False, trace=False, diagnose=None)
+    plain = replace(settings, recipe=settings.recipe.but(noise_multiplier=0.0), options=options)
+    with tempfile.TemporaryDirectory(prefix="sordino-not-private-") as folder:
+        measures = carry_out_run(plain, Path(folder) / "run", Silent()).measures
+    Run(history.run).write_json(NONPRIVATE_FILE, {"warning": NONPRIVATE_WARNING, "measures": measures})
+    return replace(history, nonprivate_measures=measures)
 
 
 def _enter_in_budget(planned: Claim, budget: Budget, name: str) -> None:

@@ -33,7 +33,7 @@ from sordino.app.runs.problem import Problem, build, set_noise_scale
 from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.app.runs.run_data import Say, load_run_data
 from sordino.app.runs.run_device import resolve_device
-from sordino.app.runs.settings import Settings, parse_diagnostics, resolve_batch_and_epochs
+from sordino.app.runs.settings import NONPRIVATE, Settings, parse_diagnostics, resolve_batch_and_epochs
 from sordino.clipping.flat import Flat
 from sordino.diagnostics import CLASSES, LENGTHS, SUBSTEPS
 from sordino.distributed.process_group import Ranks, ranks_of
@@ -58,6 +58,7 @@ from sordino.sampling.sampler import Sampler
 from sordino.sampling.size_disclosure import size_not_covered
 
 TRAINING_LOSS = "training loss, shown while training"
+NONPRIVATE_MEASURES = "measures of a network trained on the same records without privacy, shown for comparison"
 TRAINING_EVALUATED = "accuracy and loss on the training records, shown at evaluations"
 PLANNED = "the plan of the whole run: what was tested on the way is counted when it stops"
 DISCLOSED_DIAGNOSTICS: Mapping[str, str] = {"lengths": LENGTHS, "classes": CLASSES, "substeps": SUBSTEPS}
@@ -191,9 +192,10 @@ class Job:
         seed = [claims.SEED] if options.seed is not None else []
         size = size_not_covered(self.sampler, self.data.drawn, options.expected_batch)
         shown = [TRAINING_LOSS, TRAINING_EVALUATED] if options.show_private else []
+        compared = [NONPRIVATE_MEASURES] if options.baseline == NONPRIVATE else []
         asked_for = parse_diagnostics(options.diagnose)
         diagnostics = [words for name, words in DISCLOSED_DIAGNOSTICS.items() if name in asked_for]
-        return (*seed, *size, *self.data.not_covered, *shown, *diagnostics)
+        return (*seed, *size, *self.data.not_covered, *shown, *compared, *diagnostics)
 
     def resolved_table(self) -> dict[str, Any]:
         """Returns what was calibrated and counted to assemble the job, for the table [resolved] of config.toml."""

@@ -137,6 +137,8 @@ def format_evaluation(
     if short:
         return f"{place}  {spent:<14}  test {_format_score(row)}  {row.seconds:.0f} s{marked}"
     accuracy = "" if row.test_accuracy is None else f"accuracy {row.test_accuracy:6.2%}  "
+    auc = (row.measures or {}).get("auc")
+    accuracy += "" if auc is None else f"AUC {auc:.3f}  "
     return (
         f"step {place}  epoch {row.epoch:5.1f}  {spent:<14}  "
         f"test {accuracy}loss {row.test_loss:.3f}  {row.seconds:5.1f} s{marked}"

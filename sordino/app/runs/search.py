@@ -222,10 +222,9 @@ def plan_search(
     """
     recipe, options = settings.recipe, settings.options
     # Refuse what would make trials differ in cost, or show private facts of a trial.
-    if options.budget is not None or options.show_private or options.diagnose or options.non_private:
-        raise ValueError(
-            "budget, show_private, diagnose and non_private are for single runs: leave them out of a search"
-        )
+    single_run_options = ("budget", "baseline", "show_private", "diagnose", "non_private")
+    if any(getattr(options, name) for name in single_run_options):
+        raise ValueError(f"{', '.join(single_run_options)} are for single runs: leave them out of a search")
     if not grid or any(not values for values in grid.values()):
         raise ValueError("grid: need at least one field with values, as in learning_rate=0.5,1,2")
     if score_noise is not None and recipe.unit is not None:

@@ -59,6 +59,10 @@ def parse_diagnostics(text: str | None) -> tuple[str, ...]:
     return tuple(name for name in DIAGNOSTICS if name in given)
 
 
+NONPRIVATE = "nonprivate"
+"""The baseline that is the same network, trained without privacy."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a recipe is run."""
@@ -77,6 +81,9 @@ class Options:
     """Stop before ε exceeds this."""
     non_private: bool = False
     """The baseline: no bound, no noise, no guarantee."""
+    baseline: str | None = None
+    """nonprivate: train the same network without privacy afterwards, for comparison. Its measures say something of the
+    records that no ε covers: the claim names them, and they must not be published as private. The network is deleted."""
     show_private: bool = False
     """Show training loss and training accuracy; the claim then lists them as not covered."""
     diagnose: str | None = None
@@ -115,6 +122,11 @@ class Options:
         parse_diagnostics(self.diagnose)
         if self.expected_batch is not None:
             validate.positive("expected_batch", self.expected_batch)
+        if self.baseline not in (None, NONPRIVATE):
+            close = did_you_mean(str(self.baseline), (NONPRIVATE,))
+            raise ValueError(f"baseline={self.baseline!r}: there is {NONPRIVATE}{close}")
+        if self.baseline is not None and self.non_private:
+            raise ValueError("baseline beside non_private: this run has no privacy itself; leave one of them out")
         if self.budget is not None:
             validate.positive("budget", self.budget)
         if self.device is not None:

@@ -11,7 +11,9 @@ training records, whose claim is `model.claim`. The rows that are asked about ar
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ from sordino.app.runs.own_file import GIVEN
 from sordino.app.runs.problem import LOSSES, build_network
 from sordino.app.runs.run_device import device_of, resolve_device
 from sordino.app.runs.settings import Settings, read_config
+from sordino.integrations.missing_library import NotInstalled
 
 _CHUNK = 2000
 _MOST_SHOWN_CLASSES = 10
@@ -141,7 +144,8 @@ class TrainedModel:
         form.
 
         Args:
-            path: .safetensors, the parameters by name; .pt2, a program of `torch.export` for any number of records.
+            path: .safetensors, the parameters by name; .pt2, a program of `torch.export` for any number of records; .onnx,
+                for other runtimes, which needs the extra `sordino[onnx]`.
 
         Returns:
             The path. What the network takes are encoded records; the encoder of the run is in its encoder.json.
@@ -158,8 +162,10 @@ class TrainedModel:
             any_number = {0: torch.export.Dim("records", min=1)}
             program = torch.export.export(self.network, (example,), dynamic_shapes=(any_number,))
             torch.export.save(program, target)
+        elif target.suffix == ".onnx":
+            _export_onnx(self.network, example, target)
         else:
-            raise ValueError(f"{target.name}: need a name that ends in .safetensors or .pt2")
+            raise ValueError(f"{target.name}: need a name that ends in .safetensors, .pt2 or .onnx")
         return target
 
     def _encode_file(self, path: Path) -> Tensor:
@@ -182,6 +188,26 @@ class TrainedModel:
         encoded = self.encoder.encode_table(table)
         raise_faults(table.path, table.faults)
         return encoded
+
+
+def _export_onnx(network: nn.Module, example: Tensor, target: Path) -> None:
+    """Writes the trained model's network as one ONNX file, for any number of records: `records` in, `outputs` out."""
+    for library in ("onnx", "onnxscript"):
+        if importlib.util.find_spec(library) is None:
+            raise NotInstalled(library, "onnx")
+    with warnings.catch_warnings():  # those of the exporter are about its own inside
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network,
+            (example,),
+            target,
+            input_names=["records"],
+            output_names=["outputs"],
+            dynamic_shapes=({0: torch.export.Dim("count", min=1)},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
 
 
 def load(run: str | Path, *, model: nn.Module | None = None, device: str | torch.device | None = None) -> TrainedModel:
