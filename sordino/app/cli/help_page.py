@@ -153,7 +153,9 @@ def _options_of(command: type[Any]) -> Iterator[_Option]:
             command,
             one,
             kind,
-            text=(getattr(config, "help", None) or docs.get(one.name, "")).replace("None: ", "Left out: "),
+            text=(getattr(config, "help", None) or docs.get(one.name, ""))
+            .replace("; None: ", "; left out: ")
+            .replace("None: ", "Left out: "),
             hint=hint.strip("()").removeprefix("default: ") if isinstance(hint, str) else None,
             metavar=getattr(config, "metavar", None),
             is_positional=any("positional" in str(note).lower() for note in notes),

@@ -93,7 +93,7 @@ RUN_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Images without a feature map": ("pixel_mean", "pixel_deviation"),
     "Comparison": ("baseline", "non_private", "seeds", "seed", "init_seed"),
     "Output": ("out", "report", "json", "evaluate_every", "trace", "diagnose", "show_private"),
-    "Running": ("checkpoint_every", "physical_batch", "isolate", "keep_key"),
+    "Running": ("device", "checkpoint_every", "physical_batch", "isolate", "keep_key"),
     "Recipe": ("config", "without", "name", "tuned"),
 }
 """The groups in which the help of `sordino train` and `sordino tune` shows their options."""
