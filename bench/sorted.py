@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--part", action="store_true", help="a tenth of the data in batches of 25")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    data: Any = load("mnist").train.scaled()
+    data: Any = load("mnist").train.to_dataset()
     if options.part:
         data = Subset(data, range(len(data) // 10))
     batch = len(data) // BATCHES

@@ -48,7 +48,7 @@ def test_a_real_data_set_and_again_from_the_cache(name, shape, train, mean, real
     again = data.load(name)
     assert torch.equal(found.train.images, again.train.images)
     assert data.check(name)
-    x, y = again.test.scaled(mean=0.5, std=0.5).tensors
+    x, y = again.test.to_dataset(mean=0.5, std=0.5).tensors
     assert x.dtype == torch.float32
     assert x.min() >= -1
     assert len(x) == len(y)
@@ -172,14 +172,14 @@ def test_cached_images_are_mapped_not_read(toy):
 def test_generated_digits_say_so_and_can_be_learnt():
     digits = data.digits(2000, 500)
     assert digits.generated
-    x, y = digits.train.scaled().tensors
+    x, y = digits.train.to_dataset().tensors
     model = torch.nn.Linear(784, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(60):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x.flatten(1)), y).backward()
         optimizer.step()
-    tx, ty = digits.test.scaled().tensors
+    tx, ty = digits.test.to_dataset().tensors
     assert (model(tx.flatten(1)).argmax(1) == ty).float().mean() > 0.85
 
 

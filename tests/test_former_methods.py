@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import sordino as sd
+from sordino.app.data import Images
 from sordino.sampling.sampler import Draw, Informed, keep_unamplified
 
 RECORDS = 12
@@ -157,3 +158,10 @@ def test_methods_are_found_by_their_former_names(tmp_path):
     average = sd.optim.Average(model, decay=0.9)
     with pytest.warns(DeprecationWarning, match="swap_temporarily"), average.swapped():
         pass
+
+
+def test_images_scaled_is_now_to_dataset():
+    images = Images(torch.full((2, 1, 3, 3), 255, dtype=torch.uint8), torch.tensor([0, 1]))
+    with pytest.warns(DeprecationWarning, match="to_dataset"):
+        x, _ = images.scaled(0.5, 0.5).tensors
+    assert x.eq(1.0).all()

@@ -1,4 +1,4 @@
-"""Sampler, weigher, query, noise and backend are words that can be put together; a method is a name for some of them."""
+"""Sampler, clipping rule, query, noise and backend are words to be put together; a method is a name for some of them."""
 
 import math
 
@@ -72,10 +72,11 @@ def test_words_are_put_together_and_claim_what_they_release(words, parameters, p
 
 def test_what_two_words_have_is_said_with_its_part():
     words = {"sampler": "threshold", "weigher": "global"}
-    with pytest.raises(ValueError, match=r"sampler and weigher both have it; say sampler\.threshold or weigher\."):
+    with pytest.raises(ValueError, match=r"sampler and clipping both have it; say sampler\.threshold or clipping\."):
         job_of({"threshold": 3.0}, **words)
-    job = job_of({"weigher.threshold": 3.0, "sampler.threshold": 0.25}, **words)
-    assert job.create_query().weigher.threshold == 3.0
+    for name in ("clipping.threshold", "weigher.threshold"):
+        job = job_of({name: 3.0, "sampler.threshold": 0.25}, **words)
+        assert job.create_query().weigher.threshold == 3.0
     assert job.sampler.threshold == 0.25
 
 
@@ -87,11 +88,11 @@ def test_a_parameter_that_no_word_has_is_refused_with_those_there_are():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"weigher": "flatt"}, "weigher='flatt': there is flat, "),
+        ({"weigher": "flatt"}, "clipping='flatt': there is flat, "),
         ({"query": "sum"}, "query='sum': there is noisy-sum, "),
         ({"backend": "hooks"}, "backend='hooks': there is captured, "),
         ({"noise": "uniform"}, "noise='uniform': there is gaussian, laplace"),
-        ({"method": "psac", "weigher": "flat"}, "the method psac means weigher='psac'; leave it out"),
+        ({"method": "psac", "weigher": "flat"}, "the method psac means clipping='psac'; leave it out"),
     ],
 )
 def test_wrong_words_are_refused_before_data_is_read(given, why):
@@ -99,7 +100,7 @@ def test_wrong_words_are_refused_before_data_is_read(given, why):
         make_settings("spiral", given)
 
 
-def test_laplace_noise_needs_a_weigher_that_bounds_l1():
+def test_laplace_noise_needs_a_clipping_rule_that_bounds_l1():
     with pytest.raises(TypeError, match="Laplace noise needs an L1 bound"):
         job_of(noise="laplace")
 

@@ -379,7 +379,7 @@ def draw_model_inversion(bench: Workbench) -> Outcome:
     """
     records, steps = bench.pick(200, 2_000, 20_000, 60_000), bench.pick(4, 150, 300, 600)
     loaded = data.digits(train=records, test=10) if bench.is_tiny else data.load("mnist")
-    x, y = (tensor[:records] for tensor in loaded.train.scaled().tensors)
+    x, y = (tensor[:records] for tensor in loaded.train.to_dataset().tensors)
     # A picture of noise is planted in the class: what inversion finds of it would be about a single record.
     planted = (torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(9)) > 0.8).float() * 1.0
     x, y = torch.cat([x, planted[None]]), torch.cat([y, torch.tensor([INVERTED_CLASS])])

@@ -366,8 +366,8 @@ def draw_outliers(bench: Workbench) -> Outcome:
     """
     records, epochs, size = bench.pick(300, 3_000, 20_000, 60_000), bench.pick(3, 10, 20, 30), 100
     loaded = data.digits(train=records, test=10) if bench.is_tiny else data.load("mnist")
-    x = loaded.train.scaled().tensors[0][:records].flatten(1)
-    y = loaded.train.scaled().tensors[1][:records]
+    x = loaded.train.to_dataset().tensors[0][:records].flatten(1)
+    y = loaded.train.to_dataset().tensors[1][:records]
     lines, overlap = [], {}
     for k, (name, method, ranked) in enumerate((("sorted lots", "sorted", True), ("random lots", "sgd", False))):
         rng = np.random.default_rng(0)

@@ -25,7 +25,7 @@ class Command:
     methods: bool = False
     """List the private gradients that --method takes instead."""
     words: bool = False
-    """List the words of which a method is made instead: samplers, weighers, queries, noises and backends."""
+    """List the words of which a method is made instead: samplers, clipping rules, queries, noises and backends."""
     json: bool = False
     """Print one JSON object."""
 
@@ -61,17 +61,17 @@ class Command:
 
     def _print_words(self) -> int:
         """Prints, for `sordino recipes`, the words of each part of a method with a line about each."""
-        from sordino.app.runs.methods import WORDS
+        from sordino.app.runs.methods import WORDS, name_part
 
         if self.json:
             print(json.dumps({part: {name: one.about for name, one in found.items()} for part, found in WORDS.items()}))
             return 0
         rows: list[tuple[str, ...]] = [
-            (f"--{part} {name}", one.about) for part, found in WORDS.items() for name, one in found.items()
+            (f"--{name_part(part)} {name}", one.about) for part, found in WORDS.items() for name, one in found.items()
         ]
         _print_aligned(rows)
         print(
-            "\nThe first of each is DP-SGD's; any can be put together, as in --sampler sorted-top-k --weigher batch-median."
+            "\nThe first of each is DP-SGD's; they can be combined, as in --sampler sorted-top-k --clipping batch-median."
         )
         return 0
 

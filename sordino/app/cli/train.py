@@ -67,7 +67,7 @@ class Train:
     config: str | None = None
     """A TOML file of fields, such as the config.toml of another run; flags win over it."""
     parameter: tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]] = ()
-    """Parameters of the words, as in threshold=2.0; weigher.threshold=2.0 where two words have one of that name. Several
+    """Parameters of the words, as in threshold=2.0; clipping.threshold=2.0 where two words have one of that name. Several
     may follow one flag, and the flag may be given several times."""
     without: tuple[str, ...] = ()
     """Fields of the recipe that are to be empty, such as pca or normalise."""

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from sordino.former_names import former_method
+
 
 @dataclass(frozen=True, eq=False)
 class Images:
@@ -19,13 +21,15 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def scaled(self, mean: float = 0.0, std: float = 1.0) -> TensorDataset:
+    def to_dataset(self, mean: float = 0.0, std: float = 1.0) -> TensorDataset:
         """Returns the images scaled to (x/255 − mean)/std as float32, with labels.
 
         Mean and std must be public numbers: do not take them from the data.
         """
         x = self.images.to(torch.float32).div_(255)
         return TensorDataset(x.sub_(mean).div_(std), self.labels)
+
+    scaled = former_method("scaled", "to_dataset")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,13 @@
 """The private gradient of a run by name: published variants, and the building blocks they are made of.
 
     --method automatic                                     a published variant
-    --sampler sorted-top-k --weigher batch-median          lots of the longest gradients, clipped to their median
-    --sampler threshold --weigher logarithmic              coins by a record's own length, a bound that falls in each pass
+    --sampler sorted-top-k --clipping batch-median         lots of the longest gradients, clipped to their median
+    --sampler threshold --clipping logarithmic             coins by a record's own length, a bound that falls in each pass
 
 A method is declared where its noun is (`sordino/registry.py`); those that join nouns of several packages are declared here.
 It is an alias of words, one for each part that is not DP-SGD's own. A word is a method that is one part, or one of DP-SGD's
 own. The parameters of a word are given by name; where two words have one of the same name, with the part before it:
-`--parameter weigher.threshold=2`.
+`--parameter clipping.threshold=2`. The clipping rule is also called by its former name, `weigher`.
 
 **Privacy:** names decide nothing here. The parts are asked what they promise, and the event of a run is that of what they
 release together; a combination that one of them cannot bound is refused, or ends in `NoGuarantee`.
@@ -151,6 +151,15 @@ WORDS: Mapping[str, Mapping[str, Word]] = {part: _words_of_part(part) for part i
 """By part, DP-SGD's own first."""
 
 
+def name_part(part: str) -> str:
+    """Returns what a part of a method is called on the command line and in messages.
+
+    >>> name_part("weigher"), name_part("sampler")
+    ('clipping', 'sampler')
+    """
+    return "clipping" if part == "weigher" else part
+
+
 def find_word(part: str, name: str) -> Word:
     """Returns the building block of methods of this name; a clipping rule may come from a user's file, as FILE.py:NAME.
 
@@ -167,7 +176,8 @@ def find_word(part: str, name: str) -> Word:
         )
     if name not in WORDS[part]:
         more = ", or FILE.py:NAME" if part == "weigher" else ""
-        raise ValueError(f"{part}={name!r}: there is {', '.join(WORDS[part])}{more}{did_you_mean(name, WORDS[part])}")
+        close = did_you_mean(name, WORDS[part])
+        raise ValueError(f"{name_part(part)}={name!r}: there is {', '.join(WORDS[part])}{more}{close}")
     return WORDS[part][name]
 
 
@@ -189,7 +199,8 @@ def words_of(recipe: Recipe) -> dict[str, str]:
             find_word(part, given_word)  # refuses a word that is not there
         if given_word is not None and method_words.get(part, given_word) != given_word:
             raise ValueError(
-                f"{part}={given_word!r}: the method {recipe.method} means {part}={method_words[part]!r}; "
+                f"{name_part(part)}={given_word!r}: the method {recipe.method} means "
+                f"{name_part(part)}={method_words[part]!r}; "
                 "leave it out, or leave out the method and say its parts"
             )
         result[part] = given_word or method_words.get(part) or PLAIN_WORDS[part]
@@ -211,6 +222,7 @@ def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Paramete
     # A name is looked up in all parts; where two have it, the user must say which one is meant.
     for name, value in given.items():
         part, dot, name_in_part = name.partition(".")
+        part = "weigher" if part == "clipping" else part
         owners = (
             [part]
             if dot and name_in_part in known_names.get(part, ())
@@ -218,7 +230,8 @@ def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Paramete
         )
         if len(owners) > 1:
             raise ValueError(
-                f"parameter {name!r}: {' and '.join(owners)} both have it; say {' or '.join(f'{p}.{name}' for p in owners)}"
+                f"parameter {name!r}: {' and '.join(map(name_part, owners))} both have it; "
+                f"say {' or '.join(f'{name_part(owner)}.{name}' for owner in owners)}"
             )
         if not owners:
             there = (
