@@ -36,6 +36,10 @@ class Correlated(Event):
     multiplier: float
     strategy: tuple[Any, ...]
     is_step_of_phase: ClassVar[bool] = True
+    assumes: ClassVar[str] = (
+        "the noise is correlated between steps: later steps take back a part of what earlier ones added, so all steps "
+        "are one release and are charged together; each step was released once: held by construction"
+    )
 
     def __post_init__(self) -> None:
         set_field(self, "multiplier", require_noise("multiplier", self.multiplier))

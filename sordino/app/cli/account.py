@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from sordino.app.cli.accounting_options import (
     AccountantName,
     NoiseName,
-    SamplingName,
+    PhaseSamplingName,
     accountant_by_name,
-    event_of_flags,
+    event_of_phase_flags,
     print_result,
 )
 from sordino.app.cli.help_page import HelpPage
@@ -40,10 +40,14 @@ class Command:
                 "ε of 60 epochs on 60,000 records in lots of 600:",
                 "sordino account --rate 0.01 --multiplier 1.1 --steps 6000 --delta 1e-5",
             ),
+            (
+                "Noise of 16 bands, which later steps cancel a part of:",
+                "sordino account --rate 0.002 --sigma 1.4 --steps 2000 --sampling cyclic-poisson --bands 16",
+            ),
             ("What other methods would say:", "sordino account --rate 0.01 --sigma 1.1 --steps 6000 --explain"),
         ),
         groups={
-            "The run": ("rate", "multiplier", "steps", "sampling", "noise", "dataset_size"),
+            "The run": ("rate", "multiplier", "steps", "sampling", "noise", "bands", "dataset_size", "max_batch"),
             "What is asked": ("delta", "epsilon", "accountant"),
             "Output": ("explain", "plot", "json"),
         },
@@ -60,12 +64,16 @@ class Command:
     """Give ε and get δ instead."""
     accountant: AccountantName = "pld"
     """Method; pld is the tightest, clt no bound."""
-    sampling: SamplingName = "poisson"
+    sampling: PhaseSamplingName = "poisson"
     """How batches are drawn."""
     noise: NoiseName = "gaussian"
     """Kind of noise."""
     dataset_size: int | None = None
-    """Number of records, for fixed-size batches."""
+    """Number of records, for fixed-size and truncated batches."""
+    bands: int = 1
+    """Bands of correlated noise, with cyclic-poisson (which has as many groups) and fixed-order; 1 is independent noise."""
+    max_batch: int | None = None
+    """Largest batch, for truncated-poisson."""
     explain: bool = False
     """Say how the number came about, and what each other method says."""
     plot: Path | None = None
@@ -78,7 +86,16 @@ class Command:
         from sordino.accounting import Unsupported
 
         # The flags become an event, the same as that of a run, and the rest follows from it.
-        event = event_of_flags(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
+        event = event_of_phase_flags(
+            self.rate,
+            self.multiplier,
+            self.steps,
+            self.sampling,
+            self.noise,
+            self.dataset_size,
+            self.bands,
+            self.max_batch,
+        )
         try:
             result, lines = self._compute_result(event)
         except Unsupported as error:

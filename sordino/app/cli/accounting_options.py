@@ -6,15 +6,19 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from sordino.events import Event, Gaussian, Laplace
-from sordino.events.training import DRAWN, training_event
+from sordino import validate
+from sordino.events import Correlated, CyclicPoisson, Event, FixedOrder, Gaussian, Laplace, Repeat, TruncatedPoisson
+from sordino.events.training import DRAWN, lots_in_a_pass, training_event
 
 AccountantName = Literal["pld", "rdp", "moments", "advanced", "basic", "strong", "clt"]
 NoiseName = Literal["gaussian", "laplace"]
+CYCLIC, FIXED_ORDER, TRUNCATED = "cyclic-poisson", "fixed-order", "truncated-poisson"
 if TYPE_CHECKING:
     SamplingName = str
+    PhaseSamplingName = str
 else:
     SamplingName = Literal[DRAWN]
+    PhaseSamplingName = Literal[(*DRAWN, CYCLIC, FIXED_ORDER, TRUNCATED)]
 
 
 def accountant_by_name(name: AccountantName) -> Any:
@@ -38,6 +42,49 @@ def event_of_flags(
     """Returns the event of the run that the options of an accounting command describe."""
     release: Event = Gaussian(multiplier) if noise == "gaussian" else Laplace(multiplier)
     return training_event(rate, release, steps, sampling, dataset_size)
+
+
+def event_of_phase_flags(
+    rate: float,
+    multiplier: float,
+    steps: int,
+    sampling: PhaseSamplingName,
+    noise: NoiseName,
+    dataset_size: int | None,
+    bands: int,
+    max_batch: int | None,
+) -> Event:
+    """Returns the event of a run whose noise may be correlated and whose batches may be cut to a largest size.
+
+    `rate` is the expected batch over the dataset size for every way to draw. So with cyclic Poisson draws, which have as
+    many groups as bands, a record of the group that is drawn from takes part with probability rate × bands.
+
+    Raises:
+        ValueError: if there is no theorem for bands with these draws, or if a number is missing.
+
+    """
+    if validate.count("bands", bands) > 1 and (sampling not in (CYCLIC, FIXED_ORDER) or noise != "gaussian"):
+        raise ValueError(
+            f"--bands {bands} with {noise} noise and {sampling} draws has no price: with correlated noise, steps are not "
+            f"independent.\nUse Gaussian noise and --sampling {CYCLIC} or {FIXED_ORDER}."
+        )
+    release: Event = Gaussian(multiplier) if noise == "gaussian" else Laplace(multiplier)
+    if sampling in (CYCLIC, FIXED_ORDER) and noise == "gaussian":
+        release = Correlated(multiplier, ("banded", bands))
+    if sampling == CYCLIC:
+        if validate.rate("rate", rate) * bands > 1 + 1e-9:
+            raise ValueError(
+                f"--rate {rate:g} with --bands {bands}: a group has 1/{bands} of the records, fewer than a batch needs.\n"
+                f"Use at most {int(1 / rate)} bands, or smaller batches."
+            )
+        return CyclicPoisson(min(1.0, rate * bands), bands, steps, release)
+    if sampling == FIXED_ORDER:
+        return FixedOrder(steps, lots_in_a_pass(rate), release)
+    if sampling == TRUNCATED:
+        if dataset_size is None or max_batch is None:
+            raise ValueError(f"--sampling {TRUNCATED}: give --dataset-size and --max-batch, which its price depends on")
+        return Repeat(TruncatedPoisson(rate, dataset_size, max_batch, release), steps)
+    return event_of_flags(rate, multiplier, steps, sampling, noise, dataset_size)
 
 
 def print_result(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from sordino.app.cli.accounting_options import (
     AccountantName,
     NoiseName,
-    SamplingName,
+    PhaseSamplingName,
     accountant_by_name,
-    event_of_flags,
+    event_of_phase_flags,
     print_result,
 )
 from sordino.app.cli.help_page import HelpPage
@@ -36,7 +36,9 @@ class Command:
                 "steps",
                 "sampling",
                 "noise",
+                "bands",
                 "dataset_size",
+                "max_batch",
             ),
             "Method and output": ("accountant", "json"),
         },
@@ -53,12 +55,16 @@ class Command:
     """Number of noisy steps."""
     accountant: AccountantName = "pld"
     """Method."""
-    sampling: SamplingName = "poisson"
+    sampling: PhaseSamplingName = "poisson"
     """How batches are drawn."""
     noise: NoiseName = "gaussian"
     """Kind of noise."""
     dataset_size: int | None = None
-    """Number of records, for fixed-size batches."""
+    """Number of records, for fixed-size and truncated batches."""
+    bands: int = 1
+    """Bands of correlated noise, with cyclic-poisson (which has as many groups) and fixed-order; 1 is independent noise."""
+    max_batch: int | None = None
+    """Largest batch, for truncated-poisson."""
     json: bool = False
     """Print one JSON object."""
 
@@ -75,11 +81,13 @@ class Command:
             raise ValueError("leave out exactly one of --rate, --multiplier, --steps: that one is found")
         (name,) = missing
         method = accountant_by_name(self.accountant)
-        event_of: Callable[[Any], Event] = lambda x: event_of_flags(  # noqa: E731
+        event_of: Callable[[Any], Event] = lambda x: event_of_phase_flags(  # noqa: E731
             **{**given, name: x},
             sampling=self.sampling,
             noise=self.noise,
             dataset_size=self.dataset_size,
+            bands=self.bands,
+            max_batch=self.max_batch,
         )
         # The result is accounted for again, so that the printed ε belongs to the printed value.
         try:
