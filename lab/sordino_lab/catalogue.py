@@ -35,6 +35,7 @@ def experiments() -> Mapping[str, Experiment]:
         ValueError: an id has facts and no function, or a function and no facts.
 
     """
+    # Facts and functions are kept apart, and each must have its counterpart.
     table = tomllib.loads(FACTS.read_text("utf-8"))
     figures: dict[str, Figure] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -51,6 +52,7 @@ def _join(name: str, facts: Mapping[str, Any], sizes: Mapping[str, Mapping[str, 
     """Returns one experiment of the catalogue, made of its facts and its figure; `sizes` says what smaller sizes leave
     out.
     """
+    # An experiment's own words win over those of its group.
     given = {**sizes.get(facts.get("sizes", ""), {}), **facts}
     given.pop("sizes", None)
     return Experiment(id=name, run=figure.run, plans=figure.plans, **{**given, "nouns": tuple(given["nouns"])})
@@ -65,6 +67,7 @@ def find_experiment(name: str) -> Experiment:
     """
     if name.endswith(".py"):
         return load_own_experiment(Path(name))
+    # Former ids lead to the experiments of today.
     known = experiments()
     name = FORMER_IDS.get(name, name)
     if name not in known:
@@ -102,6 +105,7 @@ def choose_experiments(names: Sequence[str], *, everything: bool = False) -> lis
     known = list(experiments().values())
     if everything:
         return known
+    # An experiment that two names mean is run once.
     chosen: dict[str, Experiment] = {}
     for name in names:
         if name == "seconds":

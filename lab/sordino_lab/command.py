@@ -69,6 +69,7 @@ class Command:
 
     def _list(self) -> int:
         """Carries out `sordino lab list`: prints ids with their source, figure and title, and which results are there."""
+        # Without names all experiments are listed.
         some = choose_experiments(self.names) if self.names else list(experiments().values())
         if self.json:
             print(json.dumps([one.facts() for one in some], ensure_ascii=False))
@@ -90,6 +91,7 @@ class Command:
 
         some = choose_experiments(self.names, everything=self.all)
         say = (lambda text: print(text, file=sys.stderr, flush=True)) if not self.json else (lambda text: None)
+        # Progress goes to standard error, so that standard output has the results alone.
         results = run_experiments(some, self._size, self.out, processes=self.processes, anew=self.anew, say=say)
         if self.json:
             print(json.dumps({one["id"]: _shorten(one) for one in results}, ensure_ascii=False))
@@ -115,6 +117,7 @@ class Command:
         """Carries out `sordino lab queue`: works off the queue, or says or changes its state."""
         from sordino_lab.queue import Queue
 
+        # A second process may ask for the state or a pause while the queue works.
         wish = self.names[0] if self.names else "status"
         if wish not in ("run", "status", "pause", "resume") or len(self.names) > 1:
             raise ValueError(f"queue {' '.join(self.names)}: there is run, status, pause and resume")
@@ -137,6 +140,7 @@ class Command:
         """Carries out `sordino lab check`: prints numbers beside the published ones and findings with their verdicts."""
         there = store.read_results(self.out)
         names = [one.id for one in choose_experiments(self.names)] if self.names else list(there)
+        # A check of something that was never run would look as if it had passed.
         missing = [name for name in names if name not in there]
         if missing:
             raise ValueError(f"{', '.join(missing)}: not run yet; `sordino lab run {missing[0]} --quick`")
@@ -154,6 +158,7 @@ class Command:
 
     def _page(self) -> int:
         """Carries out `sordino lab page`: makes the page and opens it in a browser where there is a terminal."""
+        # A browser is opened only where a person is at the terminal.
         made = pages.write_html(self.out, self.out / _PAGE)
         print(
             json.dumps({"page": str(made)}) if self.json and self.action == "page" else f"page: {made}",
@@ -215,6 +220,7 @@ def _shorten(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_verdicts(result: dict[str, Any]) -> str:
+    # A figure without findings is a drawing, which has nothing to judge.
     verdicts = [one.verdict for one in read_outcome(result).findings]
     said = [f"{verdicts.count(v)} {v}" for v in (HOLDS, FAILS, UNTESTED) if v in verdicts]
     return ", ".join(said) or "a drawing"

@@ -77,6 +77,7 @@ class CurvePlan:
 
     def fields(self, size: ExperimentSize, seed: int) -> dict[str, Any]:
         """Returns the fields in which the training of one seed of a curve's plan differs from its recipe."""
+        # Rates and steps follow from lots and epochs once the number of records is known.
         base = find(self.recipe)
         given: dict[str, Any] = dict(self.given)
         if size is ExperimentSize.TINY:
@@ -97,6 +98,7 @@ class CurvePlan:
         """Returns the settings of the training of one seed of a curve's plan."""
         given = self.fields(size, seed)
         base: str | Recipe = self.recipe
+        # A flag cannot switch these off, so the recipe itself is changed.
         cleared = {name: None for name in _CLEARED_IN_THE_RECIPE if name in given and given[name] is None}
         if cleared:
             base = find(self.recipe).but(**cleared)
@@ -108,6 +110,7 @@ class CurvePlan:
 
     def command(self, size: ExperimentSize, seed: int = 0) -> str:
         """Returns the command that repeats the training of one seed of a curve's plan, with the same evaluations."""
+        # Only what differs from the recipe is typed.
         words = ["sordino", "train", self.recipe]
         given = self.fields(size, seed)
         for name, value in given.items():
@@ -140,6 +143,7 @@ def expected_seconds(settings: Settings) -> float:
     A training costs what its records cost, step by step. Lots by rank also cost the gradient lengths of all records that
     an epoch has left, half of them on average.
     """
+    # A lookahead computes gradients twice a step.
     recipe = settings.recipe
     records = settings.options.records or SIZES.get(recipe.dataset, 10_000)
     per_record = _SECONDS_PER_RECORD.get(recipe.model, _SECONDS_PER_RECORD_OTHERWISE)

@@ -42,6 +42,7 @@ def write_html(folder: Path, path: Path) -> Path:
         ValueError: there is no result at all.
 
     """
+    # Verdicts and scores are counted over all results, and shown above them.
     results = store.read_results(folder)
     if not results:
         raise ValueError("nothing was run yet: `sordino lab run seconds`")
@@ -95,6 +96,7 @@ def _describe_score(one: Score) -> dict[str, str]:
 
 def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
     """Returns what the lab's HTML page shows of a result: facts, figures, numbers, findings, notes and commands."""
+    # The command beside a result repeats it at the size at which it was made.
     outcome = read_outcome(result)
     name = result["id"]
     flag = {"full": " --full", "quick": " --quick"}.get(result["size"], "")

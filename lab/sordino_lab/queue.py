@@ -142,6 +142,7 @@ class Queue:
 
     def waiting(self) -> list[QueuedJob]:
         """Returns the jobs of the queue that are not done yet, the most valuable for each second first."""
+        # What is done is seen from the files alone, so a queue that was killed needs no memory of its own.
         left = [job for job in all_jobs() if not self._is_done(job)]
         # A training that has begun comes first: its checkpoint would otherwise be wasted for long.
         return sorted(left, key=lambda job: (not self._has_begun(job), -job.worth / job.seconds, job.name))
@@ -149,8 +150,10 @@ class Queue:
     def status(self) -> str:
         """Returns in words what of the queue is done, what is left by id, and how long it will take."""
         jobs = all_jobs()
+        # The estimate is corrected by how long finished trainings really took.
         done = [job for job in jobs if self._is_done(job)]
         left = self.waiting()
+        # Trainings of more than a day are counted apart, because the queue leaves them out.
         short = [job for job in left if job.seconds <= _LONGEST]
         factor = _measured_factor(done, self.trainings)
         hours = _write_duration(factor * sum(job.seconds for job in short))
@@ -170,6 +173,7 @@ class Queue:
         # A queue that was killed could not say so in its state.
         running = state.get("running") or [] if _is_alive(int(state.get("pid", 0))) else []
         lines += [f"working on: {about}" for about in running] or ["not running"]
+        # Jobs are summed up by figure, which is what people wait for.
         by_id: dict[str, list[QueuedJob]] = {}
         for job in short:
             by_id.setdefault(job.ids[0], []).append(job)
@@ -209,12 +213,14 @@ def all_jobs() -> list[QueuedJob]:
         if one.plans is None:
             found[one.id] = QueuedJob(one.id, one.id, _worth_of(one.id), max(1.0, 10 * one.seconds), (one.id,))
             continue
+        # A curve that the source prints numbers of is worth more than one that it only draws.
         published = _published_by_label(one)
         for plan in one.plans(bench):
             for seed in bench.seeds_of(plan):
                 settings = plan.settings(ExperimentSize.FULL, seed)
                 name = digest(settings)
                 worth = _worth_of(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0))
+                # Further seeds add a spread to what the first has shown.
                 worth *= 1.0 if seed == 0 else _FURTHER_SEED
                 before = found.get(name)
                 found[name] = QueuedJob(
@@ -237,6 +243,7 @@ def carry_out_job(job: QueuedJob, bench: Workbench, trainings: Path, out: Path) 
 
 
 def _worth_of(name: str) -> float:
+    # The longest beginning that fits decides, so that an exception can stand beside its rule.
     beginnings = [one for one in _WORTH if name.startswith(one)]
     return _WORTH[max(beginnings, key=len)] if beginnings else _ORDINARY
 
@@ -257,6 +264,7 @@ def _published_by_label(one: Experiment) -> dict[str, int]:
 
 def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
     """Returns how many times longer than the table says the queue's finished trainings took, taken together."""
+    # Sums and not a mean of ratios, so that long trainings count for more.
     expected = taken = 0.0
     for job in done:
         if job.settings is not None and (kept := training_store.find(job.settings, folder)) is not None:

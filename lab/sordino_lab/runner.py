@@ -43,6 +43,7 @@ def run_experiments(
     """Runs the experiments that are not there yet and returns every result, in the order given; `say` is told of the
     progress.
     """
+    # Trainings come first, because several figures may share one.
     bench = Workbench(size, store.cache_folder())
     waiting = [one for one in chosen if anew or not is_done(one, size, out)]
     trainings = _list_trainings(waiting, bench)
@@ -63,6 +64,7 @@ def is_done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
     path = out / f"{one.id}.json"
     if not path.is_file() or not path.with_suffix(".png").is_file():
         return False
+    # Another version may draw otherwise, so its results are made again.
     kept = json.loads(path.read_text("utf-8"))
     return bool(kept.get("size") == size.value and kept.get("version") == __version__)
 
@@ -72,6 +74,7 @@ def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
 
     The seconds of the result count all its trainings, those that were kept before too.
     """
+    # Trainings are looked up before the clock starts; their own seconds are added to it.
     trained = () if one.plans is None else bench.find_trained(one.plans(bench))
     begun = time.process_time()
     found = one.run(bench)
@@ -87,6 +90,7 @@ def _describe_seeds(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> 
     """Returns what the runner writes on a figure at the source's size: how many seeds, and which curves are not there
     yet.
     """
+    # A reader must see from the figure how many seeds it rests on.
     counts = sorted({len(each.runs) for each in trained})
     seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
     said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve"
@@ -102,6 +106,7 @@ def draw_from_trainings(one: Experiment, out: Path) -> str:
     if one.plans is None:
         return "needs no training; `sordino lab run --full` makes it"
     bench = Workbench(ExperimentSize.FULL, store.cache_folder(), trains=False)
+    # A figure is drawn from what is there, as long as something is.
     missing = bench.missing(one.plans(bench))
     if missing and len(missing) == len(one.plans(bench)):
         return "not trained yet"
@@ -123,6 +128,7 @@ class ProgressClock:
     def tick(self, job: ExperimentJob) -> None:
         """Counts one job more of the experiments that run as done, and says so."""
         self.done, self.count = self.done + job.cost, self.count + 1
+        # The time left is judged by cost and not by number, because jobs differ by a factor of a thousand.
         spent = time.monotonic() - self.begun
         left = spent * (self.total - self.done) / self.done if self.done else 0.0
         self.say(f"[{self.count}/{self.most}] {job.name}; {_write_duration(left)} left")
@@ -132,6 +138,7 @@ def _list_trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Exp
     """Returns every training that the experiments to be run need and that is not kept yet, once, the longest first."""
     found: dict[str, ExperimentJob] = {}
     for one in waiting:
+        # A training that two figures need is listed once, under the first of them.
         plans = [] if one.plans is None else list(one.plans(bench))
         several = sum(len(bench.seeds_of(plan)) for plan in plans)
         for plan in plans:
@@ -149,6 +156,7 @@ def _carry_out(
     jobs: Sequence[ExperimentJob], bench: Workbench, out: Path, processes: int, clock: ProgressClock
 ) -> None:
     """Runs the jobs of experiments, the longest first, here or in worker processes that end with this one."""
+    # The longest first, so that no long job is left for the end when other workers are idle.
     ordered = sorted(jobs, key=lambda job: -job.cost)
     if processes <= 1 or len(ordered) <= 1:
         for job in ordered:

@@ -71,6 +71,7 @@ class Score:
 @cache
 def published_numbers() -> tuple[PublishedNumber, ...]:
     """Returns every number that the sources print, in the order of the papers, for the scoreboard."""
+    # In the order of the papers, whatever the order in the file.
     rows = [PublishedNumber(**row) for row in json.loads(PUBLISHED.read_text("utf-8"))]
     order = {name: place for place, name in enumerate(experiments())}
     return tuple(sorted(rows, key=lambda row: order[row.id]))
@@ -80,6 +81,7 @@ def score_results(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
     """Returns the scores of the scoreboard: what became of every published number, given results by id."""
     found = []
     for number in published_numbers():
+        # Only a result at the source's own size and network counts.
         result = results.get(number.id)
         ours = None
         if result is not None and store.is_source_size(ExperimentSize(result["size"]), experiments()[number.id]):
@@ -93,6 +95,7 @@ def score_results(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
 
 def is_met(one: Compared) -> bool:
     """Returns whether the scoreboard counts a published number as met: whether ours is near enough."""
+    # Near enough in absolute terms, or within what the seeds leave open.
     gap = one.difference
     if gap is None:
         return False
@@ -117,6 +120,7 @@ def write_summary(scores: Sequence[Score]) -> str:
 
 def write_table(scores: Sequence[Score]) -> str:
     """Returns the scoreboard as Markdown: a row for each id, then every number that was missed."""
+    # One row for each figure, then the misses one by one, with the reason where it is known.
     names = list(dict.fromkeys(one.number.id for one in scores))
     rows = []
     for name in names:
@@ -162,6 +166,7 @@ def write_number(one: Compared | None) -> str:
 
 def _is_same(one: Compared, number: PublishedNumber) -> bool:
     """Returns whether a row of a result is about a published number; its words may go on, such as with the ε reached."""
+    # The number must be the same too, because two sources may use the same words.
     words = one.what == number.what or one.what.startswith(f"{number.what}, ε = ")
     return words and one.published == number.published
 

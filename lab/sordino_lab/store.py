@@ -57,6 +57,7 @@ def make_result(one: Experiment, found: Outcome, size: ExperimentSize, seconds: 
     ran.
     """
     found = withhold_verdicts(one, found, size)
+    # Everything a reader needs to judge the numbers: size, version, machine and time.
     head = {
         "size": size.value,
         "version": __version__,
@@ -70,6 +71,7 @@ def make_result(one: Experiment, found: Outcome, size: ExperimentSize, seconds: 
 def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
     """Stores a result: writes ID.json, ID.png and ID.svg into a folder and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
+    # The figure is drawn from the stored numbers, so that file and picture cannot differ.
     path = folder / f"{result['id']}.json"
     atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     panels = [panel_from_table(one) for one in result["panels"]]
@@ -85,6 +87,7 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for name in experiments():
+        # The user's own results come before those of the package.
         for place in (folder, SHIPPED):
             path = place / f"{name}.json"
             if path.is_file():

@@ -141,6 +141,7 @@ class ThesisTable:
 
     def _plan(self, bench: Workbench, method: str, rate: float) -> CurvePlan:
         """Returns the plan of one method at one learning rate of a table of the thesis."""
+        # A bound of a single method wins over that of the table.
         bound = self.bound if isinstance(self.bound, int | float) else self.bound[rate]
         bound = self.bounds.get(method, bound)
         if self.data == "mnist":
@@ -163,6 +164,7 @@ class ThesisTable:
         sentences.
         """
         plans = self.plans(bench)
+        # What is not trained yet is named in a note; sentences about it are left open.
         trained = {one.plan.label: one for one in bench.find_trained(plans)}
         every = list(trained.values())
         findings = [

@@ -66,6 +66,7 @@ class TrainedCurve:
         """Returns mean and standard deviation over a trained curve's seeds of the last evaluation; nan where a seed
         diverged.
         """
+        # Figures are in percent; a seed that diverged leaves no mean.
         factor = 100.0 if name.endswith("accuracy") else 1.0
         values = [
             factor * float(run.rows[-1][name]) if run.rows and not run.diverged else math.nan for run in self.runs
@@ -76,6 +77,7 @@ class TrainedCurve:
     def series(self, y: str = "test_accuracy", x: str = "epoch") -> Series:
         """Returns the mean over a trained curve's seeds against x, with the spread as a band."""
         factor = 100.0 if y.endswith("accuracy") else 1.0
+        # A seed that ended early takes part as far as it went.
         length = max((len(run.rows) for run in self.runs), default=0)
         across = [[run.rows[k] for run in self.runs if k < len(run.rows)] for k in range(length)]
         values = [[factor * float(row[y]) for row in rows if row.get(y) is not None] for rows in across]
@@ -98,6 +100,7 @@ class TrainedCurve:
 
         What was not measured is nan, and seeds that ended early cut the others to their length.
         """
+        # Every evaluation holds the steps since the last one; joined they are all steps.
         rows = [[value for row in run.rows for value in (row.get(name) or [])] for run in self.runs]
         shortest = min((len(row) for row in rows), default=0)
         width = max((len(value) for row in rows for value in row if isinstance(value, list)), default=0)
@@ -118,6 +121,7 @@ def shorten_reason(reason: str) -> str:
     >>> shorten_reason("the noise multiplier is 0: sums of private gradients were released as they are")
     'no noise'
     """
+    # A legend has room for a few words; the notes have the reason in full.
     found = [short for words, short in _SHORT_REASONS if words in reason]
     return ", ".join(found) or reason.split(":")[0].split(";")[0][:60]
 
@@ -128,6 +132,7 @@ def draw_learning(
     """Returns the panels of trained curves: accuracy and loss against epochs; published final values are drawn as stars
     in the colour of their method.
     """
+    # Published values are drawn beside the curves that they should be compared with.
     accuracy = [*_draw_distinct(trained, "test_accuracy"), *_draw_stars(trained, published or {}, 1)]
     loss = [*_draw_distinct(trained, "test_loss"), *_draw_stars(trained, published or {}, 0)]
     return (Panel(f"{title}: accuracy", "epochs", "test accuracy, %", accuracy), _draw_losses(f"{title}: loss", loss))
@@ -135,6 +140,7 @@ def draw_learning(
 
 def _draw_distinct(trained: Sequence[TrainedCurve], field: str) -> list[Series]:
     """Returns one series for each trained curve, with marks and dashes of its own where two would look the same."""
+    # Two curves of one colour and mark could not be told apart.
     looks = [(one.plan.method, one.plan.variant) for one in trained]
     alike = len(set(looks)) < len(looks)
     return [replace(one.series(field), variant=k if alike else one.plan.variant) for k, one in enumerate(trained)]
@@ -156,6 +162,7 @@ def _draw_losses(title: str, lines: Sequence[Series]) -> Panel:
     """Returns a panel of the losses of trained curves; a curve that blows up leaves the axis, so that the others can be
     seen.
     """
+    # One curve that blows up would press all others to the bottom.
     seen = [y for line in lines for y in line.y if math.isfinite(y) and y > 0]
     kept = [y for y in seen if y < _BLOWN_UP]
     if not kept or len(kept) == len(seen):
@@ -195,6 +202,7 @@ def judge_higher(
     There is no verdict where the spread of the seeds covers the difference, whichever way it points. One seed has no
     spread; then a difference that two tests on 10,000 images may have by chance, `_ONE_TEST`, has no verdict.
     """
+    # The verdict is withheld where chance alone may explain the difference.
     a, b = one.final(), other.final()
     several = len(one.runs) > 1 and len(other.runs) > 1
     gap, noise = a[0] - b[0], math.hypot(a[1], b[1]) if several else _ONE_TEST
@@ -213,6 +221,7 @@ def note_missing(bench: Workbench, plans: Sequence[CurvePlan]) -> list[str]:
 
 def note_no_guarantee(trained: Sequence[TrainedCurve]) -> list[str]:
     """Returns notes that say in full why some curves are hollow."""
+    # Each reason once, with one curve that has it.
     reasons = {run.reason: one.plan.label for one in trained for run in one.runs if run.reason}
     return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]
 
@@ -246,6 +255,7 @@ def draw_swept(trained: Mapping[float, TrainedCurve], label: str, *, variant: in
     """Returns the final accuracy of trained curves against a setting that was swept; with `points`, marks without a
     line between them.
     """
+    # The last evaluation of every value that was swept.
     ends = {x: one.final() for x, one in trained.items()}
     first = next(iter(trained.values()))
     several = len(first.runs) > 1
@@ -284,6 +294,7 @@ class Sweep:
 
     def train(self, bench: Workbench) -> Grid:
         """Returns the trained curves of a sweep, by method and value; raises NotTrained where a method has nothing."""
+        # A method may lack some values, but a method without any leaves nothing to compare.
         grid: Grid = {}
         for method in self.methods:
             found = {v: bench.find_trained([self.plan(bench, method, v)]) for v in self._values_at(bench, method)}

@@ -81,6 +81,7 @@ def digest_of_table(table: Mapping[str, Any]) -> str:
 
     Fields at their default are left out, so a new field with a default does not rename the trainings made before it.
     """
+    # The number of records of a unit means nothing without a unit.
     left_out = _IRRELEVANT if table["recipe"].get("unit") else _IRRELEVANT | {"unit", "unit_records"}
     said = {
         part: {
@@ -97,6 +98,7 @@ def find(settings: Settings, own: Path) -> FinishedTraining | None:
     """Returns a finished training from the store that comes with the package or from the folder `own`; None if there is
     none.
     """
+    # Shipped trainings count for every version; the cache only for the one that made it.
     name = f"{digest(settings)}.json"
     shipped = TRAININGS / name
     if shipped.is_file():
@@ -110,6 +112,7 @@ def find(settings: Settings, own: Path) -> FinishedTraining | None:
 def keep(settings: Settings, kept: FinishedTraining, folder: Path) -> Path:
     """Stores a finished training: writes it into `folder`, in one move, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Columns take a third of the space of rows, and columns without a value none.
     names = [name for name in (kept.rows[0] if kept.rows else {}) if name not in _LEFT_OUT]
     columns = {name: [_round_number(row.get(name)) for row in kept.rows] for name in names}
     table = {
@@ -134,9 +137,11 @@ def train(settings: Settings, cache: Path, folder: Path | None = None) -> Finish
         KeyboardInterrupt: the training was asked to stop; it is kept nowhere, and the next call resumes it.
 
     """
+    # What is finished is never trained again.
     found = find(settings, folder or cache)
     if found is not None:
         return found
+    # The run directory goes only after the result is kept, so a crash between the two loses nothing.
     unfinished = unfinished_folder(settings, cache)
     kept = _train_or_resume(settings, unfinished)
     keep(settings, kept, folder or cache)
@@ -163,6 +168,7 @@ def _train_or_resume(settings: Settings, folder: Path) -> FinishedTraining:
     from sordino.app.runs.progress_view import Silent
     from sordino.app.runs.training_loop import TrainingNotFinite
 
+    # The CPU time of earlier processes counts too.
     run_folder, spent, begun = folder / "run", _SpentSeconds(folder / "seconds"), time.process_time()
     diverged = ""
     try:

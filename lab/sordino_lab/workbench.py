@@ -52,6 +52,7 @@ class Workbench:
             NotTrained: this workbench only uses what is there, and no seed of a plan is.
 
         """
+        # A curve without any seed cannot be drawn, so its figure is not either.
         found = self.find_trained(plans)
         if len(found) < len(plans):
             labels = {one.plan.label for one in found}
@@ -65,6 +66,7 @@ class Workbench:
         """
         found = []
         for plan in plans:
+            # Seeds that are there are used even if others are not trained yet.
             asked = (self._find_or_train(plan, seed) for seed in self.seeds_of(plan))
             runs = tuple(run for run in asked if run is not None)
             if runs:

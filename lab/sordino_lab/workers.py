@@ -61,12 +61,14 @@ class Workers:
 
     def start(self, name: int, function: Callable[..., object], *arguments: Any) -> None:
         """Starts a worker process that calls `function`; both it and its arguments must be picklable."""
+        # A fresh process: a fork would copy torch's threads and the noise keys of the parent.
         process = get_context("spawn").Process(target=_work, args=(os.getpid(), self.niceness, function, arguments))
         process.start()
         self._running[name] = process
 
     def take_finished(self) -> list[tuple[int, int]]:
         """Returns the names and exit codes of the worker processes that have ended since the last time."""
+        # A process is joined once, so that it leaves no zombie.
         ended = [(name, process) for name, process in self._running.items() if process.exitcode is not None]
         for name, process in ended:
             process.join()
@@ -101,6 +103,7 @@ def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], mo
         WorkerFailed: a worker ended with an error; the others are ended too.
 
     """
+    # Jobs are begun in their order as workers get free; the caller hears of each as it ends.
     waiting = list(jobs)
     with Workers(most) as workers:
         while waiting or workers.running:
@@ -116,6 +119,7 @@ def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], mo
 
 def _work(parent: int, niceness: int, function: Callable[..., object], arguments: Sequence[Any]) -> None:
     """Prepares this process as a worker, which ends with its parent and has one thread, and carries out its call."""
+    # Before anything else, so that no worker outlives a parent that is killed at once.
     end_with_parent(parent)
     if hasattr(os, "setpgrp"):
         os.setpgrp()

@@ -136,6 +136,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
     """Draws the trainings of Abadi et al. on MNIST: accuracy and ε per epoch at three noise levels, δ at a fixed ε, and
     accuracy against ε.
     """
+    # As printed first, then with all of each ε spent.
     every = bench.train(plan_mnist_levels(bench))
     printed, spent = every[: len(NOISES)], every[len(NOISES) :]
     rows = [
@@ -158,6 +159,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
         variant=7,
         points=True,
     )
+    # Training accuracies are private; they are there only where the run was asked to disclose them.
     looked = [one for one in every if one.series("train_accuracy").x]
     together = Finding(
         "training and test accuracy go together",
@@ -203,6 +205,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
 
 def _judge_level(bench: Workbench, level: PrivacyLevel, spent: TrainedCurve, printed: TrainedCurve) -> Finding:
     """Judges whether the accuracy published by Abadi et al. for one noise level is reached within the published ε."""
+    # A short run may confirm the sentence and cannot refute it.
     accuracy, spread = spent.final()
     inside = (spent.epsilon or 99.0) <= level.epsilon
     told = not bench.is_tiny and (bench.size is not ExperimentSize.QUICK or accuracy >= level.published)
@@ -220,6 +223,7 @@ def _draw_delta(bench: Workbench) -> Panel:
     """Returns δ against epochs at the fixed ε of each noise level, as figure 3 of Abadi et al. does, by PLD."""
     lines = []
     for k, ((noise, pca), level) in enumerate(zip(NOISES, LEVELS, strict=True)):
+        # The private PCA is part of the event, as in the claims of the trainings.
         last = {8.0: 100, 4.0: 300, 2.0: 700}[noise]
         epochs = [round(last * part / 10) for part in range(1, 11)] if not bench.is_tiny else [last]
         deltas = [
@@ -253,11 +257,8 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
     for one, (noise, pca) in zip(trained, NOISES, strict=True):
         settings = one.plan.settings(bench.size, 0).recipe
         for k, row in enumerate(one.runs[0].rows):
-            values = [
-                float(draw_mnist_frontier.rows[k]["test_accuracy"])
-                for draw_mnist_frontier in one.runs
-                if k < len(draw_mnist_frontier.rows)
-            ]
+            values = [float(run.rows[k]["test_accuracy"]) for run in one.runs if k < len(run.rows)]
+            # What was spent up to an evaluation: the PCA, and the steps so far.
             before = () if settings.pca is None else (Gaussian(pca),)
             event = Together(*before, Repeat(Poisson(settings.rate, Gaussian(noise)), int(row["step"])))
             for delta in FRONTIER_DELTAS:
@@ -271,7 +272,9 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
                 front.append((epsilon, accuracy))
         lines.append(Series(f"δ = {delta:g}", [e for e, _ in front], [a for _, a in front], method="pld", variant=k))
         best[delta] = front
+    # The accuracy that the paper prints is the one within ε = 0.25 at δ = 0.01.
     at = next((a for e, a in reversed(best[1e-2]) if e <= 0.25), 0.0)
+    # How far accuracy moves along ε, and at one ε along δ.
     ends = [front[-1][1] - front[0][1] for front in best.values()]
     middle = sorted(e for e, _ in found[1e-5])[len(found[1e-5]) // 2]
     by_delta = [next((a for e, a in reversed(front) if e <= middle), 0.0) for front in best.values()]
@@ -345,6 +348,7 @@ VARIED: Mapping[str, tuple[str, tuple[float, ...], tuple[float, ...]]] = {
 
 def plan_varied(bench: Workbench, name: str, value: float) -> CurvePlan:
     """Returns the plan of Abadi et al.'s reference training with one parameter changed."""
+    # The final rate keeps its ratio to the first one.
     given: dict[str, Any] = {"final_rate": 0.0521 * (value if name == "learning_rate" else 0.1) / 0.1}
     batch, noise = (value if name == "batch" else 600.0), (value if name == "noise_multiplier" else 4.0)
     if name == "widths":
@@ -466,6 +470,7 @@ def draw_cifar_lots(bench: Workbench) -> Outcome:
 
 def _accuracy_within(one: TrainedCurve, epsilon: float) -> float:
     """Returns the accuracy, %, of the last evaluation at which no more than `epsilon` was spent; nan if there is none."""
+    # Evaluations come in the order of the steps, so the last one within ε is the best use of it.
     spent = [row for row in one.runs[0].rows if (row["epsilon"] or math.inf) <= epsilon]
     return 100 * float(spent[-1]["test_accuracy"]) if spent else math.nan
 

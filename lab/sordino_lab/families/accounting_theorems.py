@@ -39,11 +39,13 @@ def draw_gaussian_calibration(bench: Workbench) -> Outcome:
 
     The second panel shows which δ the classical noise really has.
     """
+    # The noise that each formula asks for, and the exact δ of the classical one.
     epsilons = np.geomspace(0.05, 10, bench.pick(8, 60, 60, 60))
     classical = [classical_gaussian(e, GAUSSIAN_DELTA, outside_proof=True) for e in epsilons]
     analytic = [analytic_gaussian(e, GAUSSIAN_DELTA) for e in epsilons]
     real = [gaussian_delta(1 / sigma, e) for e, sigma in zip(epsilons, classical, strict=True)]
     ratio = [c / a for c, a in zip(classical, analytic, strict=True)]
+    # Beyond its proof the classical noise may be too small; this finds where.
     broken = [e for e, d in zip(epsilons, real, strict=True) if d > GAUSSIAN_DELTA]
     panels = [
         Panel(
@@ -115,6 +117,7 @@ def draw_composition(bench: Workbench) -> Outcome:
 
     ε√(2k ln 1/δ) of lines 489 and 517 lies below what Laplace noise really costs: it is false.
     """
+    # Every theorem at the same numbers of releases, the exact composition last.
     counts = np.unique(np.geomspace(1, 1000, bench.pick(3, 16, 24, 24)).astype(int))
     basic = [COMPOSED_EPSILON * k for k in counts]
     advanced = [advanced_kov(COMPOSED_EPSILON, 0.0, int(k), COMPOSED_DELTA)[0] for k in counts]
@@ -122,6 +125,7 @@ def draw_composition(bench: Workbench) -> Outcome:
         COMPOSED_EPSILON * math.sqrt(2 * k * math.log(1 / COMPOSED_DELTA)) + k * math.tanh(COMPOSED_EPSILON / 2)
         for k in counts
     ]
+    # The formula of the source without the drift of the privacy loss.
     driftless = [COMPOSED_EPSILON * math.sqrt(2 * k * math.log(1 / COMPOSED_DELTA)) for k in counts]
     exact = [optimal(COMPOSED_EPSILON, 0.0, int(k), COMPOSED_DELTA) for k in counts]
     laplace = [PLD().epsilon(Repeat(Laplace(1 / COMPOSED_EPSILON), int(k)), COMPOSED_DELTA) for k in counts]
@@ -174,6 +178,7 @@ def draw_abadi_composition(bench: Workbench) -> Outcome:
     """Draws ε against epochs by each theorem of accounting: strong composition as printed and made valid, moments
     accountant, Rényi and PLD.
     """
+    # The events of Abadi's figure 2, of which every accountant is asked.
     epochs = bench.pick(
         (1, 100), (1, 10, 25, 50, 75, 100, 150, 200, 300, 400), (1, 10, *range(25, 401, 25)), (1, *range(10, 401, 10))
     )
@@ -186,6 +191,7 @@ def draw_abadi_composition(bench: Workbench) -> Outcome:
         ("privacy loss distributions", PLD(), "pld", 0),
     )
     found = {name: [way.epsilon(event, ABADI_DELTA) for event in events] for name, way, _, _ in ways}
+    # The numbers that the paper prints are those at 100 epochs.
     at = list(epochs).index(100)
     strong, moments, pld = (found[ways[k][0]][at] for k in (0, 2, 4))
     lines = [Series(name, epochs, found[name], method=key, variant=v) for name, _, key, v in ways]
@@ -225,6 +231,7 @@ LARGEST_CONSTANT = math.sqrt(2)
 
 def theorem_constant(rate: float, steps: int, epsilon: float, delta: float) -> float:
     """Returns c₂ = σε/(q√(T ln 1/δ)) with the least σ that PLD certifies."""
+    # The least noise that PLD certifies, not that of the theorem.
     sigma = calibrate(lambda s: Repeat(Poisson(rate, Gaussian(s)), steps), PLD(), epsilon=epsilon, delta=delta)
     return float(sigma) * epsilon / (rate * math.sqrt(steps * math.log(1 / delta)))
 
@@ -236,6 +243,7 @@ def draw_theorem_one(bench: Workbench) -> Outcome:
     )
     rates = bench.pick((0.01,), (0.005, 0.01), (0.002, 0.005, 0.01), (0.002, 0.005, 0.01, 0.02))
     deltas = bench.pick((1e-5,), (1e-5, 1e-7), (1e-4, 1e-5, 1e-7), (1e-3, 1e-4, 1e-5, 1e-6, 1e-7))
+    # Small ε first, where the theorem holds; then δ and the rate alone; then ε beyond its condition.
     small = [[theorem_constant(q, t, 0.5 * q * math.sqrt(t), 1e-5) for t in steps] for q in rates]
     by_delta = [theorem_constant(0.01, 10_000, 0.5, d) for d in deltas]
     linear = [
@@ -305,6 +313,7 @@ def draw_amplification(bench: Workbench) -> Outcome:
     """Draws the theorem of amplification by sampling: what Poisson sampling saves in ε of one release against the rate,
     and of k rounds of DP-SGD.
     """
+    # The exact amplification of one release beside the two formulas that are printed for it.
     rates = np.geomspace(1e-3, 1, bench.pick(6, 30, 60, 60))
     true = [amplify_by_sampling(1.0, 0.0, float(q))[0] for q in rates]
     printed = [float(q) for q in rates]
@@ -321,6 +330,7 @@ def draw_amplification(bench: Workbench) -> Outcome:
         )
         for number, q in enumerate(chosen)
     ]
+    # How far the printed qε lies below the truth at worst.
     worst = max(t / p for t, p in zip(true, printed, strict=True))
     return Outcome(
         [
@@ -358,6 +368,7 @@ PRINTED_RATE, PRINTED_NOISE, PRINTED_DELTA = 0.01, 1.1, 1e-5
 def draw_printed_theorems(bench: Workbench) -> Outcome:
     """Draws the theorems printed on the slides, qTε, qε√(T ln 1/δ) and qε√T, beside the certified ε."""
     steps = [int(t) for t in np.unique(np.geomspace(1, 10_000, bench.pick(4, 13, 17, 25)).astype(int))]
+    # ε of one unsampled step, on which all formulas of the slides are built.
     one = gaussian_epsilon(1 / PRINTED_NOISE, PRINTED_DELTA)
     certified = [PLD().epsilon(Repeat(Poisson(PRINTED_RATE, Gaussian(PRINTED_NOISE)), t), PRINTED_DELTA) for t in steps]
     simple = [PRINTED_RATE * t * one for t in steps]
@@ -365,6 +376,7 @@ def draw_printed_theorems(bench: Workbench) -> Outcome:
     moments = [PRINTED_RATE * one * math.sqrt(t) for t in steps]
     true_one = amplify_by_sampling(one, PRINTED_DELTA, PRINTED_RATE)[0]
     first = certified[0]
+    # A formula that lies below the certified ε anywhere is no bound.
     below = [t for t, m, c in zip(steps, moments, certified, strict=True) if m < c]
     return Outcome(
         [
@@ -419,6 +431,7 @@ def draw_single_sample(bench: Workbench) -> Outcome:
     """Draws the accounting of SGD on single records with Laplace noise: ε of k rounds, and the error of a mean learnt
     that way.
     """
+    # The certified ε beside the order of growth that the lecture gives, and plain addition.
     rounds = [int(k) for k in np.unique(np.geomspace(10, 100_000, bench.pick(3, 9, 13, 17)).astype(int))]
     certified = [
         PLD().epsilon(Repeat(Poisson(1 / SINGLE_RECORDS, Laplace(1 / SINGLE_EPSILON)), k), SINGLE_DELTA) for k in rounds
@@ -431,10 +444,12 @@ def draw_single_sample(bench: Workbench) -> Outcome:
     steps = bench.pick(50, 2_000, 10_000, 50_000)
     errors = {}
     for name, batch in (("one record a step", 1), ("lots of 50", 50), ("lots of 50, as many records", -50)):
+        # A negative number stands for as many records in all, and so for fewer steps.
         lots = abs(batch)
         theta, taken = np.zeros(repeats), steps if batch > 0 else steps // lots
         course = []
         for t in range(taken):
+            # All repetitions are trained side by side, each with records and noise of its own.
             records = rng.normal(0.7, 1.0, (repeats, lots))
             gradient = np.clip(theta[:, None] - records, -1, 1).sum(1)
             theta = theta - 1 / (t + 10) * (gradient + rng.laplace(0, 2 / SINGLE_EPSILON, repeats)) / lots * 3
@@ -442,6 +457,7 @@ def draw_single_sample(bench: Workbench) -> Outcome:
         errors[name] = course
     lines = []
     for k, (name, course) in enumerate(errors.items()):
+        # Forty points are enough for a curve over a logarithmic axis.
         at = np.unique(np.geomspace(1, len(course), 40).astype(int))
         lines.append(
             Series(name, at, [course[t - 1] for t in at], method=("laplace", "gaussian", "moments")[k], variant=k)
@@ -490,6 +506,7 @@ def draw_batch_size(bench: Workbench) -> Outcome:
     """Draws the random lots that the theorems of Poisson sampling assume: their sizes, the parts they are processed in,
     and what dividing by the real size tells.
     """
+    # Real draws of the sampler, whose sizes vary as a binomial number does.
     draws = bench.pick(5, 200, 1000, 1000)
     expected = (64, 250, 1000, 4000)
     # Lots are drawn by the sampler itself.
@@ -511,6 +528,7 @@ def draw_batch_size(bench: Workbench) -> Outcome:
         Series(f"{d:,} parameters", n, d / 2 * (r - 1 - np.log(r)), method="gaussian", variant=k)
         for k, d in enumerate(dims)
     ]
+    # How far the measured spread of sizes is from that of the binomial law.
     off = max(abs(float(s.std()) / np.sqrt(lot * (1 - lot / LOT_RECORDS)) - 1) for lot, s in sizes.items())
     return Outcome(
         [

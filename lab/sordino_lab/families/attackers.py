@@ -49,6 +49,7 @@ def local_sensitivity(query: Callable[[Sequence[float]], float], data: Sequence[
     """Returns the local sensitivity that an attacker profits from: the most that the answer moves when one record is
     added or removed, by trying all of them.
     """
+    # All neighbours: one record fewer, or one more of any age.
     without = [[*data[:k], *data[k + 1 :]] for k in range(len(data))] if len(data) > 1 else []
     neighbours = [*without, *([*data, age] for age in range(OLDEST + 1))]
     return max(abs(query(data) - query(other)) for other in neighbours)
@@ -56,6 +57,7 @@ def local_sensitivity(query: Callable[[Sequence[float]], float], data: Sequence[
 
 def global_sensitivity(query: Callable[[Sequence[float]], float], n: int) -> float:
     """Returns the most over datasets that are worst for some query: some ages at one end, the others at the other."""
+    # For these queries the worst dataset has all its ages at the two ends.
     ends = [[0] * k + [OLDEST] * (n - k) for k in range(n + 1)]
     return max(local_sensitivity(query, data) for data in ends)
 
@@ -64,6 +66,7 @@ def draw_sensitivity(bench: Workbench) -> Outcome:
     """Draws global and local sensitivity of example queries on one small table of ages, which an attacker could tell
     records apart by.
     """
+    # The same queries on the table at hand and on the worst table of its size.
     names = list(AGE_QUERIES)
     n = len(AGES)
     here = [local_sensitivity(query, AGES) for query in AGE_QUERIES.values()]
@@ -129,6 +132,7 @@ def recover_bits(rng: np.random.Generator, queries: int, scale: float) -> float:
     """Returns the share of secret bits that an attacker finds again by rounded least squares from noisy random subset
     sums.
     """
+    # Centring questions and answers makes least squares look at the bits alone.
     secret = rng.integers(0, 2, SECRET_BITS)
     ask = rng.integers(0, 2, (queries, SECRET_BITS))
     answers = ask @ secret + (rng.laplace(0, scale, queries) if scale else 0.0)
@@ -140,6 +144,7 @@ def draw_fundamental_law(bench: Workbench) -> Outcome:
     """Draws the share of bits that a reconstruction attacker recovers against the number of queries, for fixed noise
     and for a fixed budget.
     """
+    # Exact answers, two amounts of fixed noise, and noise that grows with the questions.
     rng, repeats = bench.make_rng(4), bench.pick(1, 6, 20, 50)
     counts = bench.pick(
         (20, 100),
@@ -164,6 +169,7 @@ def draw_fundamental_law(bench: Workbench) -> Outcome:
                 hollow="" if scale else "no noise",
             )
         )
+    # Under a fixed budget every answer gets noisier as there are more of them.
     many = [[100 * recover_bits(rng, q, q / 1.0) for _ in range(repeats)] for q in counts]
     budget = [float(np.mean(one)) for one in many]
     lines.append(
@@ -223,6 +229,7 @@ def score_releases(present: bool, steps: int) -> NDArray[np.float64]:
 
     One training with a rate of almost nothing: every step asks the same question again, with noise of its own.
     """
+    # Ten known records, and the target so far away that its gradient is always clipped.
     rng = torch.Generator().manual_seed(5)
     x, y = torch.randn(10, 3, generator=rng), torch.zeros(10)
     if present:
@@ -235,6 +242,7 @@ def score_releases(present: bool, steps: int) -> NDArray[np.float64]:
 
 def draw_tradeoff_curves(bench: Workbench) -> Outcome:
     """Draws type I against type II errors of the best attacker, and a real membership-inference attack beside them."""
+    # What each kind of guarantee allows at every rate of false alarms.
     alpha = np.linspace(0, 1, 101)
     mu = gaussian_mu(CURVE_EPSILON, CURVE_DELTA)
     curves = [
@@ -342,6 +350,7 @@ def train_classifier(x: Tensor, y: Tensor, noise: float, steps: int) -> tuple[nn
     """Returns the logistic regression that a model-inversion attacker attacks, trained with DP where there is noise,
     and its ε.
     """
+    # Without noise there is no bound either, so that the two networks differ in privacy alone.
     torch.manual_seed(0)
     model = logistic_regression(tuple(x.shape[1:]), 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -358,6 +367,7 @@ def invert_class(model: nn.Module, shape: tuple[int, ...]) -> Picture:
     """Returns the input that an attacker finds by model inversion: what the network takes for the class with the most
     confidence, in small steps from grey.
     """
+    # Gradient descent on the input, with a penalty that keeps it from wild values.
     guess = torch.full((1, *shape), 0.5, requires_grad=True)
     for _ in range(100):
         loss = F.cross_entropy(model(guess), torch.tensor([INVERTED_CLASS])) + 0.02 * guess.square().sum()
@@ -387,11 +397,13 @@ def draw_model_inversion(bench: Workbench) -> Outcome:
         "average of the class": np.asarray(x[:-1][y[:-1] == INVERTED_CLASS].mean(0)[0].numpy()),
         "planted record of the class": np.asarray(planted[0].numpy()),
     }
+    # The same network with and without privacy, attacked in the same way.
     plain, _ = train_classifier(x, y, 0.0, steps)
     private, epsilon = train_classifier(x, y, 2.0, steps)
     pictures["inverted, no privacy"] = invert_class(plain, tuple(x.shape[1:]))
     pictures[f"inverted, ε = {epsilon or 0:.1f}"] = invert_class(private, tuple(x.shape[1:]))
     side = range(x.shape[-1])
+    # Correlations say whether an inversion shows the class, which is no secret, or the planted record.
     average, record, before, after = pictures.values()
     return Outcome(
         [

@@ -90,6 +90,7 @@ def _draw_swept_fashion(
     remark: str = "",
 ) -> Outcome:
     """Draws ε and final accuracy on Fashion-MNIST against a setting, and accuracy against ε through training."""
+    # The slides print no numbers, so ours are kept for the page and said in the note.
     numbers = _collect_numbers(trained)
     spent, accuracy = ({float(v): number for v, number in numbers[name].items()} for name in ("epsilon", "accuracy"))
     epsilon = Series("", list(trained), list(spent.values()), method="pld")
@@ -112,6 +113,7 @@ def _draw_swept_fashion(
 def draw_tradeoff(bench: Workbench) -> Outcome:
     """Draws ε and accuracy through training on Fashion-MNIST, and the one against the other."""
     trained = dict(zip((0.7,), bench.train(plan_tradeoff(bench)), strict=False))
+    # A few early evaluations and the last one tell the course of a training.
     curves = list(trained.values())
     rows = [row for one in curves for row in (*one.runs[0].rows[:3], one.runs[0].rows[-1])]
     said = ", ".join(f"{100 * row['test_accuracy']:.1f} % at ε = {row['epsilon']:.2f}" for row in rows)
@@ -166,9 +168,9 @@ def plan_classes(bench: Workbench) -> list[CurvePlan]:
 def accuracy_by_class(one: TrainedCurve) -> np.ndarray:
     """Returns the mean over seeds of the last accuracy of each class of Fashion-MNIST, in percent."""
     rows = [
-        [np.nan if v is None else v for v in draw_classes.rows[-1]["test_by_class"]]
-        for draw_classes in one.runs
-        if draw_classes.rows and draw_classes.rows[-1].get("test_by_class")
+        [np.nan if v is None else v for v in run.rows[-1]["test_by_class"]]
+        for run in one.runs
+        if run.rows and run.rows[-1].get("test_by_class")
     ]
     return 100 * np.mean(np.asarray(rows, dtype=float), axis=0) if rows else np.zeros(10)
 
@@ -176,6 +178,7 @@ def accuracy_by_class(one: TrainedCurve) -> np.ndarray:
 def draw_classes(bench: Workbench) -> Outcome:
     """Draws accuracy on Fashion-MNIST class by class with and without DP, and what each class loses."""
     trained = bench.train(plan_classes(bench))
+    # The first is without privacy, and the last has the most noise.
     found = [accuracy_by_class(one) for one in trained]
     count = len(found[0])
     names = CLASS_NAMES[:count] if count == 10 else tuple(str(k) for k in range(count))
@@ -192,6 +195,7 @@ def draw_classes(bench: Workbench) -> Outcome:
         )
         for one, values in zip(trained, found, strict=True)
     ]
+    # A class counts as hard if it is below the median without privacy.
     hard = found[0] < np.median(found[0])
     return Outcome(
         [
@@ -233,6 +237,7 @@ CNN_NOISES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 def plan_convergence(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of a CNN on MNIST, beside those of Fashion-MNIST, one for each noise; σ = 0 has no guarantee."""
+    # The slides count iterations, so epochs follow from the number of records.
     records, iterations = bench.pick(60_000, 4_000, 60_000, 60_000), bench.pick(3, 120, 500, 500)
     some = CNN_NOISES[:2] if bench.is_tiny else CNN_NOISES
     return [

@@ -26,6 +26,7 @@ SHARE_OF_ONES = 0.3
 
 def measure_binary_error(rng: np.random.Generator, n: int, epsilon: float, repeats: int) -> tuple[float, float]:
     """Returns the mean squared error of the private mean of bits, and its standard error."""
+    # The sum of n bits is binomial, so it is drawn as one number.
     scale = binary_mean(epsilon).noise.multiplier
     errors = (rng.binomial(n, SHARE_OF_ONES, repeats) / n + rng.laplace(0, scale, repeats) / n - SHARE_OF_ONES) ** 2
     return float(errors.mean()), float(errors.std() / np.sqrt(repeats))
@@ -36,6 +37,7 @@ def draw_binary(bench: Workbench) -> Outcome:
     rng, repeats = bench.make_rng(), bench.pick(200, 20_000, 100_000, 100_000)
     sizes = [int(n) for n in np.geomspace(20, 20_000, 13)]
     epsilons = np.geomspace(0.01, 10, 13)
+    # The error that sampling alone has, which no mechanism can go below.
     exact = [SHARE_OF_ONES * (1 - SHARE_OF_ONES) / n for n in sizes]
     panels, most = [], 0.0
     lines = [Series("without privacy, p(1−p)/n", sizes, exact, method="none", variant=2)]
@@ -48,6 +50,7 @@ def draw_binary(bench: Workbench) -> Outcome:
             Series(f"p(1−p)/n + 2/n²ε², ε = {epsilon:g}", sizes, theory, method="theory", variant=k),
         ]
     panels.append(Panel("error against n, p = 0.3", "records n", "mean squared error", lines, xlog=True, ylog=True))
+    # The same against ε, at one number of records.
     n = 1000
     ours = [measure_binary_error(rng, n, float(e), repeats) for e in epsilons]
     theory = [binary_error(SHARE_OF_ONES, n, float(e)) for e in epsilons]
@@ -103,6 +106,7 @@ def measure_clipped_error(rng: np.random.Generator, n: int, epsilon: float, boun
     """
     total, done = 0.0, 0
     while done < repeats:
+        # In blocks, so that the records of one block fit in memory.
         some = min(repeats - done, max(1, 2_000_000 // n))
         values = np.clip(draw_heavy_tails(rng, (some, n)), -bound, bound).mean(axis=1)
         total += float(((values + rng.laplace(0, 2 * bound / (n * epsilon), some) - TRUE_MEAN) ** 2).sum())
@@ -115,6 +119,7 @@ def draw_clipped(bench: Workbench) -> Outcome:
     rng, repeats = bench.make_rng(1), bench.pick(20, 600, 3000, 10_000)
     n, epsilon = 400, 0.5
     bounds = np.geomspace(0.05, 60, bench.pick(5, 14, 20, 30))
+    # First the error against the clip, then at the theorem's clip against the number of records.
     by_bound = [measure_clipped_error(rng, n, epsilon, float(b), repeats) for b in bounds]
     rule = scalar_bound(LARGEST_SIGMA, n, epsilon)
     sizes = [int(k) for k in np.geomspace(50, 5000, bench.pick(3, 8, 10, 12))]
@@ -124,6 +129,7 @@ def draw_clipped(bench: Workbench) -> Outcome:
     }
     bound_of = {e: [LARGEST_SIGMA**2 / k + 4 * LARGEST_SIGMA**2 / (k * e) for k in sizes] for e in by_size}
     ours_of = {e: [scalar_error(LARGEST_SIGMA, k, e) for k in sizes] for e in by_size}
+    # The theorem is a bound: every measured error must lie below it.
     kept = all(m <= b for e in by_size for m, b in zip(by_size[e], bound_of[e], strict=True))
     best = float(bounds[int(np.argmin(by_bound))])
     at_rule = measure_clipped_error(rng, n, epsilon, rule, repeats)
@@ -176,6 +182,7 @@ def draw_noiseless(bench: Workbench) -> Outcome:
 
     For a secret, random dataset the exact mean looks private; for two neighbours that the attacker knows it is not.
     """
+    # ε of the noisy mean if one record may be exchanged for another that far away.
     shifts = np.geomspace(0.1, 1000, 25)
     noises = (0.01, 0.1, 1.0)
     lines = [
@@ -188,6 +195,7 @@ def draw_noiseless(bench: Workbench) -> Outcome:
         )
         for k, rho in enumerate(noises)
     ]
+    # What the sampling noise of the other records would hide, were they secret.
     scale = 1 / np.sqrt(NOISELESS_RECORDS)
     average = gaussian_epsilon((1 / NOISELESS_RECORDS) / scale, NOISELESS_DELTA)
     return Outcome(
@@ -229,6 +237,7 @@ VECTOR_RECORDS, VECTOR_EPSILON, VECTOR_DELTA = 2000, 1.0, 1e-5
 
 def measure_vector_error(rng: np.random.Generator, d: int, noise: float, bound: float, repeats: int) -> float:
     """Returns the error of the private mean of vectors: the mean of ‖μ̃ − μ‖² over repetitions."""
+    # E‖x‖² = ¼ + ¾ = 1 in every dimension, as the theorem assumes.
     mean = np.full(d, 0.5 / math.sqrt(d))
     total = 0.0
     for _ in range(repeats):
@@ -246,6 +255,7 @@ def draw_vector(bench: Workbench) -> Outcome:
     dims = bench.pick((1, 4), (1, 4, 16, 64, 256), (1, 4, 16, 64, 256), (1, 4, 16, 64, 256, 1024))
     lecture, exact, bound, slack = [], [], [], []
     for d in dims:
+        # The clip is the theorem's; only the noise differs between the two measurements.
         tau = vector_bound(1.0, VECTOR_RECORDS, d, VECTOR_EPSILON)
         # Small dimensions are repeated more often, so that all errors are known equally well.
         many = max(repeats, repeats * 64 // d)
@@ -261,6 +271,7 @@ def draw_vector(bench: Workbench) -> Outcome:
             )
         )
         bound.append(vector_error(1.0, VECTOR_RECORDS, d, VECTOR_EPSILON, VECTOR_DELTA))
+    # The exponent of d between the first and the last dimension.
     slope = math.log(lecture[-1] / lecture[0]) / math.log(dims[-1] / dims[0])
     return Outcome(
         [

@@ -47,6 +47,7 @@ def draw_paths(bench: Workbench) -> Outcome:
     """Draws the paths of optimizers on one contour (gradient descent, momentum, AdaGrad and Adam), without and with
     differential privacy.
     """
+    # Sixty records around the origin, of which all optimizers see the same.
     rng = torch.Generator().manual_seed(1)
     x, y = 0.3 * torch.randn(60, 2, generator=rng), torch.zeros(60)
     steps = bench.pick(3, PATH_STEPS, PATH_STEPS, PATH_STEPS)
@@ -63,6 +64,7 @@ def draw_paths(bench: Workbench) -> Outcome:
     ):
         lines = []
         for number, (name, (method, make, rate)) in enumerate(PATH_OPTIMIZERS.items()):
+            # The claim comes from the run itself, so one ε for all paths is measured and not assumed.
             path = descend(PATH_START, valley_loss, x, y, ask, rate, steps, optimizer=make, seed=0, delta=PATH_DELTA)
             if private and isinstance(path.claim, Guarantee):
                 epsilon = path.claim.epsilon
@@ -110,6 +112,7 @@ def draw_paths(bench: Workbench) -> Outcome:
 
 def _count_steps_to_minimum(points: Tensor) -> int:
     """Returns the steps until an optimizer's path stays within 0.5 of the minimum; all of them if it never does."""
+    # Passing through does not count: the path must stay near.
     near = points.norm(dim=1) < 0.5
     away = torch.nonzero(~near).flatten()
     return int(away[-1]) + 1 if len(away) else 0
@@ -139,6 +142,7 @@ def plan_mnist_optimizers(bench: Workbench) -> list[CurvePlan]:
 def draw_mnist_optimizers(bench: Workbench) -> Outcome:
     """Draws five optimizers on private gradients of MNIST at equal ε."""
     trained = bench.train(plan_mnist_optimizers(bench))
+    # One ε for every optimizer is what post-processing means.
     spent = {round(one.epsilon or 0.0, 6) for one in trained}
     return Outcome(
         draw_learning(trained, "MNIST, C = 1, σ = 1.1"),
@@ -169,6 +173,7 @@ def plan_full_batch(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of optimizers on private gradients of lots and of full batches, with Gaussian and Laplace
     noise, each with as many steps as the same work allows.
     """
+    # Equal work: a full batch is as many records as twenty lots of 100.
     passes = bench.pick(1, 30, 60, 100)
     base = {"optimizer": "sgd", "learning_rate": 1.0, "epsilon": DESCENT_EPSILON, "model": "mlp"}
     methods: tuple[tuple[str, str, int, dict[str, str]], ...] = (

@@ -91,6 +91,7 @@ def plan_bounds(bench: Workbench) -> list[CurvePlan]:
 
 def draw_bounds(bench: Workbench) -> Outcome:
     """Draws ProjectedDPSGD against DP-SGD at larger bounds, two panels for each."""
+    # Curves that are not trained yet are left out and named in a note.
     found = {one.plan.label: one for one in bench.find_trained(plan_bounds(bench))}
     panels: list[Panel] = []
     for bound in LARGER_BOUNDS:
@@ -152,6 +153,7 @@ def measure_cosines(bench: Workbench, wanted: Sequence[CurvePlan]) -> UpdateCosi
     for bound in sorted({one.plan.given["bound"] for one in trained}):
         lines = []
         for one in (one for one in trained if one.plan.given["bound"] == bound):
+            # The mean over seeds of the cosine at each step, with the least and the largest.
             values = one.diagnostic("substeps")
             at: Any = np.linspace(0, one.runs[0].rows[-1]["epoch"], values.shape[1]) if values.size else []
             lines.append(
@@ -177,6 +179,7 @@ def draw_cosine(bench: Workbench) -> Outcome:
     """Draws the cosine of DP-SGD's update and ProjectedDPSGD's, before noise: with one noise in both it says nothing."""
     found = measure_cosines(bench, plan_cosine(bench))
     panels, spread, low, trained = found.panels, found.spread, found.low, found.trained
+    # A small rate with a small bound against a large rate with a large one.
     calm, wild = spread.get((1.0, 0.1), 0.0), spread.get((5.0, 1.0), 0.0)
     return Outcome(
         panels,
@@ -252,6 +255,7 @@ def draw_landscape(bench: Workbench) -> Outcome:
     """Draws the paths of SGD, ProjectedSGD, DP-SGD and ProjectedDPSGD around a hill to the minimum, on the surface and
     from above.
     """
+    # Records differ a little, so that each has its own gradient to clip.
     rng = torch.Generator().manual_seed(0)
     x, y = 0.05 * torch.randn(40, 2, generator=rng), torch.zeros(40)
     steps = bench.pick(4, HILL_STEPS, HILL_STEPS, HILL_STEPS)
@@ -263,6 +267,7 @@ def draw_landscape(bench: Workbench) -> Outcome:
         "DP-SGD": (NoisySum(Flat(1.0), Gaussian(2.0)), "dpsgd", ""),
         "ProjectedDPSGD": (Projected(Flat(1.0), Gaussian(2.0), HILL_RATE), "projected", "noiseless way"),
     }
+    # The surface without the records' small shifts is what is drawn.
     u, v = np.linspace(-3, 3, 50), np.linspace(-2, 2, 40)
     grid = torch.stack(torch.meshgrid(torch.tensor(u), torch.tensor(v), indexing="xy"), -1).float()
     z = [row.tolist() for row in hill_height(grid[..., 0], grid[..., 1])]
@@ -281,6 +286,7 @@ def draw_landscape(bench: Workbench) -> Outcome:
         nearest[name] = float(np.mean([float(points.norm(dim=1).min()) for points in ways_taken]))
         strides[name] = float(np.mean([float(points.diff(dim=0).norm(dim=1).mean()) for points in ways_taken]))
         points = paths[0][: counts[name][0] + 1]
+        # Paths are lifted a little, or the surface would hide them.
         lift = (hill_height(points[:, 0], points[:, 1]) + 0.03).tolist()
         said = f"{name}, {counts[name][0]} steps"
         solid.append(Series(said, points[:, 0], points[:, 1], z=lift, method=method, variant=number, hollow=reason))
@@ -324,6 +330,7 @@ def draw_landscape(bench: Workbench) -> Outcome:
 
 
 def _count_steps_to_arrival(points: Tensor) -> int:
+    # The first step within reach counts; a path that never arrives counts all its steps.
     distance = (points - torch.tensor(HILL_MINIMUM)).norm(dim=1)
     near = torch.nonzero(distance < ARRIVED_WITHIN).flatten()
     return int(near[0]) if len(near) else len(points) - 1

@@ -52,6 +52,7 @@ def draw_update_cosine(bench: Workbench) -> Outcome:
     """Draws a diagnostic of sorted lots: the cosine of consecutive updates against the place in the epoch, early and
     late in the run.
     """
+    # Curves without noise show the shape; those with noise show that it drowns there.
     trained = bench.train(plan_cosines(bench))
     quiet = [one for one in trained if one.plan.given.get("noise_multiplier") == 0.0]
     noisy = [one for one in trained if one not in quiet]
@@ -103,6 +104,7 @@ def _draw_thirds(one: TrainedCurve, shape: Shapes) -> list[Series]:
     """Returns mean and spread of the diagnosed cosines in the first and the last third of the epochs, and adds them to
     `shape`.
     """
+    # Steps are put in rows by epoch, so that a place in the epoch is a column.
     values = one.diagnostic("cosines")  # (seeds, steps)
     lots = max(1, round(values.shape[1] / max(1.0, one.runs[0].rows[-1]["epoch"])))
     epochs = values.shape[1] // lots
@@ -142,6 +144,7 @@ def plan_crash(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans that diagnose the crash of sorted lots: plain SGD with them at three rates, with class-diverse
     lots at two, and with random ones at one.
     """
+    # Plain SGD, because the crash is of the order of the lots and not of the noise.
     looks: dict[str, Any] = {"diagnose": "cosines,lengths,classes", "non_private": True}
     some = CRASH_RATES[:1] if bench.is_tiny else CRASH_RATES
     found = [plan_cifar(bench, "sorted", rate, 1.0, **looks) for rate in some]
@@ -154,6 +157,7 @@ def draw_crash(bench: Workbench) -> Outcome:
     cosines.
     """
     trained = bench.train(plan_crash(bench))
+    # For each run: its loss, the median gradient length of each lot, and its dominant class.
     curves, lengths, shares, ended = [], [], [], {}
     for one in trained:
         series = one.series("test_loss")
@@ -180,6 +184,7 @@ def draw_crash(bench: Workbench) -> Outcome:
                 float(np.nanmean(share)) if len(share) else 0.0,
             )
         )
+    # Sorted lots are compared with what chance makes of lots of the same size.
     by_name = {name: mean for name, _, mean in shares}
     top = by_name.get("sorted, lr 0.1", by_name.get("sorted, lr 0.01", 0.0))
     crashed = [name for name, why in ended.items() if why]

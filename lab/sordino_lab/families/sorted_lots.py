@@ -245,6 +245,7 @@ MNIST_SEARCH = Sweep(
 
 def draw_mnist_search(bench: Workbench) -> Outcome:
     """Draws the search for the baseline of sorted lots on MNIST: the final accuracy of DP-SGD against the clip bound."""
+    # The published number is the bound itself, not an accuracy, so it is compared apart.
     outcome = MNIST_SEARCH.outcome(bench, _judge_mnist_search)
     row = MNIST_SEARCH.train(bench)["DP-SGD"]
     best = max(row, key=lambda value: final_mean(row[value]))
@@ -255,6 +256,7 @@ def _judge_mnist_search(bench: Workbench, grid: Grid) -> list[Finding]:
     """Judges whether the baseline that the source chose for sorted lots on MNIST is the best of the grid in accuracy
     and in loss.
     """
+    # Nothing can be said without the bound that the source chose.
     row = grid["DP-SGD"]
     if 7.5 not in row:
         return []
@@ -298,6 +300,7 @@ def draw_cifar_search(bench: Workbench) -> Outcome:
     """
     outcome = CIFAR_SEARCH.outcome(bench)
     grid = CIFAR_SEARCH.train(bench)
+    # The source chose its bounds by loss, so they are judged by loss here.
     best = {SEARCH_RATES[way]: _bound_of_least_loss(row) for way, row in grid.items()}
     behind = {
         SEARCH_RATES[way]: final_mean(row[BEST_BOUNDS[SEARCH_RATES[way]]], "test_loss")
@@ -369,6 +372,7 @@ def draw_private(bench: Workbench) -> Outcome:
 def plan_noisy_sort(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of DP-SGD, of lots sorted exactly, and of lots of the longest among a few random candidates."""
     base = plan_cifar(bench, "sorted", 0.1, 5.0)
+    # The fewer candidates a lot is chosen from, the less exact is its order.
     pools = ((0.0, "exact"), (4.0, "of 4 lots"), (2.0, "of 2 lots"))
     some = [
         replace(base, label=f"sorted, {name}", parameters={"pool": pool}, variant=k)
@@ -403,6 +407,7 @@ def draw_rise_and_fall(bench: Workbench) -> Outcome:
 
     def judge(trained: list[TrainedCurve]) -> list[Finding]:
         """Judges whether the largest loss of sorted lots on the way is smaller with the rate that rises and falls."""
+        # The source fears the rise of the loss on the way, not where it ends.
         cosine, risen = map(largest_loss, trained)
         return [
             Finding(
@@ -434,6 +439,7 @@ def draw_similar_length(bench: Workbench) -> Outcome:
 
 def plan_fine_tuning(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of random and sorted lots for a linear head on frozen features."""
+    # A head on frozen features learns quickly, which is where fine-tuning begins.
     head = {"features": "scattering", "normalise": None, "ema": 0.0, "noise_multiplier": 1.1, "learning_rate": 0.5}
     return [
         CurvePlan(

@@ -52,6 +52,7 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
     """Draws what sorting costs: the time of a pass with exact ranking, a pool of candidates and coins over a DP-SGD
     pass, against its lots.
     """
+    # Exact ranking looks at all records that are left before each lot, so its price grows with their number.
     counts = bench.pick((2,), (10, 20, 40), (20, 40, 80), (60, 120, 240))
     ratios: dict[str, list[float]] = {
         "top_k, exact": [],
@@ -74,6 +75,7 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
         plain = time_pass(data, Poisson(1 / lots), lots)
         for name, way in zip(ratios, ways, strict=True):
             ratios[name].append(time_pass(data, way, lots) / plain)
+    # The price grows linearly with the lots, so it can be extrapolated to the source's 250.
     exact = ratios["top_k, exact"]
     growth = (exact[-1] - 1) / counts[-1]
     methods = ("sorted", "similar-length", "threshold")
@@ -134,6 +136,7 @@ def time_step(make: Callable[[], nn.Module], query: Query, backend: Backend, ste
     """Returns what a step costs: its median CPU time, in milliseconds."""
     torch.manual_seed(0)
     model = make()
+    # Random images, because the time of a step does not depend on what is in them.
     data = TensorDataset(torch.rand(TIMED_LOT, 1, 28, 28), torch.randint(0, 10, (TIMED_LOT,)))
     private = Private(model, loss_fn, query, backend=backend, seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -35,11 +35,13 @@ def draw_game(bench: Workbench) -> Outcome:
     """Draws the thesis's game of differential privacy: how often the best attacker guesses the coin of the oracle, for
     two mechanisms, and the bound.
     """
+    # Both attackers play the best rule there is against their mechanism.
     rng, rounds = bench.make_rng(6), bench.pick(200, 40_000, 200_000, 1_000_000)
     epsilons = np.linspace(0.1, 5, 15)
     laplace = [play_against_laplace(rng, float(e), rounds) for e in epsilons]
     response = [play_against_response(rng, float(e), rounds) for e in epsilons]
     bound = np.exp(epsilons) / (1 + np.exp(epsilons))
+    # Four standard errors of a share, so that chance does not break the bound.
     slack = 4 * 0.5 / np.sqrt(rounds)
     kept = bool(np.all(np.asarray(laplace) <= bound + slack) and np.all(np.asarray(response) <= bound + slack))
     return Outcome(
@@ -98,6 +100,7 @@ def look_ahead(centres: Array) -> tuple[Array, Array, Array]:
     """Returns what the thesis's drawing of one step of ProjectedDPSGD shows: the virtual point, and the plain and the
     projected update, for ρ = 2.
     """
+    # Half of the plain update leads to the virtual point; the other half is taken there.
     first = clip_to_circle(downhill_gradients(np.zeros(2), centres)).mean(0)
     virtual = first / 2
     second = clip_to_circle(downhill_gradients(virtual, centres)).mean(0)
@@ -113,6 +116,7 @@ def draw_one_step(bench: Workbench) -> Outcome:
     """Draws one step of DP-SGD with a challenge element in the clip circle, and one of ProjectedDPSGD, as the thesis
     does.
     """
+    # On the left one step of DP-SGD, on the right one with a look ahead.
     angle = np.linspace(0, 2 * np.pi, 80)
     left = [
         Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1),
@@ -129,6 +133,7 @@ def draw_one_step(bench: Workbench) -> Outcome:
     right = [Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1)]
     means, moved = [], []
     for k, (name, (extra, method)) in enumerate(CHALLENGES.items()):
+        # The three others and one of the two elements that an attacker must tell apart.
         every = np.vstack([OTHER_GRADIENTS, extra])
         mean = clip_to_circle(every).mean(0)
         means.append(mean)
@@ -158,6 +163,7 @@ def draw_one_step(bench: Workbench) -> Outcome:
                 arrows=True,
             )
         )
+    # Each of four clipped gradients moves the mean by at most C/4, so an exchange moves it by 2C/4.
     gap = float(np.linalg.norm(means[0] - means[1]))
     return Outcome(
         [

@@ -51,6 +51,7 @@ def draw_fixed_point(bench: Workbench) -> Outcome:
 
     Beyond the source: two records that disagree hold the method inside the clip at 0 for ever.
     """
+    # Without noise, because the figure is about where the method converges to.
     steps, rate = bench.pick(40, 300, 300, 300), 0.1
     query = dp_sgd_query(BOUND, 0.0)
 
@@ -59,6 +60,7 @@ def draw_fixed_point(bench: Workbench) -> Outcome:
         x, y = torch.ones(len(targets), 1), torch.tensor(targets)
         return descend([0.0], squared_error, x, y, query, rate, steps, **where).points[:, 0]
 
+    # One record shows the fixed points of both methods; two that disagree show the bias of clipping.
     outside, inside = descend_to([TARGET], decay=DECAY), descend_to([TARGET], penalty=DECAY)
     ends = [-3.0, 5.0]
     stuck = descend_to(ends, penalty=DECAY)
@@ -86,6 +88,7 @@ def draw_fixed_point(bench: Workbench) -> Outcome:
             ],
         ),
     ]
+    # Where the paths end is compared with the formulas of the slides.
     last, also = float(outside[-1]), float(inside[-1])
     return Outcome(
         panels,
@@ -125,6 +128,7 @@ def draw_linear(bench: Workbench, weights: tuple[float, ...], line: str) -> Outc
 
     At --quick steps are 25 times as long and as few.
     """
+    # At --quick a step is as long as 25, so that the path is the same with fewer steps.
     seeds, faster = bench.pick(1, 1, 3, 5), bench.pick(1, FASTER, 1, 1)
     panels, notes, holds = [], [], []
     for bound, decay, rate in LINEAR_PANELS:
@@ -145,6 +149,7 @@ def draw_linear(bench: Workbench, weights: tuple[float, ...], line: str) -> Outc
             )
             lines.append(Series(name, at, mean.tolist(), **band, method=method, variant=variant))
             ends[method] = float(mean[-1])
+        # The sentence of the slides must hold in every panel.
         holds.append(ends["decoupled"] > 2 * ends["l2-inside"])
         notes.append(
             f"R = {bound:g}, λ = {decay:g}: test loss {ends['decoupled']:.3g} outside, {ends['l2-inside']:.3g} inside"
@@ -178,6 +183,7 @@ def _test_losses(
     weights: tuple[float, ...], bound: float, rate: float, steps: int, seed: int, where: Mapping[str, Any]
 ) -> Tensor:
     """Returns the test loss before and after every step of one linear regression with weight decay."""
+    # Training and test records come from the same law with different seeds.
     x, y = _make_regression(weights, seed)
     test_x, test_y = _make_regression(weights, 1000 + seed)
     query, sampler = dp_sgd_query(bound, LINEAR_NOISE), Poisson(LINEAR_RATE)
@@ -208,6 +214,7 @@ def plan_mnist(
     """Returns the plan of one training of the MNIST example of Opacus with weight decay λ outside the clip or L2 inside
     it.
     """
+    # Smaller lots have more noise in their mean, so they take a smaller rate.
     rate = bench.pick(0.1, 0.1, 0.5, 0.5)
     return CurvePlan(
         label=label,
@@ -302,6 +309,7 @@ def plan_mnist_baseline(bench: Workbench) -> list[CurvePlan]:
     both = [
         plan_mnist(bench, method, label=method, variant=k, evaluations=4) for k, method in enumerate((OUTSIDE, INSIDE))
     ]
+    # The baseline is short enough to be run with all records at the size between.
     if bench.size is not ExperimentSize.MIDDLE:
         return both
     return [replace(one, records=None, batch=1200, seeds=1, evaluations=15) for one in both]
@@ -357,6 +365,7 @@ def _draw_baseline(
     notes: Sequence[str] = (),
 ) -> Outcome:
     """Draws weight decay outside and L2 inside the clip at the slides' small λ, beside the published accuracies."""
+    # The two methods differ in where λ goes and in nothing else, so one ε holds for both.
     both = bench.train(plans)
     outside, inside = (final_mean(one) for one in both)
     because = f"{outside:.2f} % outside, {inside:.2f} % inside; ε = {both[0].epsilon or 0:.2f} for both"
@@ -387,6 +396,7 @@ def sweep_bound(data: WeightDecayData) -> Figure:
     def judge(bench: Workbench, grid: Grid) -> list[Finding]:
         """Judges whether weight decay outside and L2 inside the clip lose accuracy as R decreases, and which is ahead."""
         outside, inside = _final_means(grid)
+        # By how much L2 inside the clip is ahead at each bound; below 0 where it is behind.
         gains = [i - o for i, o in zip(inside, outside, strict=True)]
         ahead = sum(gain > 0 for gain in gains)
         return [
@@ -425,6 +435,7 @@ def sweep_noise(data: WeightDecayData) -> Figure:
         differ.
         """
         outside, inside = _final_means(grid)
+        # The largest distance between the methods over all noises.
         gap = max(abs(i - o) for i, o in zip(inside, outside, strict=True))
         return [
             Finding(
@@ -538,6 +549,7 @@ def draw_mnist_ignored(bench: Workbench) -> Outcome:
         """Judges whether exact L2 inside the clip is flat; beside it the penalty that is ignored, which is no weight
         decay at all.
         """
+        # A flat curve is what the source draws for its own method.
         inside = {value: final_mean(one) for value, one in grid[INSIDE].items()}
         ignored = [final_mean(one) for one in grid[IGNORED].values()]
         top = max(inside)
@@ -559,6 +571,7 @@ def draw_mnist_ignored(bench: Workbench) -> Outcome:
             "hooks make the per-sample gradients, so λ changed nothing and the spread of the curve is that of the noise."
         ],
     )
+    # The ignored penalty is one training for all λ, so any of them will do.
     first = _decays_ignored(bench, IGNORED)[0]
     ours = final_mean(MNIST_IGNORED.train(bench)[IGNORED][first])
     return replace(outcome, compared=[Compared("accuracy, ignored penalty, any λ", ours, 97.39, "000:379", unit="%")])
@@ -573,6 +586,7 @@ def draw_cifar_decay(bench: Workbench) -> Outcome:
         """Judges the drop with weight decay outside the clip on CIFAR-10, and whether L2 inside it stays level."""
         outside, inside = ({value: final_mean(one) for value, one in grid[way].items()} for way in (OUTSIDE, INSIDE))
         last, top = max(outside), max(inside)
+        # Whether the other method stays level says something only if this one drops.
         dropped = outside[last] < 20
         return [
             Finding(
