@@ -111,7 +111,11 @@ def substep_cosine(private: Private) -> float:
     """
     kept = private.kept
     if "first" not in kept or "update" not in kept:
-        raise Refusal("the query kept no substeps: need one that takes them, such as Projected; use that query")
+        raise Refusal(
+            "the query kept no substeps.\n"
+            "Only queries that take a step in parts have any.\n"
+            "Use such a query, for instance Projected."
+        )
     return cosine(kept["first"].disclose(SUBSTEPS), kept["update"].disclose(SUBSTEPS))
 
 

@@ -98,8 +98,9 @@ class DistributedRun:
             return Captured() if given is None else given
         if isinstance(given, Captured) and given.options.measure:
             raise Refusal(
-                "backend=Captured() measures which formula is fastest, and ranks that choose apart round differently; "
-                "leave it out, or give Captured(PerformanceOptions(measure=False))"
+                "backend=Captured() measures which formula is fastest.\n"
+                "Ranks that choose apart round differently, and their parameters would drift apart.\n"
+                "Leave it out, or give Captured(PerformanceOptions(measure=False))."
             )
         return Captured(PerformanceOptions(measure=False)) if given is None else given
 
@@ -124,9 +125,10 @@ class DistributedRun:
         if ranks is None or ranks.size == 1 or p is None or p.device.type == ranks.device.type:
             return
         raise Refusal(
-            f"the model is on {p.device}, and the process group carries tensors of {ranks.device.type} only: call "
-            f"init_process_group with a backend for {p.device.type} (nccl for CUDA), or move the model to "
-            f"{ranks.device.type}"
+            f"the model is on {p.device}, and the process group carries tensors of {ranks.device.type} only.\n"
+            "Ranks send each other sums of the model's gradients.\n"
+            f"Call init_process_group with a backend for {p.device.type} (nccl for CUDA), or move the model to "
+            f"{ranks.device.type}."
         )
 
     def agree_on_request(
@@ -239,7 +241,8 @@ class DistributedRun:
         for site in range(len(data.lengths)):
             if len({digests[site] for digests, _, _ in from_ranks if site in digests}) > 1:
                 raise Disagreement(
-                    f"the ranks do not agree, so nothing was drawn or released. Site {site} is held by several ranks, and "
+                    f"the ranks do not agree, so nothing was drawn or released. Site {site} is held by several "
+                    "ranks, and "
                     "its records are not the same on all of them.\nGive each site the same records wherever it is held."
                 )
         # Assign each site to one rank; the number of copies of a record is the largest that any rank found.
@@ -265,11 +268,17 @@ class DistributedRun:
         assert self.ranks is not None, "one process has nobody to share a lot with"
         # Only a lot of our own samplers is known on all ranks.
         if not isinstance(lot.loads, LotBatches) or records is None:
-            raise Refusal("a batch that no sampler drew cannot be divided among ranks; use draws(), or one process")
+            raise Refusal(
+                "a batch that no sampler drew cannot be divided among ranks.\n"
+                "Ranks divide a lot by the numbers of its records.\n"
+                "Use draws(), or one process."
+            )
         # Sums are whole numbers of 64 bits; so many records at the bound fill them.
         if len(records) >= MOST_RECORDS:
             raise Refusal(
-                f"a lot of {MOST_RECORDS} records or more: their sum may not fit into 64 bits; draw smaller ones"
+                f"a lot of {MOST_RECORDS} records or more was drawn.\n"
+                "The sum of so many may not fit into 64 bits.\n"
+                "Draw smaller lots."
             )
         # The digest covers everything that must be equal on all ranks before their sums are added.
         public_facts = (lot.step, lot.expected_batch, lot.most, lot.loads.chunks, records)

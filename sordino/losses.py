@@ -45,8 +45,9 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     scores = outputs(model, batch)
     if scores.dim() != 2:
         raise Refusal(
-            f"the model gives scores with {scores.dim()} dimensions: need (records, classes); for a class per token there "
-            "is sd.losses.token_classification, for the next token sd.losses.causal_lm"
+            f"the model gives scores with {scores.dim()} dimensions.\n"
+            "A loss per record needs scores of shape (records, classes).\n"
+            "For a class per token use sd.losses.token_classification, for the next token sd.losses.causal_lm."
         )
     # The configuration decides; without it the type and shape of the labels do.
     kind = getattr(getattr(model, "config", None), "problem_type", None)
@@ -178,8 +179,9 @@ def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     scores = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if not isinstance(scores, Tensor):
         raise Refusal(
-            f"the model returned a {type(result).__name__} without `logits`: need scores to make a loss per record of; "
-            "write loss_fn(model, batch) yourself, with one loss per record"
+            f"the model returned a {type(result).__name__} without `logits`.\n"
+            "A loss per record is made of scores.\n"
+            "Write loss_fn(model, batch) yourself, with one loss per record."
         )
     return scores
 
@@ -189,8 +191,9 @@ def _token_mean(scores: Tensor, labels: Tensor) -> Tensor:
     # A record's mean is over its own labelled tokens; a mean over the batch would couple the records.
     if scores.dim() != 3 or scores.shape[:2] != labels.shape:
         raise Refusal(
-            f"scores with {scores.dim()} dimensions and labels with {labels.dim()}: need a score per token and class and a "
-            "label per token; for a class per record there is sd.losses.classification"
+            f"scores with {scores.dim()} dimensions and labels with {labels.dim()} were given.\n"
+            "A loss per token needs a score per token and class and a label per token.\n"
+            "For a class per record use sd.losses.classification."
         )
     token_losses = F.cross_entropy(
         scores.transpose(1, 2), labels.long(), reduction="none", ignore_index=IGNORED
@@ -207,7 +210,11 @@ def _require_labels(batch: Mapping[str, Any]) -> Tensor:
     """Returns the labels of a batch, which the losses need; raises Refusal if it has none."""
     labels = _find_labels(batch)
     if labels is None:
-        raise Refusal(f"a batch has the keys {', '.join(batch)}: need labels, under {' or '.join(LABELS)}")
+        raise Refusal(
+            f"a batch has the keys {', '.join(batch)}, and no labels.\n"
+            "A loss cannot be computed without them.\n"
+            f"Put labels into the batch, under {' or '.join(LABELS)}."
+        )
     return labels
 
 
@@ -221,8 +228,9 @@ def _decoder_input_function(model: nn.Module) -> Callable[[Tensor], Tensor]:
     if prepare is not None:
         return lambda labels: prepare(labels=labels)
     raise Refusal(
-        f"{type(base).__name__} does not say how its decoder's input is made of labels: put "
-        "decoder_input_ids into the batch"
+        f"{type(base).__name__} does not say how its decoder's input is made of labels.\n"
+        "Without it the decoder cannot be run for a loss per record.\n"
+        "Put decoder_input_ids into the batch."
     )
 
 
@@ -250,8 +258,9 @@ def for_model(model: nn.Module) -> Callable[[nn.Module, Mapping[str, Any]], Tens
         if name.endswith(ending):
             return loss
     raise Refusal(
-        f"no loss per record is known for a {name}: give loss_fn=, a function of (model, batch) with one loss per record, "
-        f"such as sd.losses.classification; known are models for {', '.join(_BY_ENDING)}"
+        f"no loss per record is known for a {name}.\n"
+        f"Losses are known by the endings of class names: {', '.join(_BY_ENDING)}.\n"
+        "Give loss_fn=, a function of (model, batch) with one loss per record, such as sd.losses.classification."
     )
 
 

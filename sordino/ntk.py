@@ -43,7 +43,9 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
         output = model(x[i : i + 1])
         if output.numel() != 1:
             raise Refusal(
-                f"the model says {output.numel()} numbers about a record: need one; give a model of one output"
+                f"the model says {output.numel()} numbers about a record.\n"
+                "The tangent kernel here is of one number.\n"
+                "Give a model of one output."
             )
         gradients = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
         for (name, p), gradient in zip(parameters.items(), gradients, strict=True):

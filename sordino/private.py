@@ -412,7 +412,11 @@ class Private:
             self._query_state = self._query.init()
             self._planned = arguments
         if done >= arguments.steps:
-            raise Refusal(f"all {arguments.steps} lots of these epochs were drawn before the state was saved")
+            raise Refusal(
+                f"all {arguments.steps} lots of these epochs were drawn before the state was saved.\n"
+                "The run is complete.\n"
+                "Ask for the claim, or give more epochs."
+            )
         return arguments.steps - done
 
     def _generate_lots(self, request: DrawRequest, chunk: int) -> Generator[Lot, None, None]:
@@ -436,7 +440,9 @@ class Private:
             while not self._has_diverged():  # before the next lot is drawn, and after the last
                 if times_loaded != self._times_loaded:
                     raise Refusal(
-                        "a state was loaded after these draws began: call draws() again, which goes on from it"
+                        "a state was loaded after these draws began.\n"
+                        "They belong to the run as it was before.\n"
+                        "Call draws() again, which goes on from the loaded state."
                     )
                 drawn = next(draws, None)
                 if drawn is None:

@@ -116,7 +116,7 @@ def test_a_batch_encoding_is_taken(tmp_path):
         ({"x": [1.0, 2.0], "z": [1, 0]}, "none of them is known to be the target"),
         ({"x": [1.0, 2.0], "labels": [1, 0, 1]}, "differ in length"),
         ({"x": 3.0, "labels": [1, 0]}, "'x' is a float"),
-        ({"x": ["a", "b"], "labels": [1, 0]}, "tokenise or drop the column"),
+        ({"x": ["a", "b"], "labels": [1, 0]}, "Tokenise or drop the column"),
         ({"x": [[1.0], [2.0]], "z": [1.0, 2.0], "labels": [1, 0]}, "do not make one input"),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_loss_that_holds_one_entry_per_record_is_refused():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"workers": 1}, "workers=0"), ({"unit": sd.Views(2)}, "leave `unit` out")],
+    [({"workers": 1}, "workers=0"), ({"unit": sd.Views(2)}, "beside `unit`")],
 )
 def test_what_needs_several_records_at_once_is_refused(options, words):
     with pytest.raises(sd.Refusal, match=words):
@@ -180,7 +180,7 @@ def test_what_needs_several_records_at_once_is_refused(options, words):
 
 
 def test_a_backend_beside_it_is_refused():
-    with pytest.raises(sd.Refusal, match="leave backend"):
+    with pytest.raises(sd.Refusal, match="isolate=True and backend"):
         sd.Private(network(), cross_entropy, QUERY, isolate=True, backend=sd.per_sample.Loop())
 
 

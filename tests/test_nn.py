@@ -274,6 +274,6 @@ def test_what_a_subclass_of_batch_norm_does_besides_is_kept_or_refused_by_name()
     inner = replaced[0](x)
     assert torch.equal(replaced(x), model[1].act(nn.functional.group_norm(inner, 4, model[1].weight, model[1].bias)))
     assert parameters(replaced) == parameters(model)
-    with pytest.raises(sd.Refusal, match=r"Doubled 'norm'.*by hand"):
+    with pytest.raises(sd.Refusal, match=r"(?s)Doubled 'norm'.*by hand"):
         models.replace_batchnorm(nn.Sequential(OrderedDict(norm=Doubled(4))))
     assert isinstance(models.replace_batchnorm(type("Renamed", (nn.BatchNorm1d,), {})(4)), nn.GroupNorm)

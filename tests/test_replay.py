@@ -225,7 +225,7 @@ def test_draws_that_began_before_a_state_was_loaded_end_there():
     next(lots)
     secret = run.secret_state()
     run.load_state_dict(run.state_dict(), replay=sd.Replay("a test", secret=secret))
-    with pytest.raises(sd.Refusal, match=r"call draws\(\) again"):
+    with pytest.raises(sd.Refusal, match=r"Call draws\(\) again"):
         next(lots)
 
 

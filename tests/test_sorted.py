@@ -185,7 +185,7 @@ def test_class_diverse_needs_a_class_per_record():
     dataset = torch.utils.data.TensorDataset(torch.randn(20, 6), torch.randn(20, 2))
     run = private(query=sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
     run._loss_fn = lambda model, x, y: (model(x) - y).square().sum(1)
-    with pytest.raises(sd.Refusal, match="need whole numbers"):
+    with pytest.raises(sd.Refusal, match="Classes are whole numbers"):
         next(run.draws(dataset, sd.Sorted.class_diverse(5), steps=1))
 
 
@@ -238,7 +238,7 @@ def test_a_sorted_run_resumed_anywhere_draws_what_it_would_have_drawn(cheaper, s
     "sampler", [sd.Sorted.top_k(5), sd.Threshold(1.0, 0.1, 0.2, refresh=2)], ids=["sorted", "threshold"]
 )
 def test_a_draw_that_depends_on_those_before_it_is_refused_without_them(sampler):
-    with pytest.raises(sd.Refusal, match="resume from a checkpoint"):
+    with pytest.raises(sd.Refusal, match="Resume from a checkpoint"):
         next(draw_lots(sampler, Asked(np.ones(20)), Rng.from_seed(0), 3))
 
 

@@ -190,7 +190,11 @@ def sum_clipped(
         assert not isinstance(total, Accumulator), "ranks add up on a grid"
         if total.has_overflowed:
             ranked.report_failure(
-                Refusal("a sum is too long for whole numbers of 64 bits: need a rule that bounds each row")
+                Refusal(
+                    "a sum is too long for whole numbers of 64 bits.\n"
+                    "Ranks add up in such numbers, and this one would wrap around.\n"
+                    "Use a clipping rule that bounds each row."
+                )
             )
         ranked.agree_after_pass(total.total.size, total.total.grid.step, largest_batch)
     tally = None if not tallies else _add_tallies(tallies) if ranked is None else ranked.sum_over_chunks(tallies)
@@ -205,7 +209,11 @@ def _bounded_weights_of_part(
     """Returns the clipping rule's bounded weight of each row, the norms, and which rows are finite (None if all are)."""
     norms = part.norms()
     if norms.estimate != estimate:
-        raise Refusal(f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}; use exact norms")
+        raise Refusal(
+            f"the norms are {norms.estimate!r} and this query takes them to be {estimate!r}.\n"
+            "What one record can add to the sum would not be what the event says.\n"
+            "Use exact norms, which the default backend gives."
+        )
     # Under a bounded rule a row that is not finite is dropped in silence, because its presence is private.
     norms, finite = zero_rows_not_finite(norms) if rule.is_bounded else (norms, None)
     weights = rule.weights(norms)
@@ -227,8 +235,9 @@ def _accumulator_on_grid(
     # Without a bound there is no step for the grid of whole numbers.
     if not rule.is_bounded:
         raise Refusal(
-            "the rule bounds nothing, and ranks add up on a grid that follows from the bound: give a finite one, or "
-            "train in one process"
+            "the rule bounds nothing.\n"
+            "Ranks add up on a grid that follows from the bound.\n"
+            "Give a finite bound, or train in one process."
         )
     # The grid follows from the bound. An unproven rule may exceed it, so its sums are limited to 64-bit numbers.
     if isinstance(promise, Unproven):

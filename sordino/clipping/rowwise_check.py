@@ -93,8 +93,10 @@ def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, result: Giv
     """
     if not works_row_by_row(function, rows, rng, result, SMALL_SAMPLE):
         raise Refusal(
-            f"{name}: what it gives a record changes with the other records; need a function of each row on its own; take "
-            "statistics such as a mean or a maximum from public data, or release them with noise first"
+            f"{name}: what it gives a record changes with the other records.\n"
+            "A record could then move the contributions of others, which its noise does not cover.\n"
+            "Give a function of each row on its own. Take statistics such as a mean or a maximum from public data, "
+            "or release them with noise first."
         )
 
 

@@ -65,8 +65,9 @@ class FullySharded:
         for name, p in self._model.named_parameters():
             if row_shard.is_shard(p) and p.device_mesh.mesh.flatten().tolist() != given:  # type: ignore[attr-defined]
                 raise Refusal(
-                    f"parameter {name!r} is divided among other ranks than the records are: need one mesh for all of the "
-                    "model, and no other in Private(mesh=…)"
+                    f"parameter {name!r} is divided among other ranks than the records are.\n"
+                    "One group of ranks adds up the gradients and holds the parameters.\n"
+                    "Use one mesh for all of the model, and no other in Private(mesh=…)."
                 )
 
     @property
@@ -242,8 +243,9 @@ def _refuse_policies(name: str, module: Any) -> None:
     given = [f"{field}={kind}" for field, kind in kinds.items() if kind is not None]
     if given:
         raise Refusal(
-            f"module {name!r} was divided with a MixedPrecisionPolicy({', '.join(given)}): need none; sums and norms are "
-            "made in the type of the parameters, in float32 at least; use torch.autocast inside loss_fn"
+            f"module {name!r} was divided with a MixedPrecisionPolicy({', '.join(given)}).\n"
+            "Sums and norms are made in the type of the parameters, in float32 at least.\n"
+            "Divide it without a policy, and use torch.autocast inside loss_fn."
         )
 
 
@@ -253,14 +255,17 @@ def _refuse_other_division(name: str, p: Tensor) -> None:
     if not row_shard.is_shard(p):
         if p.requires_grad:
             raise Refusal(
-                f"parameter {name!r} is not divided among the ranks and others are: apply fully_shard to the model itself "
-                "too, which takes in what its layers have left over"
+                f"parameter {name!r} is not divided among the ranks and others are.\n"
+                "Sums and noise are divided with the parameters, so all that are trained must be.\n"
+                "Apply fully_shard to the model itself too, which takes in what its layers have left over."
             )
         return
     # Rows along one dimension of ranks are what sums and noise are divided by.
     mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
     if mesh.ndim != 1 or not placements[0].is_shard(0):
         raise Refusal(
-            f"parameter {name!r} is placed {placements} on a mesh of {mesh.ndim} dimension(s): need rows divided along "
-            "one, as fully_shard(model) does; hybrid sharding, tensor and expert parallelism are not supported"
+            f"parameter {name!r} is placed {placements} on a mesh of {mesh.ndim} dimension(s).\n"
+            "Sums and noise are divided by rows along one dimension; hybrid sharding, tensor and expert parallelism "
+            "are not supported.\n"
+            "Divide the model as fully_shard(model) does."
         )

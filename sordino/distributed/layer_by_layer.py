@@ -166,8 +166,9 @@ class LayerByLayer:
         if isinstance(kept, _KeptTensor):
             if kept.tensor._version != kept.version:
                 raise Refusal(
-                    "a tensor was changed in place after a layer had used it: need the value it computed with; use the "
-                    "out-of-place operation (x = x + y, not x += y)"
+                    "a tensor was changed in place after a layer had used it.\n"
+                    "Gradients need the value that the layer computed with.\n"
+                    "Use the out-of-place operation (x = x + y, not x += y)."
                 )
             return kept.tensor
         held = self._held[kept.parameter]

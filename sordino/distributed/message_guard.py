@@ -32,9 +32,10 @@ class _MessageWatch(TorchDispatchMode):
         # A loss that asks other ranks would depend on their records.
         if func.namespace in _MESSAGES or any(kind.__name__ == _DIVIDED for kind in types):
             raise Refusal(
-                f"the model or loss_fn sends messages to other ranks ({func.namespace}::{func._opname}): need a loss made "
-                "of its own record alone, which one rank computes; context parallelism and losses over the records of all "
-                "ranks are not supported"
+                f"the model or loss_fn sends messages to other ranks ({func.namespace}::{func._opname}).\n"
+                "A loss must be made of its own record alone, which one rank computes.\n"
+                "Leave the messages out; context parallelism and losses over the records of all ranks are not "
+                "supported."
             )
         return func(*args, **(kwargs or {}))
 

@@ -217,8 +217,9 @@ class Ledger:
         """
         if unit != self._unit and not self.empty:
             raise Refusal(
-                f"this ledger is about one {self._unit} more or fewer, and this is drawn and bounded by {unit}: need the "
-                "same unit in all that shares a ledger; give the same `unit`, or keep a Ledger() of its own for it"
+                f"this ledger is about one {self._unit} more or fewer, and this is drawn and bounded by {unit}.\n"
+                "A claim is about one kind of neighbour, so all that shares a ledger needs the same unit.\n"
+                "Give the same `unit`, or keep a Ledger() of its own for it."
             )
         self._unit = unit
         if declared:

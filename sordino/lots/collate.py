@@ -27,15 +27,20 @@ def join_records(records: list[Any]) -> Any:
         # Records that are dicts are joined key by key.
         keys = list(records[0])
         if any(record.keys() != records[0].keys() for record in records):
-            raise Refusal("the records of a dataset have different keys: need the same in each; give `collate`")
+            raise Refusal(
+                "the records of a dataset have different keys.\n"
+                "Records are joined key by key.\n"
+                "Give each record the same keys, or give `collate`."
+            )
         return {key: _join_column(key, [record[key] for record in records]) for key in keys}
     # torch's own rule for everything else. It refuses what has no common shape.
     try:
         return default_collate(records)
     except (TypeError, RuntimeError) as error:  # its words may hold sizes; the kind is enough
         raise Refusal(
-            f"the records cannot be joined to a batch by torch's default_collate ({type(error).__name__}): need tensors or "
-            "numbers of one shape; give `collate`, such as a tokenizer's padding"
+            f"the records cannot be joined to a batch by torch's default_collate ({type(error).__name__}).\n"
+            "It joins tensors or numbers of one shape.\n"
+            "Give `collate`, such as a tokenizer's padding."
         ) from None
 
 
@@ -48,15 +53,19 @@ def _join_column(key: Any, values: list[Any]) -> Any:
         # Padding needs a mask that the loss respects, so it is left to the user.
         if len({row.shape for row in rows}) > 1:
             raise Refusal(
-                f"{key!r} differs in shape from record to record: need `collate` to pad it, such as "
-                "transformers.DataCollatorWithPadding(tokenizer), with a mask that the loss respects"
+                f"{key!r} differs in shape from record to record.\n"
+                "A batch has one shape for all of its records.\n"
+                "Give `collate` to pad it, such as transformers.DataCollatorWithPadding(tokenizer), with a mask that "
+                "the loss respects."
             )
         return torch.stack(rows)
     # Text and missing values cannot become tensors.
     if any(isinstance(value, str | bytes) or value is None for value in values):
         kind = "None in some records" if any(value is None for value in values) else type(values[0]).__name__
         raise Refusal(
-            f"{key!r} is {kind}: need a number or a tensor in every record; tokenise or drop the column before training"
+            f"{key!r} is {kind}.\n"
+            "A batch holds a number or a tensor of every record.\n"
+            "Tokenise or drop the column before training."
         )
     return join_records(values)
 

@@ -66,7 +66,11 @@ class Sites(Dataset[Any]):
     def entry_of_site(self, site: int, by_site: Mapping[int, Any]) -> Any:
         """Returns the entry of a data owner's site in `by_site`; raises Refusal if this rank does not hold the site."""
         if site not in by_site:
-            raise Refusal(f"a record of site {site} was asked for on a rank that holds {list(self.held)}")
+            raise Refusal(
+                f"a record of site {site} was asked for on a rank that holds {list(self.held)}.\n"
+                "Records stay with their owners.\n"
+                "Read each site's records on the rank that holds it."
+            )
         return by_site[site]
 
     def first_record_of(self, site: int) -> int:
@@ -135,7 +139,11 @@ def assign_sites(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
     for site in range(sites):
         holders = [rank for rank, each in enumerate(held) if site in each]
         if not holders:
-            raise Refusal(f"site {site} is held by no rank: need each of the {sites} sites on one of them")
+            raise Refusal(
+                f"site {site} is held by no rank.\n"
+                "Every record must be drawn with its own probability, also those of this site.\n"
+                f"Give each of the {sites} sites to one of the ranks."
+            )
         assigned.append(min(holders, key=lambda rank: (assigned.count(rank), rank)))
     return tuple(assigned)
 

@@ -163,7 +163,9 @@ class DrawRequest:
         if isinstance(dataset, Sites) and (given is not None or isinstance(sampler, Informed)):
             subject = "units are" if given is not None else f"{type(sampler).__name__} is"
             raise Refusal(
-                f"{subject} about all records, and sites hold some of them each: draw records, with Poisson say"
+                f"{subject} about all records, and sites hold some of them each.\n"
+                "No rank could look at all records.\n"
+                "Draw records, with Poisson for example."
             )
         # Find the privacy units, and how often one record is in the dataset.
         unit = None if given is None else as_unit(given)
@@ -178,11 +180,17 @@ class DrawRequest:
             expected = validate.positive("expected_batch", expected_batch)
         if workers and isinstance(sampler, Informed):
             raise Refusal(
-                f"workers={workers}: {type(sampler).__name__} asks the records at the model of the moment, so its lots "
-                "cannot be loaded ahead; use workers=0"
+                f"workers={workers} was given, and {type(sampler).__name__} asks the records at the model of the "
+                "moment.\n"
+                "Its lots cannot be loaded ahead of the steps that they depend on.\n"
+                "Use workers=0."
             )
         if workers and unit is not None:
-            raise Refusal(f"workers={workers}: units are read by the process that trains; use workers=0")
+            raise Refusal(
+                f"workers={workers} was given beside a unit.\n"
+                "Units are read by the process that trains.\n"
+                "Use workers=0."
+            )
         # The loader remembers the dataset as it is before the first record is read.
         load = Loader(dataset, collate, repeats_are_charged=copies > 1 or unit is not None)
         load.remember_unread()

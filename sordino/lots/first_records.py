@@ -45,9 +45,9 @@ def _compare_layer_by_layer(gradients: LotGradients, probe_batch: Any) -> None:
         layered_norms = gradients.compute_gradients(probe_batch).norms()
     if not torch.allclose(gathered_norms.squared, layered_norms.squared, rtol=_NORM_TOLERANCE, equal_nan=True):
         raise Refusal(
-            "layer_by_layer=True: with parameters gathered layer by layer the norms are others, so some parameter is "
-            "read outside the forward of the module that has it in its charge; apply fully_shard to a module around "
-            "both, or leave layer_by_layer out"
+            "layer_by_layer=True: with parameters gathered layer by layer the norms are others.\n"
+            "Some parameter is read outside the forward of the module that has it in its charge.\n"
+            "Apply fully_shard to a module around both, or leave layer_by_layer out."
         )
 
 

@@ -117,7 +117,9 @@ class FrozenState:
             self._kept_alive.append(thing)
             if len(self._kept_alive) > _MOST_OBJECTS:
                 raise Refusal(
-                    "isolate=True: the model, the loss and the dataset reach too many objects to put them all back"
+                    "isolate=True: the model, the loss and the dataset reach too many objects to put them all back.\n"
+                    "What is not put back could carry something of one record to the next.\n"
+                    "Leave isolate out, or let them hold less."
                 )
             # Objects of this library are not the user's code.
             if type(thing).__module__.startswith(_FRAMEWORKS) and not isinstance(thing, nn.Module):
@@ -139,8 +141,10 @@ class FrozenState:
         # A table with an entry per record, outside the dataset, would let one record's loss read another's values.
         if not self._following_dataset:
             raise Refusal(
-                f"isolate=True: the model, the loss or collate holds a {type(thing).__name__} with one entry per record, "
-                "so that it could read other records; let the dataset give each record all that belongs to it"
+                f"isolate=True: the model, the loss or collate holds a {type(thing).__name__} with one entry per "
+                "record.\n"
+                "A record's loss could read other records in it.\n"
+                "Let the dataset give each record all that belongs to it."
             )
         return isinstance(thing, Tensor | np.ndarray) or self._records >= _LONG_CONTAINER
 
@@ -192,8 +196,10 @@ class FrozenState:
         # An iterator has moved on and cannot be put back.
         if isinstance(thing, _ITERATORS) or (hasattr(type(thing), "__next__") and _is_stateful_builtin(thing)):
             raise Refusal(
-                f"isolate=True: the model, the loss, collate or the dataset holds a {type(thing).__name__}, which moves on "
-                "with every record and cannot be put back; keep a list, or a number that the loop sets"
+                f"isolate=True: the model, the loss, collate or the dataset holds a {type(thing).__name__}.\n"
+                "It moves on with every record and cannot be put back, so that one record changes what the next one "
+                "sees.\n"
+                "Keep a list, or a number that the loop sets."
             )
         return self._note_object(thing)
 
@@ -215,7 +221,9 @@ class FrozenState:
                 """Raises Refusal if a pass over a record wrote to a parameter or large tensor of the frozen state."""
                 if tensor._version != known:
                     raise Refusal(
-                        "isolate=True: a pass over a record wrote to a parameter or to a large tensor; it must not"
+                        "isolate=True: a pass over a record wrote to a parameter or to a large tensor.\n"
+                        "Something of the record would stay in it.\n"
+                        "Leave the write out, or make it outside of the loss."
                     )
 
             self._restorers.append(check)
@@ -226,7 +234,11 @@ class FrozenState:
                 """Writes the numbers of a small tensor in the frozen state back where a record's pass changed them."""
                 now = tensor.detach()
                 if now.shape != kept.shape:
-                    raise Refusal("isolate=True: a pass over a record gave a tensor another shape; need one that stays")
+                    raise Refusal(
+                        "isolate=True: a pass over a record gave a tensor another shape.\n"
+                        "It cannot be put back to what it was before the record.\n"
+                        "Keep its shape, or make a new tensor."
+                    )
                 if not torch.equal(now.nan_to_num(), kept.nan_to_num()):
                     now.copy_(kept)
 

@@ -58,9 +58,17 @@ def isolated_backend(given: Backend | None, *, several_ranks: bool) -> Isolated:
 
     """
     if given is not None and not isinstance(given, Isolated):
-        raise Refusal(f"isolate=True runs every record by itself: leave backend={given!r} out")
+        raise Refusal(
+            f"isolate=True and backend={given!r} were given.\n"
+            "Isolation runs every record by itself, in its own way.\n"
+            "Leave one of the two out."
+        )
     if several_ranks:
-        raise Refusal("isolate=True is for one process: leave it out, or train without torch.distributed")
+        raise Refusal(
+            "isolate=True was given on several ranks.\n"
+            "Isolation is for one process.\n"
+            "Leave it out, or train without torch.distributed."
+        )
     return Isolated()
 
 
@@ -73,14 +81,20 @@ def isolated_request(request: DrawRequest, declare: Callable[[str], None]) -> Dr
     """
     # What would bring records together before they are run is refused.
     if not isinstance(request.load, Loader):
-        raise Refusal("isolate=True is for records: leave `unit` out")
+        raise Refusal(
+            "isolate=True was given beside `unit`.\nIsolation is for single records.\nLeave one of the two out."
+        )
     if request.workers:
         raise Refusal(
-            f"workers={request.workers}: with isolate=True each record is loaded when it is run; use workers=0"
+            f"workers={request.workers} was given with isolate=True.\n"
+            "Each record is loaded when it is run.\n"
+            "Use workers=0."
         )
     if isinstance(request.sampler, Informed):
         raise Refusal(
-            f"isolate=True: {type(request.sampler).__name__} asks all records before it draws; use Poisson, say"
+            f"isolate=True: {type(request.sampler).__name__} asks all records before it draws.\n"
+            "Isolated records are looked at one by one.\n"
+            "Use a sampler that does not ask, such as Poisson."
         )
     # What cannot be put back, such as files, remains the user's word, and the claim says so.
     declare(WORD_KEEPS_NOTHING)
@@ -133,7 +147,9 @@ class IsolatedLoader:
         # Several rows from one record would each be clipped on their own.
         if batch_size(batch) != 1:
             raise Refusal(
-                "isolate=True: collate made another number of rows than one of one record; need one row per record"
+                "isolate=True: collate made another number of rows than one of one record.\n"
+                "A record must become one row, so that it is known whose loss it is.\n"
+                "Return one row per record."
             )
         return batch
 
@@ -153,7 +169,11 @@ class Isolated:
         """Returns the gradients of the isolated records of a part of a lot, each computed by itself."""
         model_checks.refuse_batch_statistics(model)
         if not isinstance(batch, UnreadPart):
-            raise Refusal("isolate=True: records are run one by one; use the lots of private.draws")
+            raise Refusal(
+                "isolate=True: a batch was given in place of a lot.\n"
+                "Records are run one by one.\n"
+                "Use the lots of private.draws."
+            )
         # An empty lot has gradients of no records, to which noise is added as to any other.
         parameters = trainable_parameters(model)
         if not len(batch.indices):
@@ -187,8 +207,9 @@ class Isolated:
                     raise
                 except Exception as error:
                     raise Refusal(
-                        f"isolate=True: your code raised {type(error).__name__} on a record that was run by itself; need "
-                        "a dataset, a collate and a loss that take one record, or leave isolate out"
+                        f"isolate=True: your code raised {type(error).__name__} on a record that was run by itself.\n"
+                        "Isolation gives dataset, collate and loss one record at a time.\n"
+                        "Make them take one record, or leave isolate out."
                     ) from error
                 finally:
                     # Also after an error: nothing of this record may reach the next.

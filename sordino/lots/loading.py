@@ -50,19 +50,20 @@ def count_records(dataset: Any) -> int:
     """
     # A DataLoader draws by itself, and how it does so has no proof.
     if isinstance(dataset, DataLoader):
-        raise Refusal("a DataLoader was given: need the dataset itself; the sampler and draws() make the batches")
+        raise Refusal("a DataLoader was given.\nThe sampler and draws() make the batches.\nGive the dataset itself.")
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__len__")):
         raise Refusal(STREAM_GIVEN.format(kind=type(dataset).__name__))
     by_index = isinstance(dataset, MapStyle) and not isinstance(dataset, Tensor | tuple | Mapping | str)
     if not by_index:
         raise Refusal(
-            f"a {type(dataset).__name__} was given: need a map-style dataset, whose records can be drawn by index; "
-            "wrap tensors in torch.utils.data.TensorDataset"
+            f"a {type(dataset).__name__} was given, whose records cannot be drawn by index.\n"
+            "A sampler chooses records by their number.\n"
+            "Give a map-style dataset; wrap tensors in torch.utils.data.TensorDataset."
         )
     # The number is asked only once the dataset is known to have records by index.
     n = len(dataset)
     if n == 0:
-        raise Refusal("the dataset has no records: need at least one")
+        raise Refusal("the dataset has no records.\nNobody could be drawn.\nGive a dataset of at least one record.")
     return n
 
 

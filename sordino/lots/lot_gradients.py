@@ -178,7 +178,11 @@ class LotGradients:
         # What is random for all records of a pass is drawn once, in `_backend_for_pass`, and not once per batch.
         parameters = self.pass_model.names.trained
         if not parameters:
-            raise Refusal("the model has no trainable parameter: set requires_grad on what is to be trained")
+            raise Refusal(
+                "the model has no trainable parameter.\n"
+                "There is nothing that a release could train.\n"
+                "Set requires_grad on what is to be trained."
+            )
         backend = _backend_for_pass(self.backend, self.pass_model.inventory)
         for batch in lot.loads() if ranked is None else self._load_local_batches(lot, ranked):
             if watcher is None:
@@ -253,9 +257,17 @@ def _wants_layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySh
     """
     wanted = isinstance(backend, Captured) and backend.options.layer_by_layer
     if wanted and sharded is None:
-        raise Refusal("layer_by_layer=True: the model is not divided; apply fully_shard to it, or leave that out")
+        raise Refusal(
+            "layer_by_layer=True was given, and the model is not divided.\n"
+            "All of its parameters are here already.\n"
+            "Apply fully_shard to it, or leave layer_by_layer out."
+        )
     if wanted and penalty is not None:
-        raise Refusal("layer_by_layer=True: a penalty inside the clip reads all parameters; leave one of them out")
+        raise Refusal(
+            "layer_by_layer=True was given beside a penalty inside the clip.\n"
+            "The penalty reads all parameters at once.\n"
+            "Leave one of the two out."
+        )
     return wanted
 
 

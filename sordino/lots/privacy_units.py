@@ -74,13 +74,21 @@ class Unit:
         ids = _read_column(dataset, self.of) if isinstance(self.of, str) else self.of
         listed = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
         if len(listed) != len(dataset):
-            raise Refusal(f"unit={self.name!r}: need one id for every record of the dataset, in its order")
+            raise Refusal(
+                f"unit={self.name!r}: there are not as many ids as records.\n"
+                "It must be known whose each record is.\n"
+                "Give one id for every record of the dataset, in its order."
+            )
         # Number the units by first appearance, and list the records unit by unit.
         numbers: dict[Hashable, int] = {}
         try:
             unit_numbers = np.array([numbers.setdefault(each, len(numbers)) for each in listed], dtype=np.int64)
         except TypeError:
-            raise Refusal(f"unit={self.name!r}: need ids that are numbers or strings, one per record") from None
+            raise Refusal(
+                f"unit={self.name!r}: an id cannot be compared with others.\n"
+                "Records of one unit are found by equal ids.\n"
+                "Give ids that are numbers or strings, one per record."
+            ) from None
         # Stable sorting keeps the records of a unit in the dataset's order, so that choices among them can be repeated.
         order = np.argsort(unit_numbers, kind="stable").astype(np.int64)
         ends = np.cumsum(np.bincount(unit_numbers, minlength=len(numbers))).astype(np.int64)
@@ -196,8 +204,9 @@ class UnitLoader:
         # Rows are given to units by their place, so each record must have become exactly one row.
         if any(leaf.dim() == 0 or len(leaf) != rows.size for leaf in list_tensors(batch)):
             raise Refusal(
-                "collate returned another number of rows than it was given records: need one row per record in every "
-                "tensor, so that it is known whose they are"
+                "collate returned another number of rows than it was given records.\n"
+                "Rows are given to units by their place.\n"
+                "Return one row per record in every tensor, so that it is known whose they are."
             )
         return UnitBatch(map_tensors(lambda leaf: leaf.unflatten(0, rows.shape), batch), torch.from_numpy(taken))
 
@@ -226,6 +235,7 @@ def _read_column(dataset: Any, name: str) -> Any:
     if hasattr(dataset, name):
         return getattr(dataset, name)
     raise Refusal(
-        f"unit={name!r}: the dataset has no such column; give one id per record, as in "
-        f"unit=Unit(ids, records=16, name={name!r})"
+        f"unit={name!r}: the dataset has no such column.\n"
+        "It must be known whose each record is.\n"
+        f"Give one id per record, as in unit=Unit(ids, records=16, name={name!r})."
     )

@@ -57,7 +57,9 @@ def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
         norms = part.norms()
         if norms.estimate != Exact():  # the estimates of all records hang together, and with them who is drawn
             raise Refusal(
-                f"lengths were asked for and norms are {norms.estimate!r}: need exact ones; use the default backend"
+                f"lengths were asked for and norms are {norms.estimate!r}.\n"
+                "Lengths that are estimates would not be those of the gradients.\n"
+                "Use the default backend, whose norms are exact."
             )
         lengths.append(norms.total())
     return torch.cat(lengths) if lengths else torch.zeros(0)
@@ -78,7 +80,8 @@ def class_labels(batch: Any, label: Label | None) -> Tensor:
     ):
         what = "the last column of a batch" if label is None else "what `label` returned"
         raise Refusal(
-            f"{what} is not a class per record: need whole numbers, one for each; give label=, a function of the "
-            "batch's columns, such as label=lambda x, y: y.argmax(1)"
+            f"{what} is not a class per record.\n"
+            "Classes are whole numbers, one for each record.\n"
+            "Give label=, a function of the batch's columns, such as label=lambda x, y: y.argmax(1)."
         )
     return labels

@@ -159,8 +159,10 @@ def charge_as_group(draw: Draw, copies: int, sampler: Sampler) -> Draw:
     # Group privacy needs independent coins; in disjoint batches the copies meet several releases.
     if draw.cover is not None or sampler.size_is_public:
         raise Refusal(
-            f"a record is {copies} times in the dataset, and {type(sampler).__name__} has no theorem for that: give every "
-            "record once (unique indices, no dataset joined to itself), or draw with Poisson, which charges for the copies"
+            f"a record is {copies} times in the dataset, and {type(sampler).__name__} has no theorem for that.\n"
+            "Whoever is stored several times would be protected less than the claim says.\n"
+            "Give every record once (unique indices, no dataset joined to itself), or draw with Poisson, which "
+            "charges for the copies."
         )
 
     # Whoever is in the dataset several times is protected as a group of that size.

@@ -60,8 +60,9 @@ def _replace_norm(name: str, norm: nn.Module, groups: int) -> nn.Module:
     if kept or type(norm) not in _BATCH_NORMS or "forward" in norm.__dict__:
         if not _only_runs_layers(norm, kept):
             raise Refusal(
-                f"{type(norm).__name__} {name!r} does something else than normalise and run its own layers; need to know "
-                "what is to be kept of it; replace it by hand, with nn.GroupNorm and what it does besides"
+                f"{type(norm).__name__} {name!r} does something else than normalise and run its own layers.\n"
+                "It is not known what is to be kept of it.\n"
+                "Replace it by hand, with nn.GroupNorm and what it does besides."
             )
         return nn.Sequential(group_norm, *kept) if kept else group_norm
     return group_norm

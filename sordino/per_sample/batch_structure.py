@@ -75,9 +75,9 @@ def _takes_names(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
         return False
     names = ", ".join(p.name for p in taken)
     raise Refusal(
-        f"a batch has the keys {', '.join(map(str, batch))} and the loss takes (model, {names}): need the same "
-        "names, or one argument for the whole dict; write loss_fn(model, batch), add **others, or drop what "
-        "is not used in the dataset"
+        f"a batch has the keys {', '.join(map(str, batch))} and the loss takes (model, {names}).\n"
+        "A dict is given to the loss by names, or as one argument.\n"
+        "Use the same names, write loss_fn(model, batch), add **others, or drop what is not used in the dataset."
     )
 
 
@@ -99,11 +99,14 @@ def list_tensors(batch: Any) -> list[Tensor]:
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise Refusal(
-                f"a batch holds a {type(leaf).__name__}: need tensors only; "
-                "drop it in the dataset, or turn it into a tensor in `collate`"
+                f"a batch holds a {type(leaf).__name__}.\n"
+                "Batches consist of tensors only.\n"
+                "Drop it in the dataset, or turn it into a tensor in `collate`."
             )
     if not leaves:
-        raise Refusal("a batch holds no tensor: need at least one; look at what the dataset returns")
+        raise Refusal(
+            "a batch holds no tensor.\nThere is nothing to compute a loss of.\nLook at what the dataset returns."
+        )
     return leaves
 
 
@@ -119,8 +122,9 @@ def count_rows(leaves: list[Tensor]) -> int:
     # A scalar would be shared by all records of the batch, and one record could reach the others through it.
     if any(leaf.dim() == 0 for leaf in leaves):
         raise Refusal(
-            "an input has no batch dimension (it is a scalar): need every tensor to have one row per sample; "
-            "expand it, or let loss_fn make it"
+            "an input has no batch dimension (it is a scalar).\n"
+            "Every tensor needs one row per sample, or a record could reach others through it.\n"
+            "Expand it, or let loss_fn make it."
         )
     sizes = {leaf.shape[0] for leaf in leaves}
     if len(sizes) > 1:
@@ -128,9 +132,9 @@ def count_rows(leaves: list[Tensor]) -> int:
         shared = sorted({tuple(leaf.shape[1:]) for leaf in leaves if leaf.shape[0] == 1})
         which = f" (such as one of shape (1, {', '.join(map(str, shared[0]))}))" if shared else ""
         raise Refusal(
-            f"an input has no batch dimension{which}: the tensors of a batch disagree about the number of samples; "
-            "need one row per sample in each; expand what is shared, as in position_ids.expand(len(x), -1), "
-            "or let loss_fn make it"
+            f"an input has no batch dimension{which}: the tensors of a batch disagree about the number of samples.\n"
+            "Every tensor needs one row per sample.\n"
+            "Expand what is shared, as in position_ids.expand(len(x), -1), or let loss_fn make it."
         )
     return sizes.pop()
 

@@ -90,7 +90,11 @@ class Captured:
         model_checks.refuse_batch_statistics(session.model, session.modules)
         # Refuse what cannot be trained, and answer for an empty batch without running the model.
         if not plan.structure.parameters:
-            raise Refusal("the model has no trainable parameter; need at least one; set requires_grad")
+            raise Refusal(
+                "the model has no trainable parameter.\n"
+                "There is nothing to take gradients of.\n"
+                "Set requires_grad on at least one."
+            )
         if not b:
             return session.make_empty_result(plan.structure.parameters[0].new_zeros(0))
         # A model that was not compared with autograd yet is learned from this batch.
@@ -212,8 +216,9 @@ def _refuse_recomputed_layers() -> None:
     """Raises where the captured backend would run layers a second time after their parameters are gone."""
     if is_layer_by_layer():
         raise Refusal(
-            "the model checkpoints activations, which runs layers again on the way back, when their parameters are gone; "
-            "switch it off, give draws(physical_batch=…) a smaller number, or leave layer_by_layer out"
+            "the model checkpoints activations.\n"
+            "That runs layers again on the way back, when their parameters are gone.\n"
+            "Switch it off, give draws(physical_batch=…) a smaller number, or leave layer_by_layer out."
         )
 
 

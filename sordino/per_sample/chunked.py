@@ -50,8 +50,9 @@ class Chunked:
         # A query that goes through the lot by itself would see only this rank's share.
         if self.ranked is not None and self.ranked.ranks.size > 1:
             raise Refusal(
-                "this query goes through the records of a lot by itself, and on several ranks each has some of them; need "
-                "a query that sums by a clipping rule, such as NoisySum, or one process"
+                "this query goes through the records of a lot by itself.\n"
+                "On several ranks each of them has some of the records.\n"
+                "Use a query that sums by a clipping rule, such as NoisySum, or one process."
             )
         return self.iterate_local_parts()
 
@@ -101,7 +102,9 @@ def move_gradients(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
     # Only a lot of `Private` knows how to compute gradients at another point.
     if not isinstance(grads, Chunked) or grads.parts_at is None:
         raise Refusal(
-            f"gradients at other parameters were asked of a {type(grads).__name__}: need the lot that Private hands a query"
+            f"gradients at other parameters were asked of a {type(grads).__name__}.\n"
+            "Only a lot knows how to compute them.\n"
+            "Ask the lot that Private hands a query."
         )
     at = grads.parts_at
     return Chunked(lambda: at(by), estimate=grads.estimate, sizes=grads.sizes, most=grads.most, ranked=grads.ranked)

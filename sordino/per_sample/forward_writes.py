@@ -57,9 +57,10 @@ def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any
                     tensor.copy_(before[name])
                 kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
                 raise Refusal(
-                    f"the forward pass writes to {kind} {name!r}: what it stores about private samples would leave with "
-                    "the model; initialise it on public or made-up input first, and stop the update, for instance with "
-                    ".eval() on its module"
+                    f"the forward pass writes to {kind} {name!r}.\n"
+                    "What it stores about private samples would leave with the model.\n"
+                    "Initialise it on public or made-up input first, and stop the update, for instance with .eval() "
+                    "on its module."
                 )
 
 
@@ -83,6 +84,7 @@ def refuse_changed(model: nn.Module, before: dict[str, Tensor]) -> None:
             with torch.no_grad():
                 buffer.copy_(before[name])
             raise Refusal(
-                f"the forward pass writes to buffer {name!r}: what it stores about private samples would leave with the "
-                "model; stop the update, for instance with .eval() on its module"
+                f"the forward pass writes to buffer {name!r}.\n"
+                "What it stores about private samples would leave with the model.\n"
+                "Stop the update, for instance with .eval() on its module."
             )

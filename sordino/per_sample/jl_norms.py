@@ -120,7 +120,9 @@ class JL:
                 with Seeded(seed), torch.no_grad():
                     losses_of(loss_fn, model, batch)  # fails too if forward mode is not to blame
                 raise Refusal(
-                    f"this model has no forward-mode derivative ({error}), which JL needs; use the default backend"
+                    f"this model has no forward-mode derivative ({error}).\n"
+                    "JL estimates norms from such derivatives.\n"
+                    "Use the default backend."
                 ) from error
             return found
 
@@ -187,7 +189,9 @@ class _Estimated:
         """
         if weights.shape[1] != 1:
             raise Refusal(
-                "JL estimates the norm of the whole gradient: need one weight per sample; use a flat clipping rule"
+                "a clipping rule with a weight per layer was given.\n"
+                "JL estimates the norm of the whole gradient.\n"
+                "Use a flat clipping rule."
             )
         w = weights[:, 0]
         summed = self._weighted_gradient(self._batch, w)
@@ -245,9 +249,9 @@ def _verify_derivative(grads: _Estimated, direction: Mapping[str, Tensor], slope
     measured_slope, size = float(slope.double().sum()), float(slope.double().abs().sum())
     if size < float("inf") and abs(summed_slope - measured_slope) > _AGREE * size:
         raise Refusal(
-            "the derivative of this model's losses along a direction is not the gradient its backward pass gives; need "
-            "both to be the same, as the one is measured and the other summed; "
-            "look for hand-written backward passes, or use the default backend"
+            "the derivative of this model's losses along a direction is not the gradient its backward pass gives.\n"
+            "The one is measured and the other summed, so they must be the same.\n"
+            "Look for hand-written backward passes, or use the default backend."
         )
     return size < float("inf")
 

@@ -21,7 +21,10 @@ from sordino.distributed.row_shard import is_shard
 from sordino.per_sample.model_inventory import list_modules
 from sordino.refusal import Refusal
 
-_ONE_PER_SAMPLE = "need one loss per sample, shape (B,); use reduction='none' and reduce over a sample's own axes only"
+_ONE_PER_SAMPLE = (
+    "Each record is clipped by the gradient of its own loss.\n"
+    "Return one loss per sample, shape (B,): use reduction='none' and reduce over a sample's own axes only."
+)
 
 
 def require_one_loss(losses: Tensor) -> Tensor:
@@ -35,13 +38,17 @@ def require_loss_vector(losses: Any, samples: int) -> Tensor:
     The count is quoted, so it must be a public one: one sample, or the probe's.
     """
     if not isinstance(losses, Tensor):
-        raise Refusal(f"loss_fn returned a {type(losses).__name__}: {_ONE_PER_SAMPLE}")
+        raise Refusal(f"loss_fn returned a {type(losses).__name__}.\n{_ONE_PER_SAMPLE}")
     if losses.dim() == 0:
-        raise Refusal(f"loss_fn returned a scalar: {_ONE_PER_SAMPLE}")
+        raise Refusal(f"loss_fn returned a scalar.\n{_ONE_PER_SAMPLE}")
     if losses.shape != (samples,):
-        raise Refusal(f"loss_fn returned shape {tuple(losses.shape)} for {samples} sample(s): {_ONE_PER_SAMPLE}")
+        raise Refusal(f"loss_fn returned shape {tuple(losses.shape)} for {samples} sample(s).\n{_ONE_PER_SAMPLE}")
     if not losses.is_floating_point():
-        raise Refusal(f"loss_fn returned {losses.dtype}: need floating-point losses that gradients can be taken of")
+        raise Refusal(
+            f"loss_fn returned {losses.dtype}.\n"
+            "Gradients can be taken of floating-point losses only.\n"
+            "Return losses in a floating-point type."
+        )
     return losses
 
 
@@ -49,8 +56,9 @@ def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
     """Checks what a model is trained by, and refuses what is no model, no loss and no query."""
     if type(model).__module__.startswith(_PIPELINES):
         raise Refusal(
-            f"model={type(model).__name__}: pipeline parallelism is not supported, since a record's loss must be asked for "
-            "in one piece; give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard"
+            f"model={type(model).__name__}: pipeline parallelism is not supported.\n"
+            "A record's loss must be asked for in one piece.\n"
+            "Give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard."
         )
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
@@ -66,16 +74,25 @@ def refuse_bad_structure(model: nn.Module) -> None:
     refuse_batch_statistics(model)
     for name, p in model.named_parameters():
         if isinstance(p, UninitializedParameter):
-            raise Refusal(f"parameter {name!r} has no shape yet: run the model once on public or made-up input first")
+            raise Refusal(
+                f"parameter {name!r} has no shape yet.\n"
+                "The first private records would decide it.\n"
+                "Run the model once on public or made-up input first."
+            )
         if p.is_complex():
-            raise Refusal(f"parameter {name!r} is complex: need real parameters; hold real and imaginary parts apart")
+            raise Refusal(
+                f"parameter {name!r} is complex.\n"
+                "Norms and noise are of real parameters.\n"
+                "Hold real and imaginary parts apart."
+            )
 
 
 _PIPELINES = "torch.distributed.pipelining"
 _WRAPPERS = {
-    "DataParallel": "it cuts batches over devices",
-    "DistributedDataParallel": "it adds up gradients that are no releases, and Private divides lots among ranks by itself",
-    "FullyShardedDataParallel": "its parameters are pieces of one long vector; use torch.distributed.fsdp.fully_shard",
+    "DataParallel": "It cuts batches over devices",
+    "DistributedDataParallel": "It adds up gradients that are no releases, and Private divides lots among ranks by "
+    "itself",
+    "FullyShardedDataParallel": "Its parameters are pieces of one long vector; use torch.distributed.fsdp.fully_shard",
     "OptimizedModule": "torch.compile hides its layers",
 }
 
@@ -88,17 +105,20 @@ def refuse_wrappers(model: nn.Module) -> None:
         for kind in type(module).__mro__:
             if kind.__name__ in _WRAPPERS:
                 raise Refusal(
-                    f"{label} is a {kind.__name__}: {_WRAPPERS[kind.__name__]}; pass the plain module inside it"
+                    f"{label} is a {kind.__name__}.\n{_WRAPPERS[kind.__name__]}.\nPass the plain module inside it."
                 )
         # A compiled module runs as one piece, and its layers have no place for a rule.
         if getattr(module, "_compiled_call_impl", None) is not None:
-            raise Refusal(f"{label} was compiled by .compile(): its layers cannot be seen; make the model without it")
+            raise Refusal(
+                f"{label} was compiled by .compile().\nIts layers cannot be seen.\nMake the model without it."
+            )
     # Shards of other kinds than fully_shard's cannot be gathered here.
     if any(map(is_shard, model.parameters())) and wrap_if_sharded(model) is None:
         name = next(name for name, p in model.named_parameters() if is_shard(p))
         raise Refusal(
-            f"parameter {name!r} is a DTensor that fully_shard did not make: tensor, context and expert parallelism are "
-            "not supported; give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard"
+            f"parameter {name!r} is a DTensor that fully_shard did not make.\n"
+            "Tensor, context and expert parallelism are not supported.\n"
+            "Give every rank the whole model, or divide it by torch.distributed.fsdp.fully_shard."
         )
 
 
@@ -119,14 +139,20 @@ def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
     if isinstance(module, _BatchNorm):
         if module.running_mean is None:
             raise Refusal(
-                f"{label} keeps no running statistics, so it mixes the samples of every batch, in eval mode too: "
-                "replace it by GroupNorm or LayerNorm"
+                f"{label} keeps no running statistics, so it mixes the samples of every batch, in eval mode too.\n"
+                "No bound on one record's contribution would hold.\n"
+                "Replace it by GroupNorm or LayerNorm."
             )
         if module.training:
             raise Refusal(
-                f"{label} is in training mode: it mixes the samples of a batch and stores their statistics, with or "
-                "without trainable parameters; replace it by GroupNorm, or freeze its statistics with .eval()"
+                f"{label} is in training mode: it mixes the samples of a batch.\n"
+                "It also stores their statistics, with or without trainable parameters.\n"
+                "Replace it by GroupNorm, or freeze its statistics with .eval()."
             )
     # InstanceNorm mixes no records, but its running statistics would leave with the model, without noise.
     if isinstance(module, _InstanceNorm) and module.training and module.running_mean is not None:
-        raise Refusal(f"{label} tracks running statistics of private samples: make it with track_running_stats=False")
+        raise Refusal(
+            f"{label} tracks running statistics of private samples.\n"
+            "They would leave with the model, without noise.\n"
+            "Make it with track_running_stats=False."
+        )

@@ -22,15 +22,17 @@ def refuse_unusable_devices(model: nn.Module) -> None:
     for name, p in model.named_parameters():
         if p.is_meta:
             raise Refusal(
-                f"parameter {name!r} is on the meta device and has no values: initialise or load the model first, with "
-                "model.to_empty(device=...) and a state dict"
+                f"parameter {name!r} is on the meta device and has no values.\n"
+                "There is nothing to train yet.\n"
+                "Initialise or load the model first, with model.to_empty(device=...) and a state dict."
             )
         devices.setdefault(p.device, name)
     if len(devices) > 1:
         (one, name), (other, another) = list(devices.items())[:2]
         raise Refusal(
-            f"parameter {name!r} is on {one} and {another!r} on {other}: a record's norm is computed on one device; move "
-            "the model to one with model.to(device), or divide it by torch.distributed.fsdp.fully_shard"
+            f"parameter {name!r} is on {one} and {another!r} on {other}.\n"
+            "A record's norm is computed on one device.\n"
+            "Move the model to one with model.to(device), or divide it by torch.distributed.fsdp.fully_shard."
         )
     # An accelerator must be able to repeat its random numbers and to add in float64.
     for device in devices:

@@ -37,7 +37,11 @@ KAPPA = 16.0
 def prepare_backend(backend: Backend) -> Backend:
     """Returns the backend for penalised gradients g_i + λθ, told to find ⟨g_i, θ⟩ on its way if it can."""
     if estimate_kind(backend) != Exact():
-        raise Refusal(f"backend={backend!r}: a penalty inside the clip needs exact norms; use the default backend")
+        raise Refusal(
+            f"backend={backend!r} was given beside a penalty inside the clip.\n"
+            "The penalty needs exact norms.\n"
+            "Use the default backend."
+        )
     return replace(backend, inner=True) if isinstance(backend, Captured) else backend
 
 

@@ -40,7 +40,11 @@ def compute_unit_losses(loss_fn: LossFn, model: nn.Module, records: Any, taken: 
     """
     losses = losses_of(loss_fn, model, map_tensors(lambda leaf: leaf.flatten(0, 1), records))
     if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.numel() != taken.numel():
-        raise Refusal("loss_fn returned something else than one loss per record: use reduction='none', shape (B,)")
+        raise Refusal(
+            "loss_fn returned something else than one loss per record.\n"
+            "The loss of a unit is the mean over its own records.\n"
+            "Use reduction='none', shape (B,)."
+        )
     # Rows that only fill up have no loss; the mean is over the others.
     each = torch.where(taken, losses.view(taken.shape), 0)  # (U, K)
     return each.sum(dim=1) / taken.sum(dim=1).clamp(min=1)  # a unit has a record; what a test makes up may have none

@@ -82,8 +82,9 @@ class Vmap:
         except RuntimeError as error:
             losses_of(loss_fn, model, take_rows(batch, slice(0, 1)))  # fails too if vmap is not to blame
             raise Refusal(
-                "torch.func cannot vectorise this model or loss, which works without it; "
-                "use backend=sordino.per_sample.Loop()"
+                "torch.func cannot vectorise this model or loss.\n"
+                "It works without being vectorised.\n"
+                "Use backend=sordino.per_sample.Loop()."
             ) from error
         return Materialised({name.removeprefix("model."): row for name, row in rows.items()}, losses.detach())
 

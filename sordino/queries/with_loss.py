@@ -83,8 +83,10 @@ def released_loss(query: Query, state: State) -> float | None:
     """Returns the mean loss that a query with loss released last; None before the first."""
     if not isinstance(query, WithLoss):
         raise Refusal(
-            "private.loss: no loss was released; wrap the query, as in sd.WithLoss(query, bound=3.0, "
-            "noise=sd.Gaussian(20.0)), which charges a noisy mean of each lot's losses"
+            "private.loss: no loss was released.\n"
+            "Losses of private records are read with noise only.\n"
+            "Wrap the query, as in sd.WithLoss(query, bound=3.0, noise=sd.Gaussian(20.0)), which charges a noisy "
+            "mean of each lot's losses."
         )
     loss: float | None = state[1]
     return loss

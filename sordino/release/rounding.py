@@ -46,8 +46,9 @@ def rounding_slack(rows: int, dtype: torch.dtype = torch.float32) -> float:
     # Longer sums would need more than a quarter of the bound; they must be cut into smaller batches.
     if rows > MOST_ROWS:
         raise Refusal(
-            f"{rows} records were added up at once: in float32 a sum of more than {MOST_ROWS} is rounded by more than a "
-            f"quarter of the bound; give draws(physical_batch=…) at most {MOST_ROWS}; 304 or fewer cost 0.5 % more noise"
+            f"{rows} records were added up at once.\n"
+            f"In float32 a sum of more than {MOST_ROWS} is rounded by more than a quarter of the bound.\n"
+            f"Give draws(physical_batch=…) at most {MOST_ROWS}; 304 or fewer cost 0.5 % more noise."
         )
     # Each of the additions rounds by at most half a unit in the last place, of float32 at least.
     unit = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2

@@ -204,7 +204,11 @@ def _draw_by_coins(
         records.restore_lengths(memory["lengths"])
         threshold_now = memory["known"]
     elif start % refresh:
-        raise Refusal(f"draw {start} uses the lengths taken before it, which are not there: resume from a checkpoint")
+        raise Refusal(
+            f"draw {start} uses the lengths taken before it, which are not there.\n"
+            "They were measured by earlier draws of the run.\n"
+            "Resume from a checkpoint."
+        )
     k = start
     while True:
         # Lengths are taken anew every `refresh` lots at the current model; in between the old ones are used, which is

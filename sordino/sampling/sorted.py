@@ -200,7 +200,11 @@ class Sorted:
         # Every lot depends on all lots before it, so without a memory only the first can be drawn.
         k, n = start, len(records)
         if start and memory is None:
-            raise Refusal(f"lot {start} depends on the lots before it, which are not known: resume from a checkpoint")
+            raise Refusal(
+                f"lot {start} depends on the lots before it, which are not known.\n"
+                "Records that were used in a pass are not drawn again in it.\n"
+                "Resume from a checkpoint."
+            )
         left, ranked = _begin_pass(n) if memory is None else _unpack_memory(memory, n)
         label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
         while True:

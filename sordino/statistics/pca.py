@@ -87,7 +87,9 @@ class Gram:
         flat = flatten_rows(rows.to(torch.float64))  # (B, d)
         if flat.shape[1] < self.at_least:
             raise Refusal(
-                f"components={self.at_least}: the records have only {flat.shape[1]} numbers each; ask for fewer"
+                f"components={self.at_least}: the records have only {flat.shape[1]} numbers each.\n"
+                "There are no more directions than numbers.\n"
+                "Ask for fewer."
             )
         # By the largest entry first, or the squares of very large and very small rows would leave the range of numbers.
         flat = flat / flat.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)

@@ -232,7 +232,11 @@ def _dry_event(statistic: Statistic[object]) -> Event:
 def as_dataset(data: Tensor) -> torch.utils.data.TensorDataset:
     """Returns the rows of a tensor as a dataset, of which a statistic is asked."""
     if data.dim() == 0:
-        raise Refusal("a tensor without dimensions was given: need one row per record")
+        raise Refusal(
+            "a tensor without dimensions was given.\n"
+            "A statistic is of rows, one per record.\n"
+            "Give a tensor with one row per record."
+        )
     return torch.utils.data.TensorDataset(data)
 
 
@@ -240,5 +244,9 @@ def _first_column(batch: Any) -> Tensor:
     """Returns the first column of a batch, of which a statistic is asked."""
     rows = batch[0] if isinstance(batch, tuple | list) else batch
     if not isinstance(rows, Tensor):
-        raise Refusal(f"the first column of the data is a {type(rows).__name__}: need a tensor with a row per record")
+        raise Refusal(
+            f"the first column of the data is a {type(rows).__name__}.\n"
+            "A statistic is of numbers.\n"
+            "Give a tensor with a row per record."
+        )
     return rows

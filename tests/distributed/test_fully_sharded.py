@@ -38,9 +38,9 @@ def test_a_rank_makes_the_noise_of_its_own_rows_and_no_other(gang):
     ("how", "said"),
     [
         ("beside", "is not divided among the ranks and others are"),
-        ("tensor parallel", "tensor, context and expert parallelism are not supported"),
-        ("sequence parallel", "tensor, context and expert parallelism are not supported"),
-        ("expert parallel", "tensor, context and expert parallelism are not supported"),
+        ("tensor parallel", "Tensor, context and expert parallelism are not supported"),
+        ("sequence parallel", "Tensor, context and expert parallelism are not supported"),
+        ("expert parallel", "Tensor, context and expert parallelism are not supported"),
         ("pipeline", "model=PipelineStage: pipeline parallelism is not supported"),
         ("pipeline's schedule", "model=ScheduleGPipe: pipeline parallelism is not supported"),
         ("hybrid", "hybrid sharding, tensor and expert parallelism are not supported"),

@@ -66,9 +66,9 @@ def test_a_disagreement_stops_every_rank(gang, name):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("reads", "some parameter is read outside the forward of the module that has it in its charge"),
+        ("reads", "Some parameter is read outside the forward of the module that has it in its charge"),
         ("checkpoints", "the model checkpoints activations"),
-        ("penalty", "a penalty inside the clip reads all parameters"),
+        ("penalty", "penalty inside the clip"),
         ("whole", "the model is not divided"),
     ],
 )

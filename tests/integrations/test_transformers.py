@@ -177,7 +177,7 @@ def test_arguments_that_have_no_private_meaning_are_refused_with_the_cure(tmp_pa
 
 
 def test_a_loss_function_of_theirs_is_refused(tmp_path):
-    with pytest.raises(sd.Refusal, match="give loss_fn="):
+    with pytest.raises(sd.Refusal, match="Give loss_fn="):
         trainer(tmp_path, compute_loss_func=lambda outputs, labels, num_items_in_batch=None: outputs.logits.mean())
 
 

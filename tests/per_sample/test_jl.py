@@ -101,7 +101,7 @@ def test_all_batches_of_a_pass_share_their_directions():
 def test_lengths_that_decide_who_is_drawn_must_be_exact():
     data, query = TensorDataset(torch.ones(6, 3)), sd.NoisySum(sd.Flat(0.1), sd.Gaussian(1.0))
     private = sd.Private(nn.Linear(3, 1), lambda m, x: m(x).square().sum(1), query, backend=JL(20))
-    with pytest.raises(sd.Refusal, match="need exact ones"):
+    with pytest.raises(sd.Refusal, match="norms are exact"):
         next(private.draws(data, sd.Threshold(0.5, 0.1, 0.9), steps=1))
 
 
@@ -173,7 +173,7 @@ def test_a_query_that_takes_norms_to_be_exact_refuses_estimated_ones():
     from sordino.clipping.clipping_rule import sum_clipped
 
     part = JL(20).per_sample(nn.Linear(3, 2), square, (torch.randn(4, 3),))
-    with pytest.raises(sd.Refusal, match="use exact norms"):
+    with pytest.raises(sd.Refusal, match="Use exact norms"):
         sum_clipped((part,), sd.Flat(1.0).rule(None, list))
 
 
@@ -229,7 +229,7 @@ def test_a_model_without_forward_mode_is_refused_with_the_cure():
         def forward(self, x):
             return Opaque.apply(self.inner(x))
 
-    with pytest.raises(sd.Refusal, match="use the default backend"):
+    with pytest.raises(sd.Refusal, match="Use the default backend"):
         JL(20).per_sample(Model(), square, (torch.randn(4, 3),))
 
 

@@ -63,7 +63,7 @@ def test_batch_norm_without_statistics_is_refused_in_evaluation_too():
 
 @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}], ids=str)
 def test_embeddings_that_look_across_records_are_refused(options):
-    refused(nn.Sequential(nn.Embedding(5, 4, **options)), (torch.randint(0, 5, (3, 4)),), square, "layer '0'", "drop")
+    refused(nn.Sequential(nn.Embedding(5, 4, **options)), (torch.randint(0, 5, (3, 4)),), square, "layer '0'", "Drop")
 
 
 def test_a_scalar_loss_is_refused():
@@ -154,7 +154,7 @@ def test_a_layer_compiled_in_place_is_refused():
 
 def test_an_unbatched_sequence_is_refused():
     model = Net(lambda m, x: m.r(x.flatten(0, 1))[0].view(len(x), -1), r=nn.LSTM(4, 3))
-    refused(model, (torch.randn(3, 3, 4),), square, "layer 'r'", "unbatched", "unsqueeze")
+    refused(model, (torch.randn(3, 3, 4),), square, "layer 'r'", "unbatched", "Unsqueeze")
 
 
 def test_rounding_that_cannot_be_told_from_a_wrong_rule_is_named_ill_conditioning():

@@ -189,8 +189,9 @@ def _make_chain_parts(
         if k:
             if link.weight._version != link.version:
                 raise Refusal(
-                    f"layers '{name}': a weight was changed in place after it had been used; need the value "
-                    "they computed with; change parameters outside loss_fn"
+                    f"layers '{name}': a weight was changed in place after it had been used.\n"
+                    "Gradients need the value that the layers computed with.\n"
+                    "Change parameters outside loss_fn."
                 )
             g = links[k - 1].between[1](g.mm(link.weight), a)
     return found

@@ -30,8 +30,9 @@ def require_loss_per_sample(losses: Tensor, b: int) -> Tensor:
         return require_one_loss(losses).unsqueeze(0)
     if losses.shape != (b,):
         raise Refusal(
-            f"loss_fn returned {losses.dim()} dimension(s) that are not one loss per sample; need shape (B,); use "
-            "reduction='none' and reduce only over the sample's own axes"
+            f"loss_fn returned {losses.dim()} dimension(s) that are not one loss per sample.\n"
+            "Each record is clipped by its own loss's gradient.\n"
+            "Return shape (B,): use reduction='none' and reduce only over the sample's own axes."
         )
     return losses
 
@@ -87,8 +88,10 @@ def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple
     for node in nodes:
         if type(node).__name__ == _LEAF and id(node.variable) in columns:
             raise UnseenCall(
-                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input has no "
-                "batch dimension; need uses whose gradient can be told apart by sample; call the module that owns it on "
+                f"parameter '{names[columns[id(node.variable)]]}' is used outside its layer, or its layer's input "
+                "has no "
+                "batch dimension; need uses whose gradient can be told apart by sample; call the module that owns it "
+                "on "
                 "inputs with one row per sample (expand position ids to (B, T)), leave penalties on parameters out of "
                 "loss_fn (they are public: use weight decay), or use Loop(): backend=sordino.per_sample.Loop()"
             )
@@ -99,6 +102,7 @@ def refuse_reentrant(nodes: set[Any]) -> None:
     for node in nodes:
         if type(node).__name__ == _REENTRANT:
             raise Refusal(
-                "torch.utils.checkpoint with use_reentrant=True hides its layers from autograd; need the other kind; "
-                "pass use_reentrant=False"
+                "torch.utils.checkpoint with use_reentrant=True hides its layers from autograd.\n"
+                "Per-sample gradients are taken at these layers.\n"
+                "Pass use_reentrant=False."
             )

@@ -223,8 +223,9 @@ def make_plan(inventory: Inventory) -> ModulePlan:
         compiled = getattr(module, "_compiled_call_impl", None) is not None  # by module.compile()
         if compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
             raise Refusal(
-                f"module '{name or type(module).__name__}' is compiled; need the plain module, whose layers can be seen; "
-                "pass the model as it was before torch.compile or torch.jit"
+                f"module '{name or type(module).__name__}' is compiled.\n"
+                "Its layers cannot be seen.\n"
+                "Pass the model as it was before torch.compile or torch.jit."
             )
         # Modules below a fallback layer run inside it, and get no rule of their own.
         if id(module) in covered:
@@ -244,8 +245,9 @@ def make_plan(inventory: Inventory) -> ModulePlan:
         if layer_rule is not None:
             if any(key.endswith(_REWRITTEN) for key in trained_keys):
                 raise Refusal(
-                    f"layer '{name}': its weight is rewritten by a hook before every call; need a weight that is a "
-                    "parameter; use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions"
+                    f"layer '{name}': its weight is rewritten by a hook before every call.\n"
+                    "Gradients are needed at a weight that is a parameter.\n"
+                    "Use torch.nn.utils.parametrizations in place of the older torch.nn.utils functions."
                 )
             rules.append((position, name, layer_rule))
             convolutions = convolutions or isinstance(module, nn.Conv2d)

@@ -220,8 +220,9 @@ def _require_whole_rows(few: torch.Size, many: torch.Size, name: str) -> Layout 
     layout = _compare_shapes(few, many)
     if layout is UnknownLayout.ODD:
         raise Refusal(
-            f"layer '{name}': its input does not grow by whole rows with the number of samples; need one dimension that "
-            "counts samples; do not mix samples inside the model"
+            f"layer '{name}': its input does not grow by whole rows with the number of samples.\n"
+            "One dimension must count samples, or their gradients cannot be told apart.\n"
+            "Do not mix samples inside the model."
         )
     return layout
 

@@ -34,9 +34,10 @@ class SecondOrder(TorchFunctionMode):
             outputs, inputs = _list_tensors(args[0]), _list_tensors(args[1])
             if _nodes_between(outputs, inputs) & self._tape.places:
                 raise Refusal(
-                    "the loss differentiates the model with create_graph=True (a gradient penalty): the weights are used "
-                    "a second time where the fast engine cannot see it; need the gradient of the whole loss; pass "
-                    "backend=sordino.per_sample.Loop() to Private, which computes it one record at a time"
+                    "the loss differentiates the model with create_graph=True (a gradient penalty).\n"
+                    "The weights are used a second time where the fast engine cannot see it.\n"
+                    "Pass backend=sordino.per_sample.Loop() to Private, which computes the whole gradient one record "
+                    "at a time."
                 )
         return func(*args, **kwargs)
 

@@ -76,16 +76,16 @@ def verify_model(session: Session, more: Any) -> None:
         return
     if apart is None and worst[0] <= _CONDITIONED:
         raise Refusal(
-            f"parameter '{worst[1]}': the engine's per-sample gradients and autograd's differ by {worst[0]:.0%}, which may "
-            "be rounding: the model would be ill-conditioned, and it cannot be run in float64 to tell; need gradients that "
-            "float32 can hold; normalise activations, train it with model.double(), or use Loop(): "
-            "backend=sordino.per_sample.Loop()"
+            f"parameter '{worst[1]}': the engine's per-sample gradients and autograd's differ by {worst[0]:.0%}, "
+            "which may be rounding.\n"
+            "The model would be ill-conditioned, and it cannot be run in float64 to tell.\n"
+            "Normalise activations, train it with model.double(), or use Loop(): backend=sordino.per_sample.Loop()."
         )
     raise Refusal(
-        f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model; need "
-        "losses that depend on their own sample only, and layers whose rules are right; look for operations that mix "
-        "samples or fold them into another dimension, and for hand-written rules; Loop() computes it slowly: "
-        "backend=sordino.per_sample.Loop()"
+        f"parameter '{worst[1]}': the engine's per-sample gradients are not autograd's for this model.\n"
+        "Losses must depend on their own sample only, and the rules of layers must be right.\n"
+        "Look for operations that mix samples or fold them into another dimension, and for hand-written rules; "
+        "Loop() computes it slowly: backend=sordino.per_sample.Loop()."
     )
 
 

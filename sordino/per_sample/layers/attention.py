@@ -84,10 +84,18 @@ def run_attention(
     dim = 0 if module.batch_first else 1
     tape.batch_dim(query, only=dim, several=False)
     if query.dim() != 3:
-        raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, T, E) or (T, B, E); unsqueeze the input")
+        raise Refusal(
+            f"layer '{tape.name}': its input has no batch dimension.\n"
+            "Samples are told apart by it, as (B, T, E) or (T, B, E).\n"
+            "Unsqueeze the input."
+        )
     heads, size, lengths = module.num_heads, tape.size, 1 - dim
     if key.shape[dim] != size or value.shape[dim] != size:
-        raise Refusal(f"layer '{tape.name}': key and value need one row per sample; expand them")
+        raise Refusal(
+            f"layer '{tape.name}': key and value do not have one row per sample.\n"
+            "What all samples share would couple them.\n"
+            "Expand them."
+        )
     # Project the inputs, add learned and zero keys, and split the heads.
     q, k, v = _project_inputs(tape, module, query, key, value, dim)
     if dim:

@@ -18,13 +18,16 @@ def _refuse_coupling_options(tape: Tape, module: nn.Embedding | nn.EmbeddingBag)
     kind = type(module).__name__
     if module.max_norm is not None:
         raise Refusal(
-            f"layer '{tape.name}': {kind}(max_norm=…) rewrites its weight from the records it sees, outside the noise; "
-            "need a layer that only reads it; drop max_norm"
+            f"layer '{tape.name}': {kind}(max_norm=…) rewrites its weight from the records it sees.\n"
+            "That is a change of the model outside the noise.\n"
+            "Drop max_norm."
         )
     if module.scale_grad_by_freq:
         raise Refusal(
-            f"layer '{tape.name}': {kind}(scale_grad_by_freq=True) divides one record's gradient by the ids of others; "
-            "need a gradient of its own for every record; drop scale_grad_by_freq"
+            f"layer '{tape.name}': {kind}(scale_grad_by_freq=True) divides one record's gradient by the ids of "
+            "others.\n"
+            "Every record needs a gradient of its own.\n"
+            "Drop scale_grad_by_freq."
         )
 
 
@@ -93,8 +96,9 @@ def run_embedding_bag(
         tape.batch_dim(input, only=0)
     else:
         raise Refusal(
-            f"layer '{tape.name}': EmbeddingBag on one list of ids has no batch dimension; need ids of shape (B, L), or "
-            "offsets; say where each record's bag begins"
+            f"layer '{tape.name}': EmbeddingBag on one list of ids has no batch dimension.\n"
+            "It must be known where each record's bag begins.\n"
+            "Give ids of shape (B, L), or offsets."
         )
     # Look the rows up, and leave padding out of the reduction.
     vectors = record_lookup(tape, module.weight, module.padding_idx, input, 0)  # (B, L, d)

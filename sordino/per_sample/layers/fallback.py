@@ -202,8 +202,9 @@ def run_fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> An
     name, kind = tape.name, type(module).__name__
     if not all(isinstance(y, Tensor) for y in outputs):
         raise Refusal(
-            f"layer '{name}': {kind} returns something that is not a tensor; need tensors; write a rule for it "
-            "(sordino.per_sample.layers.rule)"
+            f"layer '{name}': {kind} returns something that is not a tensor.\n"
+            "Gradients are taken at tensors.\n"
+            "Write a rule for it (sordino.per_sample.layers.rule)."
         )
     # Record each output that has samples; one that all samples share must not depend on parameters.
     recorded = []
@@ -211,7 +212,9 @@ def run_fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> An
         at = tape.find_argument_layout(("out", number), y)
         if at is None and y.is_floating_point() and y.requires_grad:
             raise Refusal(
-                f"layer '{name}': {kind} returns a tensor without a batch dimension; need one row per sample; expand it"
+                f"layer '{name}': {kind} returns a tensor without a batch dimension.\n"
+                "Without one row per sample its gradients cannot be told apart.\n"
+                "Expand it."
             )
         if not y.is_floating_point() or at is None:
             recorded.append(y)
@@ -261,9 +264,10 @@ def run_fallback(tape: Tape, module: nn.Module, *args: Any, **kwargs: Any) -> An
                     rows = _gradients_of_samples(gradient, shared, given, size)
             except RuntimeError as error:
                 raise Refusal(
-                    f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}); need "
-                    "per-sample gradients of its parameters; write a rule for it (sordino.per_sample.layers.rule), move "
-                    "its own parameters into a small module, or use Loop()"
+                    f"layer '{name}': {kind} has no rule and cannot be run one sample at a time ({error}).\n"
+                    "Its parameters would have no per-sample gradients.\n"
+                    "Write a rule for it (sordino.per_sample.layers.rule), move its own parameters into a small "
+                    "module, or use Loop()."
                 ) from error
             return {wanted[n]: lift_precision(t) for n, t in rows.items()}
 

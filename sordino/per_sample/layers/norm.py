@@ -226,7 +226,11 @@ def run_batch_norm(tape: Tape, module: nn.BatchNorm2d, input: Tensor) -> Tensor:
     the samples.
     """
     if module.training or module.running_mean is None:
-        raise Refusal(f"layer '{tape.name}': BatchNorm mixes the samples of a batch; use GroupNorm, or module.eval()")
+        raise Refusal(
+            f"layer '{tape.name}': BatchNorm mixes the samples of a batch.\n"
+            "No bound on one record's contribution would hold.\n"
+            "Use GroupNorm, or module.eval()."
+        )
     tape.batch_dim(input, only=0)
     unit = nn.functional.batch_norm(input, module.running_mean, module.running_var, eps=module.eps)
     return _record_channel_affine(tape, module, unit)

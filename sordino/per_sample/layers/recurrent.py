@@ -165,8 +165,9 @@ def run_recurrent(tape: Tape, module: nn.RNNBase, input: Any, hx: Any = None) ->
         return _run_packed(tape, module, input, hx)
     if input.dim() != 3:
         raise Refusal(
-            f"layer '{tape.name}': {type(module).__name__} on an unbatched sequence; need a tensor "
-            "(B, T, d), or (T, B, d) with batch_first=False; unsqueeze the input"
+            f"layer '{tape.name}': {type(module).__name__} on an unbatched sequence.\n"
+            "Samples are told apart by a batch dimension, as (B, T, d), or (T, B, d) with batch_first=False.\n"
+            "Unsqueeze the input."
         )
     dim = 0 if module.batch_first else 1
     tape.batch_dim(input, only=dim, several=False)
@@ -234,7 +235,11 @@ def run_cell(tape: Tape, module: nn.RNNCellBase, input: Tensor, hx: Any = None) 
     """Runs the rule of a recurrent cell: makes one step."""
     tape.batch_dim(input, only=0, several=False)
     if input.dim() != 2:
-        raise Refusal(f"layer '{tape.name}': need a batch dimension, (B, d); unsqueeze the input")
+        raise Refusal(
+            f"layer '{tape.name}': its input has no batch dimension.\n"
+            "Samples are told apart by it, as (B, d).\n"
+            "Unsqueeze the input."
+        )
     is_lstm = isinstance(module, nn.LSTMCell)
     # Without a state, zeros, as torch does.
     if hx is None:

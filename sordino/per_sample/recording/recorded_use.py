@@ -57,8 +57,9 @@ class Use:
         for tensor, version in zip(self.saved, self.versions, strict=True):
             if tensor._version != version:
                 raise Refusal(
-                    f"layer '{self.name}': its input was changed in place after the layer had read it; "
-                    "need the value it computed with; use the out-of-place operation (x = x + y, not x += y)"
+                    f"layer '{self.name}': its input was changed in place after the layer had read it.\n"
+                    "Gradients need the value that it computed with.\n"
+                    "Use the out-of-place operation (x = x + y, not x += y)."
                 )
         return to_parts(self.parts(self.saved, g), self.rows)
 

@@ -123,6 +123,7 @@ def make_unasked_refusal(name: str) -> Refusal:
     are.
     """
     return Refusal(
-        f"layer '{name}': its rule does not ask where the input has its samples; need that to tell their gradients "
-        "apart; call tape.batch_dim(x) in the rule before tape.record"
+        f"layer '{name}': its rule does not ask where the input has its samples.\n"
+        "Without that their gradients cannot be told apart.\n"
+        "Call tape.batch_dim(x) in the rule before tape.record."
     )

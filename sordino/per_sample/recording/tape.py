@@ -202,8 +202,9 @@ class Tape:
         self.check_length(x, layout)
         if (only is not None and layout.dim != only) or (layout.rows != 1 and (layout.dim or not several)):
             raise Refusal(
-                f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.rows} rows each); "
-                f"need one row per sample in dimension {only or 0}; reshape the input, or use Loop()"
+                f"layer '{self.name}': its input has the samples in dimension {layout.dim} ({layout.rows} rows each).\n"
+                f"The layer's rule reads one row per sample in dimension {only or 0}.\n"
+                "Reshape the input, or use Loop()."
             )
         return layout.dim
 
