@@ -222,7 +222,10 @@ def test_a_frozen_parameter_does_not_take_virtual_steps():
         (lambda: sd.NoisyLookahead(FLAT, [SIGMA], 0.1), "1 were given for 2 parts"),
         (lambda: sd.NoisyLookahead(FLAT, SIGMA, 0.1, rounds=0), "rounds=0: must be >= 1"),
         (lambda: sd.OptimisticLookahead(FLAT, SIGMA, -0.1), "learning_rate=-0.1: must be finite and >= 0"),
-        (lambda: move_gradients(Loop().per_sample(network(), squared_error, data().tensors), {}), "the lot that Private hands"),
+        (
+            lambda: move_gradients(Loop().per_sample(network(), squared_error, data().tensors), {}),
+            "the lot that Private hands",
+        ),
     ],
 )
 def test_refusals(wrong, message):
