@@ -72,6 +72,7 @@ def refuse_bad_structure(model: nn.Module) -> None:
     """
     refuse_wrappers(model)
     refuse_batch_statistics(model)
+    refuse_outliers_of_batches(model)
     for name, p in model.named_parameters():
         if isinstance(p, UninitializedParameter):
             raise Refusal(
@@ -84,6 +85,24 @@ def refuse_bad_structure(model: nn.Module) -> None:
                 f"parameter {name!r} is complex.\n"
                 "Norms and noise are of real parameters.\n"
                 "Hold real and imaginary parts apart."
+            )
+
+
+def refuse_outliers_of_batches(model: nn.Module) -> None:
+    """Raises a `Refusal` for layers in 8 bits that choose what they round by the largest record of the batch.
+
+    LLM.int8() (Dettmers et al. 2022, arXiv:2208.07339) multiplies columns in which any activation of the batch is above a
+    threshold in 16 bits, and the others in 8. So each record's loss depends on the others, by less than tests can tell
+    from rounding.
+    """
+    for name, module in model.named_modules():
+        threshold = getattr(getattr(module, "state", None), "threshold", 0.0)
+        if type(module).__name__ == "Linear8bitLt" and threshold > 0.0:
+            raise Refusal(
+                f"module {name!r} is a Linear8bitLt with threshold={threshold:g}: the largest value in a batch decides "
+                "which columns of all its records are rounded.\n"
+                "Each loss must depend on its own record alone, or clipping bounds nothing.\n"
+                "Load the model with BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits."
             )
 
 
