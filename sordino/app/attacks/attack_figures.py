@@ -29,6 +29,7 @@ def draw_roc_curves(memberships: Sequence[Membership], path: Path) -> None:
     grid = np.geomspace(smallest_rate, 1, 200)
     with svg_figures.open_figure() as (made, (axes,)):
         for look, membership in enumerate(memberships):
+            # The strongest attack of each run in full, its ceiling in dashes of the same colour.
             name = max(membership.rocs, key=lambda name: membership.rocs[name].area)
             false_positive_rates, true_positive_rates = membership.rocs[name].curve()
             claim = "no guarantee" if membership.epsilon is None else f"ε = {membership.epsilon:.2g}"
@@ -45,6 +46,7 @@ def draw_roc_curves(memberships: Sequence[Membership], path: Path) -> None:
                 axes.plot(
                     grid, power, color=SERIES[look], linestyle=DASHES[1], linewidth=1.3, label=f"{claim}: ceiling"
                 )
+        # Both axes are logarithmic, because what matters happens at few false positives.
         axes.plot(grid, grid, color=SOFT, linewidth=1.2, linestyle=":", label="guessing")
         axes.set(xscale="log", yscale="log", xlim=(smallest_rate, 1), ylim=(smallest_rate, 1.05))
         axes.set(xlabel="false-positive rate", ylabel="true-positive rate")
@@ -58,6 +60,7 @@ def draw_inverted_classes(rows: Sequence[tuple[str, Tensor]], path: Path) -> Non
         made.set_size_inches(6.4, 0.9 * len(rows))
         made.subplots_adjust(0.01, 0.01, 0.99, 0.86, hspace=0.35)
         for axes, (name, images) in zip(listed, rows, strict=True):
+            # All classes of a run side by side, with a white line between them.
             strip = np.concatenate([np.pad(image.numpy(), 1, constant_values=1.0) for image in images], axis=1)
             axes.imshow(strip, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="equal")
             axes.grid(visible=False)

@@ -41,6 +41,7 @@ def invert_classes(folder: str | Path) -> Tensor:
     model = attack_target.model
     for p in model.parameters():
         p.requires_grad_(False)
+    # The inputs stay within the range of real ones.
     low, high = float(attack_target.x.min()), float(attack_target.x.max())
     generator = torch.Generator().manual_seed(0)  # not from 0 exactly: there a network of ReLUs may be flat
     x = (
@@ -48,6 +49,7 @@ def invert_classes(folder: str | Path) -> Tensor:
         .clamp_(low, high)
         .requires_grad_(True)
     )
+    # Each input is pushed towards its own class and away from all others alike.
     one_hot_classes = torch.eye(attack_target.classes)
     class_directions = one_hot_classes - (1 - one_hot_classes) / max(1, attack_target.classes - 1)
     optimizer = torch.optim.Adam([x], lr=_RATE)
@@ -60,5 +62,6 @@ def invert_classes(folder: str | Path) -> Tensor:
         optimizer.step()
         with torch.no_grad():
             x.clamp_(low, high)
+    # Colours are averaged, because the figure is grey.
     grey_images = x.detach().mean(dim=1)
     return (grey_images - low) / max(high - low, 1e-12)

@@ -45,6 +45,7 @@ def redraw_lot(training: Training, number: int) -> NDArray[np.int64] | None:
     """Recomputes the draw, a part of an audited step: returns the records of lot `number`, drawn from the run's key;
     None if the sampler looked at the records.
     """
+    # A sampler that asked the records cannot be redrawn from the key alone.
     sampler = training.job.sampler
     if isinstance(sampler, Informed):
         return None
@@ -58,6 +59,7 @@ def flat_bound(training: Training) -> float | None:
     """Returns the bound with which the sum, a part of an audited step, is recomputed: the configuration's if each
     gradient is clipped to it and nothing else is done, else None.
     """
+    # Only flat clipping has a weight that the audit can compute by itself.
     query = training.job.create_query()
     plain = isinstance(query, NoisySum) and isinstance(query.weigher, Flat)
     return training.job.settings.recipe.bound if plain else None
@@ -70,6 +72,7 @@ def measure_sum_error(training: Training, indices: NDArray[np.int64], release: R
     bound, model = flat_bound(training), training.model
     if bound is None or training.job.create_penalty() is not None:
         return None
+    # In float64, so that the oracle's own rounding does not count.
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     parameters = [p for p in model.parameters() if p.requires_grad]
     total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in parameters]
@@ -83,6 +86,7 @@ def measure_sum_error(training: Training, indices: NDArray[np.int64], release: R
         if np.isfinite(norm):
             for parameter_sum, g in zip(total, grads, strict=True):
                 parameter_sum.add_(g, alpha=min(1.0, bound / norm) if norm else 1.0)
+    # The distance over all parameters together, in units of the bound.
     squared_error = sum(
         (float((release.value[name].double() - into).square().sum()) for name, into in zip(names, total, strict=True)),
         0.0,

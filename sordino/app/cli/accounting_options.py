@@ -63,6 +63,7 @@ def event_of_phase_flags(
         ValueError: if there is no theorem for bands with these draws, or if a number is missing.
 
     """
+    # Correlated noise has a theorem for these draws only, so nothing else is priced.
     if validate.count("bands", bands) > 1 and (sampling not in (CYCLIC, FIXED_ORDER) or noise != "gaussian"):
         raise ValueError(
             f"--bands {bands} with {noise} noise and {sampling} draws has no price: with correlated noise, steps are not "
@@ -72,6 +73,7 @@ def event_of_phase_flags(
     if sampling in (CYCLIC, FIXED_ORDER) and noise == "gaussian":
         release = Correlated(multiplier, ("banded", bands))
     if sampling == CYCLIC:
+        # A lot is drawn from one group, so a group must hold enough records.
         if validate.rate("rate", rate) * bands > 1 + 1e-9:
             raise ValueError(
                 f"--rate {rate:g} with --bands {bands}: a group has 1/{bands} of the records, fewer than a batch needs.\n"
@@ -81,6 +83,7 @@ def event_of_phase_flags(
     if sampling == FIXED_ORDER:
         return FixedOrder(steps, lots_in_a_pass(rate), release)
     if sampling == TRUNCATED:
+        # How often a lot is cut depends on the number of records.
         if dataset_size is None or max_batch is None:
             raise ValueError(f"--sampling {TRUNCATED}: give --dataset-size and --max-batch, which its price depends on")
         return Repeat(TruncatedPoisson(rate, dataset_size, max_batch, release), steps)

@@ -97,6 +97,7 @@ class Command:
 
     def _print_budget(self, budget: Any) -> None:
         """Prints, for `sordino budget`, the limit, what is spent and left, and the runs."""
+        # What is spent is the ε of all runs together, at the budget's own δ.
         epsilon, delta = budget.limit
         entries, spent = budget.entries(), budget.spent_epsilon()
         result = {

@@ -81,6 +81,7 @@ class Command:
             raise ValueError("leave out exactly one of --rate, --multiplier, --steps: that one is found")
         (name,) = missing
         method = accountant_by_name(self.accountant)
+        # The event of the run as a function of the one parameter that is missing.
         event_of: Callable[[Any], Event] = lambda x: event_of_phase_flags(  # noqa: E731
             **{**given, name: x},
             sampling=self.sampling,
@@ -96,6 +97,7 @@ class Command:
         except Unsupported as error:
             print(f"sordino calibrate: {error}", file=sys.stderr)
             return 2
+        # What is printed is what was reached, not what was asked for.
         result = {
             "parameter": name,
             "value": solution,

@@ -47,6 +47,7 @@ class Command:
         from sordino.app.report.compare_runs import CHOOSING, compare_runs, describe_difference, write
         from sordino.app.report.difference import Amounts
 
+        # Refused before the runs are compared, which takes a while.
         if self.out is not None and self.out.suffix != ".html":
             raise ValueError(f"out={str(self.out)!r}: must end in .html; the picture is written beside it")
         comparison = compare_runs(self.runs, Amounts(self.accuracy, self.loss, self.parameters, self.predictions))
@@ -59,6 +60,7 @@ class Command:
         if self.json:
             print(json.dumps(comparison.table() | {"written": [str(path) for path in written]}))
             return 0
+        # The table first, then how each run differs from the first, and last what choosing costs.
         _print_table(comparison.rows())
         for number, label in enumerate(comparison.labels[1:], 1):
             print(f"\n{label}, beside {comparison.labels[0]}")
@@ -86,6 +88,7 @@ def _print_table(rows: list[dict[str, object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    # Numbers to the right, so that they can be compared; names to the left.
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("run", "method", "claim", "test accuracy", "test loss", "steps", "seconds"):
         table.add_column(name, justify="left" if name in ("run", "method", "claim") else "right")

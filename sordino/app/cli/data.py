@@ -77,6 +77,7 @@ class Command:
             if name not in filed.FILES and name not in NAMES:
                 known = (*NAMES, *filed.FILES)
                 raise ValueError(f"data set {name!r}: there is {', '.join(known)}{did_you_mean(name, known)}")
+        # Every name was checked before the first download begins.
         rows = {name: self._describe_data_set(name) for name in names}
         if self.json:
             print(json.dumps(rows))

@@ -106,6 +106,7 @@ class _Option:
         else:
             names = [flag_of(self.name), *further_names(self.command, self.name)[:_MOST_FURTHER_NAMES]]
             head = f"{', '.join(names)} {page.values.get(self.name) or self._value()}".rstrip()
+        # A page may word a default that the type alone does not explain.
         default = page.defaults.get(self.name, self._default())
         text = " ".join(filter(None, [self.text, f"[{default}]" if default else ""]))
         body = textwrap.wrap(text, width - _COLUMN) or [""]
@@ -146,6 +147,7 @@ def _options_of(command: type[Any]) -> Iterator[_Option]:
         if hasattr(each, "__dataclass_fields__") and _has_source(each):
             docs |= read_field_docs(each)
     for one in fields(command):
+        # tyro's own configuration has the text of fields that were made from other records.
         kind, notes = _split_annotation(hints[one.name])
         config = next((note for note in notes if hasattr(note, "help_behavior_hint")), None)
         hint = getattr(config, "help_behavior_hint", None)
@@ -173,6 +175,7 @@ def _has_source(table: type[Any]) -> bool:
 def _split_annotation(annotation: Any) -> tuple[Any, list[Any]]:
     """Returns the type in an annotation, without None, and everything that tyro was told beside it."""
     notes: list[Any] = []
+    # Annotations may be nested, each with notes of its own.
     while get_origin(annotation) is Annotated:
         annotation, *found = get_args(annotation)
         notes += found

@@ -24,11 +24,13 @@ def join_process_group(device: str | None = None) -> Iterator[bool]:
     `device` is what the run's option of that name says. If it is an accelerator, the group gets the library for its
     tensors too, such as nccl, and the process takes the device of its own number.
     """
+    # Without a launcher there is one process, which prints.
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield True
         return
     from sordino.app.runs.run_device import resolve_device
 
+    # Sums travel as whole numbers by the CPU's library; the accelerator's is there for its own tensors.
     own_device = resolve_device(device)
     if own_device is None or own_device.type == "cpu":
         dist.init_process_group(BACKEND)

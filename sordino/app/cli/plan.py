@@ -28,6 +28,7 @@ class Command:
         from sordino.app.planner import Planner
 
         with Planner(self.port) as planner:
+            # The address is printed before the browser opens, for machines that have none.
             address = json.dumps({"url": planner.url, "port": planner.port})
             print(
                 address if self.json else f"planner at {planner.url} on this machine only; Ctrl-C ends it", flush=True

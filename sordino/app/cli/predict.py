@@ -52,6 +52,7 @@ class Command:
         from sordino.app.runs.trained_model import load
 
         model = load(self.run_dir, device=self.device)
+        # A table is read once, for the model and for the columns that are copied.
         is_table = model.encoder.kind in ("table", "text")
         if self.keep and not is_table:
             raise ValueError("--keep: copies columns of a table, and this is none")
@@ -77,6 +78,7 @@ def _columns_of(model: Any, records: Any) -> dict[str, list[Any]]:
     """
     if not model.classifies:
         return {"prediction": [round(number, 6) for number in model.predict(records)]}
+    # The prediction is the most probable class, so its probability is read off the same row.
     probabilities = model.predict_proba(records)
     places = probabilities.argmax(axis=1)
     columns: dict[str, list[Any]] = {

@@ -39,6 +39,7 @@ def draw_privacy_profile(event: Event, delta: float, path: Path) -> None:
     """Draws the privacy figure of δ(ε), with ε at the δ asked for."""
     import numpy as np
 
+    # A figure needs three digits, which takes a fraction of the time.
     method = PLD(tolerance=3e-4)
     epsilon, largest_epsilon = method.epsilon(event, delta), method.epsilon(event, delta * _DELTA_REACH)
     grid = np.linspace(0, largest_epsilon if math.isfinite(largest_epsilon) else 10.0, 120)
@@ -61,6 +62,7 @@ def draw_tradeoff(event: Event, curve: Tradeoff, path: Path) -> None:
 
     grid = np.linspace(0, 1, 401)
     with _open_figure(path, event) as axes:
+        # Below the curve no attack can be.
         axes.fill_between(grid, curve(grid), alpha=0.12, color="#1f6f8b", linewidth=0)
         axes.plot(grid, curve(grid), color="#1f6f8b", linewidth=2, label="the best attack on this run")
         axes.plot(grid, 1 - grid, color="grey", linewidth=1, linestyle=":", label="guessing")

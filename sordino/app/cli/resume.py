@@ -46,6 +46,7 @@ class Command:
         """Carries out `sordino resume` on this rank: continues the run; only the first rank shows progress
         and prints.
         """
+        # One rank speaks for all.
         view = choose_view(quiet=self.json) if is_first_rank else Silent()
 
         def resume_and_report() -> int:

@@ -152,12 +152,14 @@ def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
     without --data.
     """
     given_flags = {name: value for name, value in flags.items() if value is not None}
+    # A declaration without a file would be ignored in silence.
     if "data" not in given_flags:
         if given_flags:
             raise ValueError(f"--{next(iter(given_flags)).replace('_', '-')} without --data: which file is it about?")
         return None
     # Flags win over the schema file.
     schema = Schema() if "schema" not in given_flags else read_schema(Path(given_flags["schema"]))
+    # A column may be declared in the schema and be named as missing by a flag, so both are joined at the end.
     missing = tuple(one.strip() for one in given_flags["missing"].split(",")) if "missing" in given_flags else ()
     bounds, dates = parse_bounds(given_flags.get("bounds", "")), parse_dates(given_flags.get("dates", ""))
     flagged: dict[str, Any] = {
@@ -180,6 +182,7 @@ def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
         for name in ("target", "text", "test", "held_out", "delimiter", "channels", "ignore_label")
         if name in given_flags
     }
+    # Names of classes may hold commas, so bars stand between them.
     if "classes" in given_flags:
         other_fields["classes"] = tuple(one.strip() for one in given_flags["classes"].split("|"))
     if "drop" in given_flags:

@@ -50,6 +50,7 @@ class Command:
         """
         from sordino.accounting import Unsupported, tradeoff
 
+        # The curve is computed from the event, without a detour over one (ε, δ).
         event = event_of_flags(self.rate, self.multiplier, self.steps, self.sampling, self.noise, self.dataset_size)
         try:
             curve = tradeoff(event)

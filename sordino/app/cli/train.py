@@ -124,10 +124,12 @@ class Train:
         """Carries out `sordino train` on this rank; only the first rank shows progress and prints. Returns the exit
         code.
         """
+        # The other ranks train in silence and end with the same exit code.
         view = choose_view(quiet=self.json) if is_first_rank else Silent()
         run = partial(carry_out_run, settings, self.out, view, self.budget)
         if not is_first_rank and self.seeds == 1:
             return run_and_report_failures("train", lambda: exit_code_of(run()))
+        # A flag wins over the file, and the file over the default.
         report = bool(self.report) if config is None or was_given(self, "report") else config.report
         if validate.count("seeds", self.seeds) > 1:
             if ranks_of(None) is not None:
@@ -159,6 +161,7 @@ def _parse_parameters(parameters: tuple[tuple[str, ...], ...]) -> dict[str, floa
     """
     result: dict[str, float] = {}
     for text in (one for several in parameters for one in several):
+        # A parameter that is named twice is a mistake, and which one was meant is unknown.
         name, equals, value = text.partition("=")
         if name in result:
             raise ValueError(f"parameter {name!r}: given twice; leave one out")

@@ -51,6 +51,7 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
             )
         )
     else:
+        # Figures first, then the claim, then where everything is.
         accuracy = "" if history.test_accuracy is None else f"test accuracy {history.test_accuracy:.2%}, "
         accuracy += "" if history.test_loss is None else f"test loss {history.test_loss:.4g}, "
         steps = history.rows[-1].step if history.rows else 0
@@ -214,6 +215,7 @@ def run_and_report_failures(name: str, work: Callable[[], int]) -> int:
     except ClaimVoided as error:  # of a run with --strict
         print(f"sordino {name}: {error}", file=sys.stderr)
         return FAILED
+    # Each failure has one line and an exit code; anything else is a defect and keeps its traceback.
     except StoppedElsewhere:  # which says why
         return FAILED
     except BudgetExhausted as error:

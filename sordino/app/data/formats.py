@@ -27,6 +27,7 @@ _CIFAR_PIXELS = 3 * 32 * 32
 
 def decode_idx_files(folder: Path) -> Arrays:
     """Decodes four IDX files, plain or gzipped."""
+    # Images without a channel get one.
     arrays = {part: read_idx(_find_plain_or_gzipped(folder, name)) for part, name in _IDX.items()}
     return {part: array[:, None] if array.ndim == 3 else array for part, array in arrays.items()}
 
@@ -64,6 +65,7 @@ def decode_cifar_binaries(folder: Path) -> Arrays:
         table = content.reshape(-1, 1 + _CIFAR_PIXELS)
         return np.ascontiguousarray(table[:, 1:]).reshape(-1, 3, 32, 32), np.ascontiguousarray(table[:, 0])
 
+    # Five files to train on, one to test on.
     train = read_records(*(f"data_batch_{i}.bin" for i in range(1, 6)))
     test = read_records("test_batch.bin")
     return dict(zip(PARTS, (*train, *test), strict=True))

@@ -40,6 +40,7 @@ def load_friends() -> tuple[SpokenLines, SpokenLines]:
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if number <= _HEADING or not line:
             continue
+        # A line of another shape means another file, so nothing is guessed.
         columns = line.split("\t")
         if len(columns) != _COLUMNS:
             raise ValueError(f"{path.name}, line {number}: need {_COLUMNS} columns, the last two speaker and text")

@@ -41,6 +41,7 @@ def digits(train: int = 10_000, test: int = 2_000, *, seed: int = 0) -> Data:
 
 def _draw_digits(n: int, generator: torch.Generator) -> Images:
     """Draws n digits of generated data with random classes, each distorted a little."""
+    # Classes are drawn first, and the images of a class together, which is faster.
     labels = torch.randint(10, (n,), generator=generator)
     images = torch.zeros(n, 1, _SIZE, _SIZE, dtype=torch.uint8)
     grid = torch.arange(_SIZE, dtype=torch.float32)
@@ -72,6 +73,7 @@ def _distort_strokes(points: Tensor, n: int, generator: torch.Generator) -> Tens
     def normal_variation(scale: float) -> Tensor:
         return scale * torch.randn(n, 1, generator=generator)
 
+    # Distortions are around the middle of a digit, so that it stays in the picture.
     x, y = points[:, 0] - 0.5, points[:, 1] - 1.0
     wide, tall, slant, turn = (
         10 + normal_variation(1.2),
@@ -79,6 +81,7 @@ def _distort_strokes(points: Tensor, n: int, generator: torch.Generator) -> Tens
         normal_variation(0.2),
         normal_variation(0.15),
     )
+    # Size and slant first, then rotation and position.
     x = (x * wide) + slant * tall * y
     y = (y * tall).expand_as(x)
     centre = _SIZE / 2

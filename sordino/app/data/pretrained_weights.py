@@ -55,6 +55,7 @@ def _is_complete(weights: WeightsFile, path: Path) -> bool:
 def _fetch_weights(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None:
     """Fetches pretrained weights from the first source that has them and moves them into the cache."""
     reasons = []
+    # The user's own folder spares the network.
     given = os.environ.get(FOLDER)
     folders: list[Source] = [Folder(Path(given))] if given else []
     # Every source is held to the same hash; the move into the cache is one step.

@@ -50,6 +50,7 @@ def answer(scenario: Scenario) -> dict[str, Any]:
     >>> said["epsilon_shown"], said["lots"], said["tier"]
     ('1.134', 3516, 'reasonable protection (ε ≤ 10)')
     """
+    # The noise is given, or follows from the target ε.
     multiplier = find_noise(scenario)
     event = scenario.event(multiplier)
     claim_made = make_claim(event, scenario.delta, PLD())
@@ -66,6 +67,7 @@ def answer(scenario: Scenario) -> dict[str, Any]:
     }
     if isinstance(claim_made, NoGuarantee):
         return result | {"epsilon": None, "reason": claim_made.reason}
+    # With a fair coin the best attacker is right with probability (1 + δ(0))/2.
     guessing_accuracy = (1 + PLD().delta(event, 0.0)) / 2
     return result | {
         "epsilon": claim_made.epsilon,

@@ -37,8 +37,8 @@ class Scenario:
     task: str | None = None
 
     def __post_init__(self) -> None:
-        # Sizes first.
         """Checks every field, and that the answer can be computed in reasonable time."""
+        # Sizes first.
         size = validate.count("dataset_size", self.dataset_size)
         if size > MOST_RECORDS:
             raise ValueError(f"dataset_size={size}: must be <= {MOST_RECORDS:,}")
@@ -84,6 +84,7 @@ def parse(data: Any) -> Scenario:
     >>> parse({"dataset_size": 60000.0, "batch": 256, "epochs": 15, "delta": 1e-5, "multiplier": 1.1}).lots
     3516
     """
+    # The request is not trusted: unknown fields are refused, and missing ones are named.
     names = [field.name for field in fields(Scenario)]
     if not isinstance(data, Mapping) or not set(data) <= set(names):
         raise ValueError(f"need an object with the fields {', '.join(names)}")

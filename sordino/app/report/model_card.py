@@ -42,6 +42,7 @@ def describe_card(evidence: Evidence, encoder: Mapping[str, Any]) -> CardFacts:
         encoder: the content of its encoder.json; empty if there is none.
 
     """
+    # Only what was declared is repeated; what was read off the records is said to be that and no more.
     declared = evidence.config.get("data")
     own_data = declared if isinstance(declared, Mapping) else {}
     return CardFacts(
@@ -54,6 +55,7 @@ def describe_card(evidence: Evidence, encoder: Mapping[str, Any]) -> CardFacts:
 
 def _describe_task(evidence: Evidence, encoder: Mapping[str, Any], own: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the rows of a model card about what the network predicts, from what, and how it was trained."""
+    # Everything comes from config.toml and encoder.json, which hold public facts alone.
     recipe = dict(evidence.config.get("recipe") or {})
     target = str(encoder.get("target") or own.get("target") or "the class of a record")
     rows = [("predicts", target), ("from", _KINDS.get(str(encoder.get("kind")), "records"))]
@@ -67,6 +69,7 @@ def _describe_task(evidence: Evidence, encoder: Mapping[str, Any], own: Mapping[
     network = str(recipe.get("model", "unknown"))
     if recipe.get("features", "none") != "none":
         network = f"{recipe['features']}, frozen, then {network}"
+    # Runs of earlier versions may lack a field, so each is optional.
     trainable = evidence.get("resolved", "trainable")
     rows.append(("network", network + (f", {trainable:,} trained parameters" if isinstance(trainable, int) else "")))
     rows.append(
@@ -92,6 +95,7 @@ def _describe_columns(
         return [(str(evidence.get("recipe", "dataset")), "a known data set", "see its own documentation")]
     if own.get("text"):
         return [(str(own["text"]), "text", "read by a public vocabulary")]
+    # A table has a row for each column; other data are described as a whole.
     read_off = bool(own.get("read_off_records"))
     columns = [str(one["name"]) for one in encoder.get("columns", ()) if isinstance(one, Mapping) and "name" in one]
     if not columns:
@@ -103,6 +107,7 @@ def _describe_columns(
 
 def _describe_column(name: str, own: Mapping[str, Any], *, read_off: bool) -> tuple[str, str, str]:
     """Returns the row of a model card about one column: its name, its kind, and what was declared of it."""
+    # The kinds exclude each other: a column has one declaration at most.
     kind, declared = "category or number", _READ_OFF
     if name in own.get("bounds", {}):
         low, high = own["bounds"][name]
@@ -126,6 +131,7 @@ def _describe_column(name: str, own: Mapping[str, Any], *, read_off: bool) -> tu
 
 def _describe_limits(evidence: Evidence, encoder: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the limits that a model card names: those of every private model, and those of this one."""
+    # What holds for every private model comes first, then what this run makes known.
     limits = [
         (
             "The people it is used on",
@@ -140,6 +146,7 @@ def _describe_limits(evidence: Evidence, encoder: Mapping[str, Any]) -> list[tup
         limits.insert(
             0, ("Several releases", "Other models trained on the same records add to the ε that is claimed here.")
         )
+        # A reader of the card may never see the claim itself.
         uncovered = ", ".join(evidence.guarantee.not_covered)
         limits.insert(1, ("Not covered by the claim", uncovered or "nothing was named"))
     if encoder.get("kind") == "table":

@@ -50,6 +50,7 @@ def are_equal(one: Network, other: Network) -> bool:
 
 def flatten(network: Network) -> Tensor:
     """Returns all floating-point tensors as one float64 vector, in the order of their names."""
+    # Counters are no parameters, so whole numbers are left out.
     parts = [network[name].double().flatten() for name in sorted(network) if network[name].is_floating_point()]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
@@ -62,6 +63,7 @@ class TestedNetwork:
         from sordino.app.runs.run_data import load_run_data
         from sordino.app.runs.settings import read_config
 
+        # The model is built as the run built it, and gets the tensors that were kept.
         settings = read_config(evidence.folder / CONFIG).to_settings()
         prepared = load_run_data(settings.recipe, settings.options.records, lambda text: None, settings.own)
         self.model: nn.Module = build(settings.recipe, prepared, settings.options.init_seed).model.eval()

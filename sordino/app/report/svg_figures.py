@@ -81,6 +81,7 @@ def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
         drawing, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
         inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: laying out by itself doubles the time to draw
         drawing.subplots_adjust(0.66 * inch_x, 0.5 * inch_y, 1 - 0.1 * inch_x, 1 - 0.1 * inch_y, hspace=0.14)
+        # Labels of several panels stand in one line.
         axes_list = [row[0] for row in axes]
         drawing.align_ylabels(axes_list)
         for one in axes_list:

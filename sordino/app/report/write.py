@@ -66,6 +66,7 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
         if report_facts.privacy
         else [],
     }
+    # The page, the statement and the model card say the same facts in three forms.
     templates = template_environment()
     atomic_files.write_file(evidence.folder / REPORT, templates.get_template("report.html.jinja").render(values))
     atomic_files.write_file(evidence.folder / STATEMENT, templates.get_template("privacy.md.jinja").render(values))
@@ -96,6 +97,7 @@ def _draw_figures(report_facts: ReportFacts) -> list[tuple[Markup, str]]:
         drawn.append((svg_figures.draw_over_steps(rows), f"{name}, and the privacy spent on the way"))
         if all(row.epsilon is not None for row in rows):
             drawn.append((svg_figures.draw_accuracy_against_epsilon(rows), "What the privacy spent has bought"))
+    # The trade-off curve is the claim itself, drawn.
     caption = "No attack can tell better whether a record was used"
     drawn.append((svg_figures.draw_attack(report_facts.privacy.curve), caption))
     return [(Markup(svg), caption) for svg, caption in drawn]

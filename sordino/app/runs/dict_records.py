@@ -40,6 +40,7 @@ class NamedInputs(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns what the model says of inputs that are stacked along the second dimension, if there are several."""
+        # Several inputs are stacked along the second dimension and are taken apart here.
         given = {self.names[0]: x} if len(self.names) == 1 else {name: x[:, k] for k, name in enumerate(self.names)}
         found = self.model(**given)
         logits: Tensor = found if isinstance(found, Tensor) else found["logits"]
@@ -73,6 +74,7 @@ def read_dict_records(data: Any) -> tuple[Tensor, Tensor, tuple[str, ...]]:
         Refusal: if there is no target, or if the other columns do not make one input.
 
     """
+    # Read record by record, so that columns and records of dicts are the same thing from here on.
     dataset = ColumnDataset(data) if isinstance(data, Mapping) else data
     columns: dict[str, Any] = join_records([dataset[at] for at in range(len(dataset))])
     columns = {name: column for name, column in columns.items() if column is not None}
@@ -87,12 +89,14 @@ def read_dict_records(data: Any) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     y = columns.pop(target)
     # The rest are the inputs of the model.
     names = tuple(columns)
+    # Token fields of one shape go to the model by their names.
     if names and all(name in _BY_NAME for name in names) and len({column.shape for column in columns.values()}) == 1:
         ordered = tuple(sorted(names, key=_BY_NAME.index))
         stacked = [columns[name] for name in ordered]
         return (stacked[0] if len(stacked) == 1 else torch.stack(stacked, dim=1)), y, ordered
     if len(names) == 1:
         return columns[names[0]], y, ()
+    # Single numbers are the columns of one row.
     if names and all(column.dim() == 1 for column in columns.values()):
         return torch.stack([column.float() for column in columns.values()], dim=1), y, ()
     raise Refusal(

@@ -488,6 +488,7 @@ def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks, data_s
     run.write_json(ENCODER, job.data.encoder.table())
     run.write_model(INITIAL, job.problem.model)
     run.write_privacy(job.planned_claim(), RUNNING, job.steps, job.settings.budget)
+    # What a replay must find again is written with the first line of the ledger.
     environment_now = current_environment(run_ranks.environment)
     with (
         WriteAheadLedger(run.folder, new=True, environment=environment_now)

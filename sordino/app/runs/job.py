@@ -199,6 +199,7 @@ class Job:
 
     def resolved_table(self) -> dict[str, Any]:
         """Returns what was calibrated and counted to assemble the job, for the table [resolved] of config.toml."""
+        # Public numbers and descriptions only: this table is in config.toml and in every checkpoint.
         data = self.data
         return {
             "noise_multiplier": self.multiplier,

@@ -157,6 +157,7 @@ class Bar(View):
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         self._console = console
+        # A narrow terminal has no room for epochs and elapsed time.
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -193,6 +194,7 @@ class Bar(View):
 
     def show_step(self, step: int, spent: Spent) -> None:
         """Moves the progress bar; ε is computed only a few times a second, because it takes some milliseconds."""
+        # Computing ε takes milliseconds, a step sometimes less; so most steps only move the bar.
         now = time.perf_counter()
         if now - self._last_update < _SECONDS_BETWEEN_UPDATES and step < self._steps:
             self._progress.update(self._task, completed=step)
@@ -276,6 +278,7 @@ def choose_fit_view(progress: bool | None) -> View:
     """Returns what `sordino.fit` shows: a bar on a terminal or in a notebook, nothing elsewhere or if it is not wanted."""
     if progress is not None:
         validate.instance("progress", progress, bool, "True, False or None")
+    # A program without a terminal gets no output that it did not ask for.
     if progress is False or not can_show_progress(sys.stderr):
         return Silent()
     if is_notebook_stream(sys.stderr):

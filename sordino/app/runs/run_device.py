@@ -42,6 +42,7 @@ def resolve_device(name: str | None) -> torch.device | None:
         raise ValueError(f"device={name!r}: is no device; there is {', '.join(list_devices())}, or {AUTO}") from error
     if device.type == "cpu":
         return CPU
+    # Each of several processes on a machine takes the device of its own number.
     if device.index is None and device.type != "meta":
         device = torch.device(device.type, _local_number())
     # A small tensor starts the device, and shows that it is there.
@@ -75,6 +76,7 @@ def _choose_device() -> torch.device:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return CPU
+    # A device that cannot be used is no reason to fail when nobody asked for it by name.
     device = torch.device(accelerator.type, _local_number())
     try:
         torch.empty(1, device=device)

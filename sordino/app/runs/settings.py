@@ -111,6 +111,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Checks the type and range of every option."""
+        # Counts first, then other numbers, then what is true or false.
         for name, least in (("seed", 0), ("init_seed", 0), ("records", 1), ("physical_batch", 1)):
             if getattr(self, name) is not None:
                 validate.count(name, getattr(self, name), least=least)

@@ -151,6 +151,7 @@ class TrainedModel:
             The path. What the network takes are encoded records; the encoder of the run is in its encoder.json.
 
         """
+        # The ending of the name decides the form, and nothing is written for an unknown one.
         target = Path(path)
         example = torch.zeros(2, *self.encoder.shape, device=device_of(self.network))
         if target.suffix == ".safetensors":
@@ -172,6 +173,7 @@ class TrainedModel:
         """Returns the records of a file or folder as the numbers that the trained model takes."""
         if not path.exists():
             raise BadFile(path, "is not there", "give the path of a file or a folder")
+        # Each kind of file has its reader; all end in the same encoder.
         if self.encoder.kind == "images":
             channels, tall, wide = self.encoder.shape
             return self.encoder.encode_array(image_folder.read_image_folder(path, (wide, tall), channels).images)
@@ -192,6 +194,7 @@ class TrainedModel:
 
 def _export_onnx(network: nn.Module, example: Tensor, target: Path) -> None:
     """Writes the trained model's network as one ONNX file, for any number of records: `records` in, `outputs` out."""
+    # torch would name only the first one that is missing.
     for library in ("onnx", "onnxscript"):
         if importlib.util.find_spec(library) is None:
             raise NotInstalled(library, "onnx")

@@ -337,6 +337,7 @@ class Training:
 
     def take_step(self) -> None:
         """Takes one step of the training loop: draws a lot, releases its gradient and calls the optimizer."""
+        # A draw is charged when it is made. None is left only if the run has diverged.
         lot = next(self._open_draws(), None)
         if lot is None:
             raise TrainingNotFinite(f"{self.private.diverged}; lower learning_rate in config.toml")

@@ -31,6 +31,7 @@ class ImageFolder:
 
 def read_image_folder(path: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> ImageFolder:
     """Returns all images of a user's image folder with classes and files, in the order of their names."""
+    # In the order of names, which does not depend on the file system.
     folders = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
     labelled_files = [
         (one, folder.name)
@@ -45,6 +46,7 @@ def read_image_folder(path: Path, size: tuple[int, int] | None = None, channels:
     for file, _ in labelled_files:
         image = _read_image(path, file, size, channels)
         channels = channels or len(image)
+        # A model takes inputs of one size; cutting or padding without being asked would change the records.
         if images and image.shape != images[0].shape:
             _, tall, wide = images[0].shape
             raise BadFile(
@@ -70,6 +72,7 @@ def _read_image(path: Path, file: Path, size: tuple[int, int] | None, channels: 
         raise BadFile(inside, f"ends in {file.suffix!r}", f"need images ({', '.join(ENDINGS)}) and nothing else there")
     try:
         with Image.open(file) as opened:
+            # Transparency and palettes are converted, so that every image has one or three channels.
             number = channels or (1 if opened.mode in _GREY else 3)
             converted = opened.convert(_MODES[number])
             converted = converted if size is None else converted.resize(size, Image.Resampling.BILINEAR)
