@@ -162,7 +162,8 @@ def test_what_only_people_know_is_asked_kept_and_escaped(copied, capsys):
     assert main(["report", str(folder), "--unit", "one <b>visit</b> | of", "--json"]) == 0
     paths = json.loads(capsys.readouterr().out)
     html = (folder / "report.html").read_text()
-    assert paths == {"report": str(folder / "report.html"), "privacy": str(folder / "PRIVACY.md")}
+    names = {"report": "report.html", "privacy": "PRIVACY.md", "card": "MODEL_CARD.md"}
+    assert paths == {name: str(folder / file) for name, file in names.items()}
     assert "one &lt;b&gt;visit&lt;/b&gt; | of" in html
     assert "<b>visit" not in (folder / "PRIVACY.md").read_text()
     assert "one &lt;b&gt;visit&lt;/b&gt; \\| of" in (folder / "PRIVACY.md").read_text()
