@@ -121,6 +121,7 @@ class Command:
         wish = self.names[0] if self.names else "status"
         if wish not in ("run", "status", "pause", "resume") or len(self.names) > 1:
             raise ValueError(f"queue {' '.join(self.names)}: there is run, status, pause and resume")
+        # The state is in files, so any process can look at the queue or pause it.
         folder = store.cache_folder() / "queue"
         queue = Queue(folder, self.trainings or store.cache_folder(), self.out)
         if wish == "run":

@@ -67,10 +67,12 @@ def descend(
     """Trains a `DescentPoint` by gradient descent through `Private` and returns its path, with a claim if `delta` is
     given.
     """
+    # Decay is the optimizer's and acts after the noise; the penalty is in each record's gradient.
     model = DescentPoint(start)
     options = {"weight_decay": decay} if decay else {}
     chosen_optimizer = optimizer(model.parameters(), lr=learning_rate, **options)
     private = Private(model, loss_fn, query, penalty=L2(penalty) if penalty else None, seed=seed)
+    # Every point of the path is released, so keeping it costs nothing.
     points = [model.theta.detach().clone()]
     for lot in private.draws(TensorDataset(x, y), Full() if sampler is None else sampler, steps):
         private.backward(lot)

@@ -117,12 +117,14 @@ def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
 
 def describe_reduced(result: Mapping[str, Any]) -> str:
     """Returns what stands behind the title of a result that is smaller than the source's; empty for one that is not."""
+    # The word comes from the size of the result, not from what its note says.
     one = experiments()[result["id"]]
     return "reduced" if store.describe_reduction(ExperimentSize(result["size"]), one) else ""
 
 
 def _describe_comparison(one: Compared) -> dict[str, str]:
     """Returns a number of ours beside the published one, in words for a table of the lab's page."""
+    # Mean and spread with so many digits as the published numbers have.
     ours = "diverged" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
     gap = "" if one.difference is None else f"{one.difference:+.3g}"
     return {
@@ -142,6 +144,7 @@ def _describe_comparison(one: Compared) -> dict[str, str]:
 
 def write_documents(folder: Path) -> None:
     """Writes the lab's pages in a folder of documents: the tables of lab.md and the page called_private.md."""
+    # Only what stands between the marks is replaced; the rest of the page is written by people.
     page = folder / "lab.md"
     text = page.read_text("utf-8")
     for begin, made, end in (
@@ -180,11 +183,13 @@ def write_results_table() -> str:
     rows, fails = [], []
     for name, result in results.items():
         outcome = read_outcome(result)
+        # A few numbers of each result; `sordino lab check` has them all.
         numbers = [
             f"{one.what}: {'diverged' if one.ours is None else f'{one.ours:.4g}'} ({one.published:g})"
             for one in outcome.compared
         ]
         more = [f"{len(numbers) - _MOST_NUMBERS} more"] if len(numbers) > _MOST_NUMBERS else []
+        # What holds, what does not, and what this size cannot tell.
         verdicts = [one.verdict for one in outcome.findings]
         counts = " / ".join(str(verdicts.count(verdict)) for verdict in (HOLDS, FAILS, UNTESTED))
         said = _cell("; ".join(numbers[:_MOST_NUMBERS] + more))
@@ -194,6 +199,7 @@ def write_results_table() -> str:
             for one in outcome.findings
             if one.verdict == FAILS
         ]
+    # The scoreboard first, because it answers the first question of a reader.
     head = "| id | size | CPU s | ours (published) | holds / does not / cannot tell |\n|---|---|---|---|---|\n"
     board = f"### Published numbers\n\n{write_table(score_results(results))}"
     failed = "### What does not hold\n\n" + "\n".join(fails)

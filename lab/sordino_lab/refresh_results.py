@@ -48,6 +48,7 @@ def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
     result = {**kept, **json.loads(json.dumps(one.facts()))}
     if one.plans is not None:
         bench = Workbench(size, Path())
+        # Commands of curves that are planned today replace those of the same recipe.
         own = bench.commands(one.plans(bench))
         recipes = {command.split()[2] for command in own}
         result["commands"] = [*own, *(said for said in kept["commands"] if said.split()[2] not in recipes)]
@@ -64,9 +65,11 @@ def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[s
     """
     if one.plans is None:
         return None
+    # Nothing is trained here: what is there is drawn, or the kept result stays.
     bench = Workbench(ExperimentSize.FULL, TRAININGS, trains=False)
     plans = one.plans(bench)
     there = len(plans) - len(bench.missing(plans))
+    # A reduced result gives way once half of the curves are there at the source's size.
     replaces = kept is None or kept["size"] == ExperimentSize.FULL.value or 2 * there >= len(plans)
     if not there or not replaces:
         return None

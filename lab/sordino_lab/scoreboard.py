@@ -108,6 +108,7 @@ def is_met(one: Compared) -> bool:
 
 def write_summary(scores: Sequence[Score]) -> str:
     """Returns the scoreboard in one sentence."""
+    # Numbers that were not run at the source's size are neither met nor missed.
     run = [one for one in scores if one.status != NOT_RUN]
     met = [one for one in run if one.status == MET]
     share = f" ({100 * len(met) / len(run):.0f} %)" if run else ""
@@ -140,6 +141,7 @@ def describe_recipes() -> dict[str, str]:
     """Returns the scoreboard by recipe: how many published numbers its figures have, how many were run and met, and the
     figures.
     """
+    # From the results that come with the package, so that nothing has to be run.
     scores = score_results(store.read_results(store.SHIPPED))
     bench = Workbench(ExperimentSize.FULL, Path())
     by_recipe: dict[str, list[Score]] = {}

@@ -34,6 +34,7 @@ def list_not_private() -> tuple[NotPrivate, ...]:
     """Returns the errors of the sources that concern privacy: everything that is called private and is not; the numbers
     are computed here.
     """
+    # Every number is computed anew, so that the page cannot drift from the accountants.
     thesis = PLD().epsilon(Repeat(Poisson(1 / 240, Gaussian(1.1)), 7200), DELTA)
     laplace = PLD().epsilon(Repeat(Laplace(10.0), 1000), 1e-3)
     one = gaussian_epsilon(1 / 1.1, DELTA)

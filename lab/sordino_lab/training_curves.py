@@ -237,6 +237,7 @@ def draw_curves(
     """Trains some plans and returns the figure of their curves: accuracy and loss against epochs, judged, with notes
     and commands.
     """
+    # The source's sentences are judged on the curves that are drawn, and on nothing else.
     trained = bench.train(plans)
     return Outcome(
         draw_learning(trained, title),

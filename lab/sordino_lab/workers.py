@@ -85,6 +85,7 @@ class Workers:
         """Ends all worker processes: asks them, waits for `PATIENCE` seconds at most, then kills those that are left."""
         for process in self._running.values():
             process.terminate()
+        # All are asked first and then waited for together, so that patience is spent once.
         until = time.monotonic() + PATIENCE
         for process in self._running.values():
             process.join(max(0.0, until - time.monotonic()))

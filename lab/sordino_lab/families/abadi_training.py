@@ -94,6 +94,7 @@ DIFFERS = (
 def plan_within(bench: Workbench, level: PrivacyLevel, variant: int) -> CurvePlan:
     """Returns the plan of a training of the network of Abadi et al. that spends all of a published ε."""
     n = bench.pick(60_000, 6_000, 60_000, 60_000)
+    # The noise is not set: it follows from ε and everything else that is released.
     epochs = bench.pick(1, 10, level.epochs, level.epochs)
     return CurvePlan(
         label=f"all of ε = {level.epsilon:g}",
@@ -151,6 +152,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
         for ones in (spent, printed)
         for one, level in zip(ones, LEVELS, strict=True)
     ]
+    # Published accuracies are stars at their ε.
     stars = Series(
         "published",
         [level.epsilon for level in LEVELS],
@@ -266,6 +268,7 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
     # The best accuracy at or below each ε.
     lines, best = [], {}
     for k, (delta, points) in enumerate(found.items()):
+        # Sorted by ε, only points that beat all cheaper ones are kept.
         front: list[tuple[float, float]] = []
         for epsilon, accuracy in sorted(points):
             if not front or accuracy > front[-1][1]:
@@ -311,6 +314,7 @@ def draw_mnist_parts(bench: Workbench) -> Outcome:
     """Draws the training of Abadi et al. on MNIST with and without the private PCA, and with and without the decay of
     the learning rate, at σ = 4.
     """
+    # All parts first, then without one of them each.
     trained = bench.train(plan_parts(bench))
     return Outcome(
         draw_learning(trained, "MNIST, σ = 4"),
@@ -383,6 +387,7 @@ def plan_sweeps(bench: Workbench) -> list[CurvePlan]:
 
 def draw_mnist_sweeps(bench: Workbench) -> Outcome:
     """Draws the accuracy of Abadi et al.'s training on MNIST when one of six parameters varies."""
+    # By how much accuracy moves along each parameter while the others stay at the reference.
     panels, spread = [], {}
     every = []
     for name, row in plan_grid(bench).items():
@@ -391,6 +396,7 @@ def draw_mnist_sweeps(bench: Workbench) -> Outcome:
         found = [final_mean(each) for each in trained.values()]
         spread[name] = max(found) - min(found)
         panels.append(Panel(VARIED[name][0], VARIED[name][0], "test accuracy, %", [draw_swept(trained, "")], xlog=True))
+    # The paper says that structure matters less than training parameters.
     widest = max(spread, key=lambda name: spread[name])
     return Outcome(
         panels,
@@ -442,6 +448,7 @@ def plan_cifar_lots(bench: Workbench) -> list[CurvePlan]:
 
 def draw_cifar_lots(bench: Workbench) -> Outcome:
     """Draws the training of Abadi et al. on CIFAR-10 by large lots, and by a lot of 600, which fails."""
+    # The published accuracies are those within an ε, so they are read off the curves there.
     trained = bench.train(plan_cifar_lots(bench))
     return Outcome(
         draw_learning(trained, "CIFAR-10, σ = 6, C = 3"),

@@ -77,6 +77,7 @@ def draw_gaussian_calibration(bench: Workbench) -> Outcome:
             ylog=True,
         ),
     ]
+    # The sources have two sentences about the classical noise: one with its condition, and one without.
     first = broken[0] if broken else float("inf")
     return Outcome(
         panels,
@@ -193,6 +194,7 @@ def draw_abadi_composition(bench: Workbench) -> Outcome:
     found = {name: [way.epsilon(event, ABADI_DELTA) for event in events] for name, way, _, _ in ways}
     # The numbers that the paper prints are those at 100 epochs.
     at = list(epochs).index(100)
+    # Only these three are compared with the paper's numbers.
     strong, moments, pld = (found[ways[k][0]][at] for k in (0, 2, 4))
     lines = [Series(name, epochs, found[name], method=key, variant=v) for name, _, key, v in ways]
     return Outcome(
@@ -245,6 +247,7 @@ def draw_theorem_one(bench: Workbench) -> Outcome:
     deltas = bench.pick((1e-5,), (1e-5, 1e-7), (1e-4, 1e-5, 1e-7), (1e-3, 1e-4, 1e-5, 1e-6, 1e-7))
     # Small ε first, where the theorem holds; then δ and the rate alone; then ε beyond its condition.
     small = [[theorem_constant(q, t, 0.5 * q * math.sqrt(t), 1e-5) for t in steps] for q in rates]
+    # The constant along δ, along the rate, and for ε beyond the theorem's condition.
     by_delta = [theorem_constant(0.01, 10_000, 0.5, d) for d in deltas]
     linear = [
         theorem_constant(q, 10_000, 1.0, 1e-5)
@@ -315,6 +318,7 @@ def draw_amplification(bench: Workbench) -> Outcome:
     """
     # The exact amplification of one release beside the two formulas that are printed for it.
     rates = np.geomspace(1e-3, 1, bench.pick(6, 30, 60, 60))
+    # Three formulas for the same quantity; only the first is a theorem for every ε.
     true = [amplify_by_sampling(1.0, 0.0, float(q))[0] for q in rates]
     printed = [float(q) for q in rates]
     lecture = [math.log(1 - q + q * math.e) for q in rates]

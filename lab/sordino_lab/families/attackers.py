@@ -71,6 +71,7 @@ def draw_sensitivity(bench: Workbench) -> Outcome:
     n = len(AGES)
     here = [local_sensitivity(query, AGES) for query in AGE_QUERIES.values()]
     worst = [global_sensitivity(query, n) for query in AGE_QUERIES.values()]
+    # A mean gets less sensitive with more records; a median and a sum do not.
     sizes = (2, 3, 5, 9, 15, 25)
     return Outcome(
         [
@@ -183,6 +184,7 @@ def draw_fundamental_law(bench: Workbench) -> Outcome:
             variant=3,
         )
     )
+    # The price of the answers by exact composition, beside their plain sum.
     epsilons = [PLD().epsilon(Repeat(Laplace(10.0), q), 1e-5) for q in counts]
     return Outcome(
         [
@@ -267,6 +269,7 @@ def draw_tradeoff_curves(bench: Workbench) -> Outcome:
     # The attack: a threshold on what each release says of the record.
     trials = bench.pick(15, 400, 2000, 10_000)
     there, away = score_releases(True, trials), score_releases(False, trials)
+    # One record moves the sum by the bound, so the claim of one release is μ = 1/σ.
     limit = 1 / ATTACKED_NOISE
     cuts = np.quantile(np.concatenate([there, away]), np.linspace(0.05, 0.95, 10))
     false_alarm = np.array([(away >= c).mean() for c in cuts])
@@ -286,6 +289,7 @@ def draw_tradeoff_curves(bench: Workbench) -> Outcome:
         ),
         Series("guessing", [0, 1], [1, 0], method="none", variant=3),
     ]
+    # A point below the curve would contradict the claim, if it were below by more than chance.
     worst = float((allowed - missed).max())
     # A rule from the first half of the releases, judged on the others: what the attack proves, whatever the claim says.
     half = trials // 2

@@ -33,6 +33,7 @@ def clip_flat(g: Array) -> Array:
 
 def clip_layerwise(g: Array) -> Array:
     """Returns min(1, R_r/|gᵢ_r|) with R_r = R/√d: each weight is a layer."""
+    # √d shares of R/√d make a bound of R together.
     share = BOUND / np.sqrt(g.shape[1])
     return np.asarray(np.minimum(1, share / np.maximum(np.abs(g), 1e-300)))
 
@@ -63,14 +64,17 @@ def follow_flow(x: Array, y: Array, weights: Callable[[Array], Array], steps: in
 
     With r = f − y and layer-wise weights c, ṙ = −K r, K = Σ_layers (x_r x_rᵀ) diag(c_r): K must have rᵀKr ≥ 0.
     """
+    # The largest rate at which plain gradient descent is stable.
     rate = 0.9 / float(np.linalg.eigvalsh(x @ x.T)[-1])
     theta, losses, least = np.zeros(x.shape[1]), [], np.inf
     for step in range(steps):
+        # Gradients of a linear model: the residual times the record.
         r = x @ theta - y
         g = r[:, None] * x
         c = weights(g)
         losses.append(float((r @ r) / 2))
         if step % 10 == 0:
+            # The kernel of the clipped flow, of which the symmetric part decides whether the loss falls.
             kernel = sum((np.outer(x[:, k], x[:, k]) * c[:, k] for k in range(x.shape[1])), np.zeros((len(y), len(y))))
             least = min(least, float(np.linalg.eigvalsh((kernel + kernel.T) / 2)[0] / np.abs(kernel).max()))
         if losses[-1] < 1e-6 * losses[0]:
@@ -84,6 +88,7 @@ def draw_clipping_types(bench: Workbench) -> Outcome:
     """Draws the loss of two constructed problems by five types of clipping, and the least eigenvalue of the clipped
     kernel.
     """
+    # Two constructed problems, one for each way in which local clipping can go wrong.
     steps = bench.pick(60, 120_000, 120_000, 120_000)
     panels: list[Panel] = []
     rows: dict[str, list[tuple[list[float], float]]] = {}
@@ -104,6 +109,7 @@ def draw_clipping_types(bench: Workbench) -> Outcome:
         )
         for kind, both in rows.items()
     }
+    # A column is "no" if one problem breaks it.
     names = list(TYPES)
     smallest = [min(value for _, value in rows[kind]) for kind in names]
     panels.append(

@@ -131,6 +131,7 @@ def plan_mnist_optimizers(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of private training on MNIST, one for each optimizer, with a learning rate of its own that is
     not tuned.
     """
+    # A constant rate, so that no optimizer gains from a schedule.
     base = plan_mnist(bench, "DP-SGD", 0.1, 1.0, schedule="constant")
     some = {name: MNIST_OPTIMIZERS[name] for name in ("SGD", "AdaGrad")} if bench.is_tiny else MNIST_OPTIMIZERS
     return [
@@ -202,6 +203,7 @@ def draw_full_batch(bench: Workbench) -> Outcome:
     """Draws full-batch descent on private gradients with Laplace and with Gaussian noise against DP-SGD, at equal ε and
     equal work.
     """
+    # Each method has ε = 3 and passes over the data as often as the others.
     trained = bench.train(plan_full_batch(bench))
     return Outcome(
         draw_learning(trained, "ε = 3, equal work"),

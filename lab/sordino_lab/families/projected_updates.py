@@ -80,6 +80,7 @@ def plan_bounds(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of ProjectedDPSGD and DP-SGD at both larger bounds and all learning rates; at the size of the
     tests one rate.
     """
+    # Both methods at each bound and rate, so that every pair differs in the lookahead alone.
     some = RATES[1:2] if bench.is_tiny else RATES
     return [
         replace(plan_cifar(bench, way, rate, bound), label=bound_label(way, rate, bound))
@@ -379,6 +380,7 @@ def draw_resnet(bench: Workbench) -> Outcome:
 
 def plan_rounds(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of DP-SGD, and of ProjectedDPSGD with other ρ and with more rounds."""
+    # At the largest rate and bound, where a look ahead moves farthest.
     base = plan_cifar(bench, "projected", 1.0, 5.0)
     some = (({"rho": 2.0}, "ρ = 2"), ({"rho": 4.0}, "ρ = 4"), ({"rho": 2.0, "rounds": 3.0}, "3 rounds"))
     return [

@@ -63,6 +63,7 @@ def draw_update_cosine(bench: Workbench) -> Outcome:
     panels.append(_draw_cosines("the same with σ = 1.1, last third", drawn))
     # The shape of a sorted epoch: its beginning, middle and end.
     late = shape.get(("sorted, lr 0.1", 1), np.zeros(3))
+    # Beginning, middle and end of a late epoch are compared, as the source does by eye.
     third = max(1, len(late) // 3)
     begins, ends = float(np.nanmean(late[:third])), float(np.nanmean(late[-third:]))
     middle = float(np.nanmean(late[third : 2 * third]))
@@ -109,6 +110,7 @@ def _draw_thirds(one: TrainedCurve, shape: Shapes) -> list[Series]:
     lots = max(1, round(values.shape[1] / max(1.0, one.runs[0].rows[-1]["epoch"])))
     epochs = values.shape[1] // lots
     by = values[:, : epochs * lots].reshape(len(values), epochs, lots) if epochs else values[:, None, :]
+    # Early and late epochs differ, so they are averaged apart.
     third = max(1, by.shape[1] // 3)
     lines = []
     for k, (name, part) in enumerate((("first third of the epochs", by[:, :third]), ("last third", by[:, -third:]))):
@@ -187,6 +189,7 @@ def draw_crash(bench: Workbench) -> Outcome:
     # Sorted lots are compared with what chance makes of lots of the same size.
     by_name = {name: mean for name, _, mean in shares}
     top = by_name.get("sorted, lr 0.1", by_name.get("sorted, lr 0.01", 0.0))
+    # A run that ended with numbers that are not finite has crashed.
     crashed = [name for name, why in ended.items() if why]
     diverse = [name for name in crashed if name.startswith("class-diverse")]
     random_shares = measure_random_shares(bench)
@@ -249,6 +252,7 @@ def measure_random_shares(bench: Workbench) -> NDArray[np.float64]:
     for number, draw in enumerate(Poisson(min(1.0, 200 / len(labels))).draws(len(labels), Rng.from_seed(0), 0)):
         if number >= lots:
             break
+        # Lots are drawn by the sampler itself, and only their labels are counted.
         counts = np.bincount(labels[np.asarray(draw.indices)], minlength=10)
         shares.append(100 * counts / max(1, counts.sum()))
     return np.asarray(shares)
@@ -258,6 +262,7 @@ def _draw_random_shares(shares: NDArray[np.float64]) -> Panel:
     """Returns figure 4.12, a diagnostic of random lots beside sorted ones: box plots over lots of the share of every
     class.
     """
+    # Minimum, quartiles and maximum over lots, for each class.
     five = np.quantile(shares, [0.0, 0.25, 0.5, 0.75, 1.0], axis=0).T
     boxes = Boxes("minimum, quartiles, maximum over random lots", range(len(five)), [tuple(row) for row in five], "sgd")
     return Panel(
@@ -272,7 +277,9 @@ def _draw_last_epochs(one: TrainedCurve) -> list[Panel]:
     These are the gradient length, the dominant class, its share, and the cosine with the update before.
     The source draws the mean length of a lot; the diagnostics keep the median.
     """
+    # The first seed: lots of several seeds have nothing to do with each other.
     boxes, classes, cosines = (one.diagnostic(name)[0] for name in ("lengths", "classes", "cosines"))
+    # Lots in an epoch follow from the epochs that the run says it took.
     in_an_epoch = (
         max(1, round(len(boxes) / max(1.0, one.runs[0].rows[-1]["epoch"]))) if one.runs[0].rows else len(boxes)
     )
@@ -284,6 +291,7 @@ def _draw_last_epochs(one: TrainedCurve) -> list[Panel]:
         line = Series(one.plan.label, lots, values, method=one.plan.method, points=points, hollow=hollow)
         return Panel(f"{title}: {what}", "lots", ylabel, [line], **axes)
 
+    # A run that crashed at once has nothing to draw.
     if not len(boxes) or not len(classes) or not len(cosines):
         return []
     return [
@@ -314,11 +322,13 @@ def draw_lengths(bench: Workbench) -> Outcome:
     """Draws a diagnostic of sorted lots: box plots of the gradient lengths of the lots over the epochs, for topk, none
     and quantilesort.
     """
+    # One panel for each way to fill a lot, and what the source says of the last epoch.
     panels, width, fall, grown = [], {}, {}, {}
     for name, one in zip(LENGTH_SAMPLERS, bench.train(plan_lengths(bench)), strict=True):
         boxes = one.diagnostic("lengths")[0]  # (steps, 5)
         lots = max(1, round(len(boxes) / max(1.0, one.runs[0].rows[-1]["epoch"])))
         last = boxes[-lots:] if len(boxes) >= lots else boxes
+        # Sixty boxes are as many as can be told apart.
         every = boxes[:: max(1, len(boxes) // 60)]
         at = np.arange(len(boxes))[:: max(1, len(boxes) // 60)] / lots
         panels.append(
@@ -369,6 +379,7 @@ def draw_outliers(bench: Workbench) -> Outcome:
 
     A softmax layer has its gradient lengths in closed form.
     """
+    # A softmax layer is trained by hand, so that all lengths are known at every epoch.
     records, epochs, size = bench.pick(300, 3_000, 20_000, 60_000), bench.pick(3, 10, 20, 30), 100
     loaded = data.digits(train=records, test=10) if bench.is_tiny else data.load("mnist")
     x = loaded.train.to_dataset().tensors[0][:records].flatten(1)
@@ -380,6 +391,7 @@ def draw_outliers(bench: Workbench) -> Outcome:
         tops = []
         for _ in range(epochs):
             left = np.arange(records)
+            # The longest tenth at the beginning of each epoch.
             lengths = _softmax_gradient_lengths(x, y, weight, bias)
             tops.append(set(np.argsort(-lengths)[: records // 10].tolist()))
             while len(left):
@@ -389,9 +401,11 @@ def draw_outliers(bench: Workbench) -> Outcome:
                     else rng.permutation(len(left))
                 )
                 lot, left = left[order[:size]], left[order[size:]]
+                # A plain step of gradient descent on the lot.
                 residual = F.softmax(x[lot] @ weight.T + bias, 1) - F.one_hot(y[lot], 10)
                 weight -= 0.05 * residual.T @ x[lot] / len(lot)
                 bias -= 0.05 * residual.mean(0)
+        # How many of the longest tenth were there an epoch before; one in ten by chance.
         shared = [100 * len(a & b) / max(1, len(a)) for a, b in pairwise(tops)]
         overlap[name] = float(np.mean(shared))
         lines.append(Series(name, range(2, epochs + 1), shared, method=method, variant=k, hollow="no noise"))

@@ -383,6 +383,7 @@ def plan_noisy_sort(bench: Workbench) -> list[CurvePlan]:
 
 def draw_noisy_sort(bench: Workbench) -> Outcome:
     """Draws what a less exact order of sorted lots costs."""
+    # Exact order against the least exact one.
     says = "a study of the correctness of the order could pay"
     return draw_curves(
         bench,
@@ -394,6 +395,7 @@ def draw_noisy_sort(bench: Workbench) -> Outcome:
 
 def plan_rise_and_fall(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of sorted lots with the cosine learning rate and with one that rises and falls."""
+    # At learning rate 1, where the loss of sorted lots rises most.
     base = plan_cifar(bench, "sorted", 1.0, 5.0)
     schedule = {"schedule": "rise-and-fall", "schedule_per": "step", "final_rate": 0.01}
     return [base, replace(base, label="sorted, rise and fall", given={**base.given, **schedule}, variant=0)]

@@ -140,6 +140,7 @@ def time_step(make: Callable[[], nn.Module], query: Query, backend: Backend, ste
     data = TensorDataset(torch.rand(TIMED_LOT, 1, 28, 28), torch.randint(0, 10, (TIMED_LOT,)))
     private = Private(model, loss_fn, query, backend=backend, seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    # The first step plans the model and is not counted.
     times = []
     for lot in private.draws(data, Full(), steps + 1):
         begun = time.process_time()
@@ -154,10 +155,13 @@ def draw_speed(bench: Workbench) -> Outcome:
     steps = bench.pick(1, 6, 30, 100)
     make = mnist_net if bench.is_tiny else mnist_cnn
     some = dict(list(TIMED_WAYS.items())[:2]) if bench.is_tiny else TIMED_WAYS
+    # Every way takes the same lot of the same model.
     times = {name: time_step(make, query(), backend(), steps) for name, (_, query, backend) in some.items()}
     model = make()
+    # What the backend itself plans with, so that nothing else in the process counts.
     memory = {name: backend().sample_bytes(model) / 1e6 for name, (_, _, backend) in some.items()}
     ticks = tuple(some)
+    # JL is judged against exact norms by book-keeping, which its authors did not have.
     ours = times["book-keeping\n(ours)"]
     jl = times.get("JL, r = 50", ours)
     return Outcome(

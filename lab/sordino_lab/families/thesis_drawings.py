@@ -194,6 +194,7 @@ def draw_lr_cosine(bench: Workbench) -> Outcome:
     """Draws the learning rate of the thesis, half a cosine that is constant within an epoch (equation 2.1)."""
     at = range(COSINE_EPOCHS + 1)
     rates = (0.01, 0.1, 1.0)
+    # The library's own schedule, held for an epoch as the thesis does.
     made = [Epochs(Cosine(rate, 0.0, COSINE_EPOCHS), COSINE_BATCHES) for rate in rates]
     return Outcome(
         [
@@ -218,6 +219,7 @@ def draw_log_schedule(bench: Workbench) -> Outcome:
     """Draws the logarithmic bound of the thesis that falls within each epoch and starts again, for several slopes
     (equation 4.1).
     """
+    # The schedule is a function of the step alone, which is why it keeps the guarantee.
     slopes = (0.1, 0.3, 0.5, 0.8)
     at = range(2 * LOG_PERIOD)
     made = [Logarithmic(LOG_TOP, slope, LOG_PERIOD) for slope in slopes]

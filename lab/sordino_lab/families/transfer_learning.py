@@ -30,6 +30,7 @@ def plan_transfer(bench: Workbench) -> list[CurvePlan]:
     """Returns the plans of transfer learning: a head on public features and a network from scratch, each with and
     without DP, on the same records.
     """
+    # Four trainings on the same records and lots: they differ in features and in privacy alone.
     private = plan_cifar(bench, "DP-SGD", 0.1, 1.0, epsilon=EPSILON)
     plain = plan_cifar(bench, "DP-SGD", 0.01, 1.0, non_private=True)
     head = replace(private, recipe="cifar10-imagenet", method="transfer")
@@ -45,6 +46,7 @@ def draw_transfer(bench: Workbench) -> Outcome:
     """Draws transfer learning on CIFAR-10: accuracy on public features and from scratch, with and without DP, and what
     recipes measured against ε.
     """
+    # Trained here side by side, and beside them what the recipes reach with lots and steps of their own.
     trained = bench.train(plan_transfer(bench))
     scratch, plain_scratch, head, plain_head = (final_mean(one) for one in trained)
     measured = [(epsilon, find_measured("cifar10-imagenet", epsilon)) for epsilon in (1.0, 2.0, 3.0)]
@@ -74,6 +76,7 @@ def draw_transfer(bench: Workbench) -> Outcome:
         ),
         Series(FROM_SCRATCH, [EPSILON], [scratch], method="dpsgd", variant=2, points=True),
     ]
+    # The slide compares without DP; the private pair stands beside it to show that the gap is larger there.
     side_by_side = [
         Series("private, ε = 3", [0, 1], [head, scratch], method="dpsgd", points=True),
         Series("without DP", [2, 3], [plain_head, plain_scratch], method="sgd", points=True, hollow="no noise"),
