@@ -94,14 +94,19 @@ class SignalToNoise:
         """Returns the figure of the steps since the last call; None where there are none or the noise is not known."""
         noise, squares, steps = self.noise, self._squares_since, self._steps_since
         self._squares_since, self._steps_since = 0.0, 0
-        return None if noise is None or not steps else _ratio(squares / steps, noise.length**2)
+        return None if noise is None or not steps else ratio_to_noise(squares / steps, noise.length**2)
 
     def of_run(self) -> float | None:
         """Returns the figure of all steps so far; None where there are none or the noise is not known."""
         noise = self.noise
         if noise is None or not self.steps:
             return None
-        return _ratio(self._square_of_sum(), self.steps * noise.length**2)
+        return ratio_to_noise(self._square_of_sum(), self.steps * noise.length**2)
+
+    def of_layers(self) -> dict[str, float]:
+        """Returns the figure of all steps so far by layer; empty where there are none or the noise is not known."""
+        noise = self.noise
+        return {} if noise is None or not self.steps else figures_by_layer(self._sums, self.steps, noise.deviation)
 
     def finds_random_walk(self) -> bool:
         """Returns True once, at the step at which a run is found to walk at random; False at every other step.
@@ -153,6 +158,30 @@ class SignalToNoise:
         return math.fsum(float(torch.linalg.vector_norm(total)) ** 2 for total in self._sums.values())
 
 
-def _ratio(square: float, noise_square: float) -> float:
+def ratio_to_noise(square: float, noise_square: float) -> float:
     """Returns √(square / noise² − 1), and 0 where noise alone would be longer."""
     return math.sqrt(max(0.0, square / noise_square - 1))
+
+
+def figures_by_layer(sums: Mapping[str, Tensor], steps: int, deviation: float) -> dict[str, float]:
+    """Returns the signal to noise of each layer over all steps, from the sums of released gradients by parameter.
+
+    A layer is a module with parameters of its own, such as `encoder.0`. With noise alone the square of a figure of d
+    coordinates is within 2 √(2/d) of 0 in 95 of 100 layers; what is below that is told as 0.
+
+    >>> noise = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    >>> figures = figures_by_layer({"a.weight": noise, "b.weight": noise + 3}, steps=1, deviation=1.0)
+    >>> figures["a"], figures["b"] > 2
+    (0.0, True)
+    """
+    squares: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for name, total in sums.items():
+        layer = name.rpartition(".")[0]
+        squares[layer] = squares.get(layer, 0.0) + float(torch.linalg.vector_norm(total)) ** 2
+        counts[layer] = counts.get(layer, 0) + total.numel()
+    figures = {}
+    for layer, square in squares.items():
+        figure = ratio_to_noise(square, steps * counts[layer] * deviation**2)
+        figures[layer] = figure if figure**2 > 2 * math.sqrt(2 / counts[layer]) else 0.0
+    return figures

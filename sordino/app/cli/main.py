@@ -20,6 +20,7 @@ COMMANDS = {
     "data": ("sordino.app.cli.data", "get, list and check data sets"),
     "predict": ("sordino.app.cli.predict", "what a trained model says of new records"),
     "report": ("sordino.app.cli.report", "a run's report, written anew"),
+    "doctor": ("sordino.app.cli.doctor", "why the accuracy of a run is low, from what it has released"),
     "compare": ("sordino.app.cli.compare", "runs side by side, and where they differ"),
     "account": ("sordino.app.cli.account", "epsilon of a training run, and how it came about"),
     "calibrate": ("sordino.app.cli.calibrate", "the noise, steps or rate that meets a target"),

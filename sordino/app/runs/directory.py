@@ -19,6 +19,8 @@
                          the key of the noise, while the run goes on or can be resumed, see noise_key.py; erased when it is
                          finished, unless `keep_key` was asked for
     .gitignore, .lock    what git must not take; what the one process holds that trains here
+    further_releases.jsonl
+                         what was released about the records after training, as by `sordino doctor --ask-clipped`
     findings.json        what audits and attacks said aloud, the last result of each kind: bounds, counts, verdicts
     report.html, PRIVACY.md, MODEL_CARD.md    written at the end, from the above
     NOT-PRIVATE-baseline.json  measures of the same network without privacy, if they were asked for; not to be published
@@ -48,6 +50,7 @@ from torch import nn
 from sordino.accounting import PLD, gaussian_mu
 from sordino.app import atomic_files, toml_writer
 from sordino.app.runs.write_ahead import RunIsBusy
+from sordino.events import Event, from_json, to_json
 from sordino.file_lock import Locked, lock_file
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim, Guarantee
@@ -57,6 +60,7 @@ CONFIG, METRICS, PRIVACY = "config.toml", "metrics.jsonl", "privacy.json"
 INITIAL, MODEL, TRACE, CHECKPOINTS = "initial.safetensors", "model.safetensors", "trace", "checkpoints"
 
 LOCK = ".lock"
+FURTHER = "further_releases.jsonl"
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 
@@ -276,6 +280,24 @@ def _format_row(row: Row) -> str:
 
 
 FINDINGS = "findings.json"
+
+
+def enter_further_release(folder: Path, event: Event, what: str) -> None:
+    """Enters in the run directory that something more was released about the run's records, on the disk at once.
+
+    `resume` charges it again when it makes the claim of the run anew.
+    """
+    with open(folder / FURTHER, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"event": to_json(event), "what": what}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_further_releases(folder: Path) -> list[tuple[Event, str]]:
+    """Returns what was released about a run's records after its training, with what it was."""
+    path = folder / FURTHER
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return [(from_json(table["event"]), str(table["what"])) for table in map(json.loads, lines)]
 
 
 def read_findings(folder: Path) -> dict[str, Any]:

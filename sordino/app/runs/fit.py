@@ -39,6 +39,7 @@ from sordino.app.runs.directory import (
     Row,
     Run,
     lock_folder,
+    read_further_releases,
 )
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
 from sordino.app.runs.encoded_records import ENCODER
@@ -418,6 +419,10 @@ def resume(
             raise ValueError(
                 f"{run.folder}: the checkpoint of step {checkpoint.step} does not fit this version or this model ({error})"
             ) from error
+        # What was released about the records after training is charged again, and stays in the claim.
+        for event, what in read_further_releases(run.folder):
+            training.ledger.release(event)
+            training.ledger.declare(f"{what}: of the records that the run was trained on")
         planned = job.planned_claim(training.ledger, training.private.steps)
         run.write_privacy(planned, RUNNING, job.steps, settings.budget)  # not that of where it stopped: it goes on
         return _train_to_end(training)
