@@ -179,8 +179,11 @@ def _compare_with_baseline(evidence: _Evidence) -> Symptom:
         shown = f"R² {model:.2f}, always the mean 0"
     else:
         return Symptom("baseline", UNKNOWN, "the run has no evaluation beside a baseline")
-    if model <= naive + 0.005:
-        return Symptom("baseline", PROBLEM, shown, "nothing was learnt that the simplest answer does not know")
+    # A gain that chance explains on so many test records is none: two standard errors of the baseline's accuracy.
+    test_size = int(evidence.resolved.get("test_size") or 0)
+    by_chance = 2 * math.sqrt(max(naive * (1 - naive), 0.0) / test_size) if test_size else 0.0
+    if model <= naive + max(0.005, by_chance):
+        return Symptom("baseline", PROBLEM, shown, "the model is not clearly better than the simplest answer")
     return Symptom("baseline", GOOD, shown)
 
 
@@ -195,7 +198,9 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
         why = "this method's noise has no one public scale" if noise is None else "this run kept no sums of gradients"
         return [Symptom("signal to noise", UNKNOWN, why)]
     grade = GOOD if figure >= ENOUGH else LOOK if figure >= 1 or has_learnt else PROBLEM
-    found = f"{figure:.2g} over {evidence.summed} steps, of what the released gradients agree on; below 1 is mostly noise"
+    found = (
+        f"{figure:.2g} over {evidence.summed} steps, of what the released gradients agree on; below 1 is mostly noise"
+    )
     cure = ""
     if grade != GOOD:
         cure = f"train fewer than {noise.coordinates:,} numbers (freeze layers, a smaller model)"
