@@ -96,6 +96,7 @@ def play_in_terminal(game: Game, ask: Callable[[str], str], say: Callable[[str],
     """
     right = done = 0
     for number, game_round in enumerate(game.rounds, 1):
+        # Every second row, because a letter is twice as high as it is wide.
         if game_round.picture is not None:
             say("\n".join("".join(_SHADES[min(9, int(10 * v))] * 2 for v in row) for row in game_round.picture[::2]))
         network_output = (
@@ -107,12 +108,14 @@ def play_in_terminal(game: Game, ask: Callable[[str], str], say: Callable[[str],
             .strip()
             .lower()
         )
+        # Stopping early counts only the rounds that were played.
         if answer.startswith("q"):
             break
         done += 1
         is_right = answer.startswith("i") == game_round.member
         right += is_right
         say(f"{'right' if is_right else 'wrong'}: it was {'in' if game_round.member else 'out'}")
+    # The player stands beside the loss threshold, and beside the best that anybody can reach in the long run.
     summary = (
         f"you: {right} of {done}; the loss threshold: {game.threshold_accuracy():.0%} of all rounds; guessing: 50 %"
     )

@@ -104,6 +104,7 @@ def load_target(folder: str | Path, largest_number: int = LARGEST_NUMBER) -> Tar
     (x, y), (u, v) = prepared.train.tensors, prepared.test.tensors
     if records_given is not None and len(x) > records_given:
         (x, u), (y, v) = (x[:records_given], x[records_given:]), (y[:records_given], y[records_given:])
+    # As many members as others, so that guessing is right half of the time.
     n = min(largest_number, len(x), len(u))
     member = np.arange(2 * n) < n
     return Target(
@@ -137,6 +138,7 @@ def attack_membership(
         # The population that RMIA compares with is a part of the others, which is then not judged by it.
         population = np.flatnonzero(~attack_target.member)[::4]
         attack_scores["RMIA"] = scores.rmia_score(aligned_confidence, heads, shadow_models.inside, population)
+    # Members and others are scored by every attack; RMIA leaves its population out.
     rocs = {}
     for name, values in attack_scores.items():
         others = ~attack_target.member

@@ -183,11 +183,13 @@ def audit_one_run(
         for group in optimizer.param_groups:
             group["lr"] = problem.learning_rate(lot.step)
         private.backward(lot)
+        # A gradient canary has a parameter of its own, so its score is read off there.
         canary_gradient = model.numbers.weight.grad
         if "gradient" in kinds and canary_gradient is not None:
             white_box_scores[drawn_canaries.places_of("gradient")] += (
                 canary_gradient.detach().cpu().reshape(-1)[:canaries_per_kind].double().numpy()
             )
+        # Input canaries need a pass of their own, so they are scored at some of the steps.
         if len(input_canaries) and lot.step % steps_between_evaluations == 0:
             white_box_scores[input_canaries] += _project_on_canaries(
                 private, model, loss_fn, drawn_canaries, input_canaries, job.settings.recipe.bound
@@ -202,6 +204,7 @@ def audit_one_run(
     )
     measured = []
     for kind in kinds:
+        # The released gradients show more than the final network; both views are measured.
         canary_indices = drawn_canaries.places_of(kind)
         measured.append(
             _measure_canaries(

@@ -151,6 +151,7 @@ def audit_by_replay(
     # The steps are chosen now, so that nobody could prepare for them.
     coin = secrets.SystemRandom()
     chosen = sorted(coin.sample(replayable_steps, min(steps, len(replayable_steps))) if choose is None else choose)
+    # What differs between the machines is part of the result: bits may then differ without a mistake.
     result = ReplayResult(
         last,
         chain=ledger_entries.chain,
@@ -312,6 +313,7 @@ class _StepReplayer:
         with training.private.post_processing("the parameters before a step, for its audit, and those after it again"):
             training.model.load_state_dict(before)
             try:
+                # None means that the method is not plain clipping, of which the audit knows no second way.
                 error_in_bounds = measure_sum_error(training, indices, release)
             finally:
                 training.model.load_state_dict(after)

@@ -104,6 +104,7 @@ class Command:
         if self.plot is not None:
             from sordino.app.cli.privacy_figures import draw_privacy_profile
 
+            # The picture is drawn from the event, so that it belongs to the numbers above it.
             draw_privacy_profile(event, self.delta, self.plot)
             result["plot"] = str(self.plot)
             lines.append(f"picture: {self.plot}")
@@ -175,6 +176,7 @@ class Command:
         """Returns ε by every accountant that `sordino account` compares, or why one has no theorem for this event."""
         from sordino.accounting import Strong, Unsupported
 
+        # The loosest first. A method without a theorem for this event says so instead of a number.
         rows = []
         for method in [accountant_by_name(name) for name in _LOOSER] + [Strong(valid=True)]:  # type: ignore[arg-type]
             try:

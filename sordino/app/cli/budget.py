@@ -72,6 +72,7 @@ class Command:
             if self.action == "create":
                 if self.epsilon is None or self.delta is None:
                     raise ValueError("create: needs --epsilon and --delta")
+                # A budget without a δ would mean nothing.
                 budget = Budget.create(self.path, self.epsilon, self.delta)
             else:
                 budget = Budget(self.path)

@@ -105,6 +105,7 @@ class Command:
             "delta": self.delta,
             "accountant": method.name,
         }
+        # Steps are whole; other parameters are shown with six digits.
         formatted_solution = f"{solution}" if name == "steps" else f"{solution:.6g}"
         print_result(
             result,

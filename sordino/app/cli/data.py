@@ -72,6 +72,7 @@ class Command:
         """
         if self.action == "inspect":
             return self._inspect()
+        # Without names, fetching means all image data sets; files are fetched by name.
         names = self.names or (NAMES if self.action == "fetch" else (*NAMES, *filed.FILES))
         for name in names:
             if name not in filed.FILES and name not in NAMES:

@@ -194,6 +194,7 @@ def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
 
 def _parse_size(given: str) -> tuple[int, int]:
     """Returns width and height from a run's flag for the size of images, such as 32x32."""
+    # Width first, as image programs write it.
     wide, _, tall = given.partition("x")
     if not (wide.isdigit() and tall.isdigit()):
         raise ValueError(f"size={given!r}: need width x height in pixels, as in 32x32")

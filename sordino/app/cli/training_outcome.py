@@ -149,6 +149,7 @@ def report_several_outcomes(several: SeveralSeeds, *, report: bool, as_json: boo
         print(json.dumps(several.table() | {"run": str(several.folder)}))
     else:
         print(f"\n{len(several.runs)} seeds")
+        # A mean without a spread is shown for a single run.
         for name, found, percent in (
             ("test accuracy", several.test_accuracy, True),
             ("test loss    ", several.test_loss, False),

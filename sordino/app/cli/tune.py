@@ -99,6 +99,7 @@ class Tune:
     def _report_result(self, result: SearchResult) -> int:
         """Prints the result of the search of `sordino tune`; returns the exit code."""
         if self.json:
+            # Nothing about other trials is printed: how many there were and how they did is secret.
             last = result.last_row
             summary = {
                 "status": "finished" if result.finished else "stopped",
@@ -112,6 +113,7 @@ class Tune:
             print(json.dumps(summary))
         elif not result.finished:
             print(f"stopped and saved; the same command with --out {result.folder} goes on")
+        # A Poisson number of trials may be 0, and the claim holds all the same.
         elif result.last_row is None:
             print(f"\nchance made no trial, so nothing was trained\n\n{result.claim}")
         else:

@@ -151,6 +151,7 @@ def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
 
 def verify_files(file_group: Files, files_folder: Path) -> None:
     """Raises ValueError if one of a group of raw files is missing or has another hash."""
+    # A missing file and a wrong one have different messages, because the cures differ.
     for file, digest in file_group.sha256.items():
         path = files_folder / file
         if not path.is_file():

@@ -94,6 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         if body is None:
             return
         try:
+            # A mistake in the question is an answer for the reader, and never a traceback.
             said = question(parse(json.loads(body)))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"not JSON: {error}")
@@ -137,6 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         need.
         """
         self.send_response(status)
+        # No cache, no frames, no scripts but the page's own.
         headers = {
             "Content-Type": kind,
             "Content-Length": str(len(body)),

@@ -127,6 +127,7 @@ def _curves_of(comparison: Comparison) -> list[Curves]:
 
     # Runs on numbers have no accuracy, and then only losses are drawn.
     accuracy = lines_of(lambda row: None if row.test_accuracy is None else 100 * row.test_accuracy)
+    # The figure marks where the first of the runs departs from the reference.
     first_difference = first_step(one.accuracy_step for one in comparison.differences)
     accuracy_curves: list[Curves] = (
         [(accuracy, "test accuracy, %", "Test accuracy", first_difference)] if accuracy else []
@@ -227,6 +228,7 @@ def describe_difference(comparison: Comparison, number: int) -> list[str]:
     )
     where = "at no evaluation that both made" if difference.loss_step is None else f"from step {difference.loss_step}"
     sentences.append(f"losses differ by more than {100 * amounts.loss:g} % {where}")
+    # Networks on the way are compared only if both runs kept them.
     if difference.distances:
         sentences.append(
             _word_first_step(

@@ -101,6 +101,7 @@ def read(folder: str | Path) -> Evidence:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{run.folder / 'metrics.jsonl'}: not as a run writes it ({error})") from error
     claim = _rebuild_claim(run.folder / PRIVACY, privacy_table)
+    # These two are shown and nothing rests on them, so a strange value becomes a plain one.
     status, steps = privacy_table.get("status"), privacy_table.get("steps")
     return Evidence(
         run.folder,

@@ -127,6 +127,7 @@ def _format_factor(epsilon: float) -> str:
     """Returns e^ε, rounded up, as a readable factor among the facts of a report."""
     if epsilon > 14:  # a million and more says nothing that "a million" does not
         return "more than a million"
+    # Rounded up, because a factor that is too small would promise too much.
     value = math.exp(epsilon)
     return f"{math.ceil(value * 100) / 100:.2f}" if value < 10 else f"{math.ceil(value):,}"
 
@@ -137,6 +138,7 @@ def _format_chance(delta: float) -> str:
     >>> _format_chance(1e-5), _format_chance(3e-6)
     ('1 in 100,000', '3e-06')
     """
+    # One in so many reads easily; other values stay as they are.
     whole = round(1 / delta) if delta > 0 else 0
     return f"1 in {whole:,}" if whole and math.isclose(whole * delta, 1, rel_tol=1e-9) else f"{delta:g}"
 

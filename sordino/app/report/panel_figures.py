@@ -64,6 +64,7 @@ def draw_panels(panels: Sequence[Panel], note: str = "", heading: str = "") -> I
     with plt.rc_context(svg_figures.STYLE):
         figure = plt.figure(figsize=(width, height))
         for number, panel in enumerate(panels):
+            # Panels fill the rows from the top left.
             row, column = divmod(number, columns)
             bottom = height - heading_height - sum(heights[: row + 1])
             legend = heights[row] - _HEIGHT  # of the longest in the row, so that axes of a row are level
@@ -275,6 +276,7 @@ def _draw_boxes(axes: Any, one: Boxes) -> None:
     shade = colour_of(one.method)
     # Boxes are as wide as their spacing allows.
     step = min(np.diff(one.x), default=1.0) if len(one.x) > 1 else 1.0
+    # matplotlib takes the five numbers as they are, and computes nothing.
     stats = [
         {"whislo": row[0], "q1": row[1], "med": row[2], "q3": row[3], "whishi": row[4], "fliers": []}
         for row in one.five

@@ -117,6 +117,7 @@ def encoder_from_table(table: Mapping[str, Any]) -> RecordEncoder:
     own: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in table.items() if name != "format"
     }
+    # Unknown fields raise a TypeError, which the reader of the file turns into a message.
     return RecordEncoder(**{**own, "columns": tuple(column_from_table(one) for one in table.get("columns", ()))})
 
 

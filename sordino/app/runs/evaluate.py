@@ -325,12 +325,14 @@ class Diagnosis:
         if "lengths" in self.names:
             self._values["lengths"].append([_finite_or_none(value) for value in length_quantiles(private, lot)])
         if "classes" in self.names:
+            # An empty lot has no dominant class.
             dominant = dominant_class(private, lot)
             self._values["classes"].append(None if dominant is None else [dominant.label, dominant.share])
 
     def record_release(self, private: Private) -> None:
         """Records the diagnostics of what a run released on the lot."""
         if "cosines" in self.names:
+            # The first update has none before it.
             cosine = self._cosines()
             self._values["cosines"].append(None if cosine is None else _finite_or_none(cosine))
         if "substeps" in self.names:

@@ -127,6 +127,7 @@ def _cache_path(feature_map: FeatureMap, images: Tensor) -> Path:
 def _open_cached(path: Path, rows: int) -> NDArray[np.float16] | None:
     """Opens cached features as a copy-on-write memory map; returns None if they are missing or damaged."""
     try:
+        # Opened without being read into memory; a write would stay in this process.
         mapped: NDArray[np.float16] = np.load(path, mmap_mode="c")
     except (OSError, ValueError):
         return None
@@ -193,6 +194,7 @@ def _cached_vectors(texts_given: list[str], say: Say, length: int = minilm.LENGT
     if path.is_file():
         return torch.from_numpy(np.load(path)).float()
     say(f"minilm of {len(texts_given):,} texts, once")
+    # Written beside the cache and moved in at once, as all cached files are.
     vectors = minilm.sentence_vectors(texts_given, length, say)
     with cache.workspace() as work:
         np.save(work / path.name, vectors.numpy().astype(np.float16))

@@ -344,6 +344,7 @@ def carry_out_run(
             )  # before the data is read
             try:
                 job = assemble_job(settings, view.say)
+                # The budget is charged before anything is released, and a run that does not fit never begins.
                 if budget is not None and run_ranks.is_first:
                     _enter_in_budget(job.planned_claim(), Budget(budget), folder.name)
                 return run, job

@@ -167,6 +167,7 @@ def find_word(part: str, name: str) -> Word:
     'psac'
     """
     if part == "weigher" and own_code.names_own_code(name):
+        # Read once, because the file is run for that.
         defaults = own_code.rule_parameters(name)
         return Word(
             name,

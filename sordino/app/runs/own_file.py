@@ -76,6 +76,7 @@ class OwnFile:
         for name in ("classes", "drop", "size"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else tuple(given))
+        # Ranges and kinds are checked here, so that every way to declare data is checked alike.
         validate.fraction("held_out", self.held_out)
         if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
             raise ValueError(f"classes={'|'.join(self.classes)!r}: need two or more, each once")

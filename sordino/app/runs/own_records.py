@@ -144,6 +144,7 @@ def read_own_file(own: OwnFile, features: str, classifies: bool, say: Say, unit:
         return _read_images(own, classifies)
     if own.is_array_file:
         return _read_array_file(own, classifies)
+    # A table needs to be told what is learnt, and a unit must be neither that nor learnt from.
     if own.target is None:
         raise ValueError("own data without --target: which column is to be learnt?")
     if unit is not None and unit in (own.target, own.text):
@@ -337,6 +338,7 @@ def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
             f"the records of {train_arrays.name!r} have no bounds",
             f"say --bounds {train_arrays.name}=low:high",
         )
+    # Numbers without bounds come first in the encoder, because a private release finds their bounds.
     shape = train_arrays.x.shape[1:]
     encoder = RecordEncoder(
         "arrays",
@@ -351,6 +353,7 @@ def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
 
     def records_of(one: arrays.Arrays) -> RecordsFromFile:
         """Returns one .npz file as the user's own records, scaled by the declared bounds where there are any."""
+        # The test file must hold the same kind of records.
         if one.x.shape[1:] != shape:
             raise BadFile(one.path, f"records of shape {one.x.shape[1:]}", f"need {shape}, as in the data")
         keys = [row.tobytes() + label.tobytes() for row, label in zip(one.x, one.y, strict=True)]

@@ -124,6 +124,7 @@ def _apply_on_device(layers: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def unfitted_projection(numbers: int, components: int) -> Projection:
     """Returns a projection that the preparation has still to fit, for records of so many numbers."""
+    # There are no more directions than numbers.
     if components > numbers:
         raise ValueError(f"components={components}: the records have only {numbers} numbers each; ask for fewer")
     return Projection(torch.zeros(numbers, components), torch.zeros(numbers))

@@ -92,6 +92,7 @@ def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
         outer = json.loads(state)
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"{name}: {_STATE} is not JSON ({_one_line(error)})") from error
+    # Another version may have meant something else by the same fields.
     if not isinstance(outer, dict) or outer.get("format") != FORMAT:
         given = outer.get("format") if isinstance(outer, dict) else None
         raise DamagedCheckpoint(

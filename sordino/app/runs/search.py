@@ -287,6 +287,7 @@ def carry_out_search(
     outcome = _read_search_file(folder)["outcome"]
     if outcome is None:
         return SearchResult(folder, planned_search.claim(), True, {}, None)
+    # What won is read off the winner's own configuration.
     recipe = read_config(folder / WINNER / CONFIG).to_settings().recipe
     chosen = {name: getattr(recipe, name) for name in planned_search.grid}
     return SearchResult(folder, planned_search.claim(**outcome), True, chosen, Run(folder / WINNER).read_rows()[-1])
@@ -300,6 +301,7 @@ def _begin_or_continue(planned_search: Search, folder: Path, budget: Path | None
     """Returns the random stream of the search, saved before anything is drawn from it; None if the search is over."""
     # An earlier process began this search: continue with its key, so that number and trials are the same.
     if (folder / SEARCH).exists():
+        # The same fields are required, because other trials would not be the mechanism that was priced.
         search_file = _read_search_file(folder)
         if search_file["search"] != planned_search.table():
             raise ValueError(
@@ -414,6 +416,7 @@ def _release_winner(planned_search: Search, folder: Path) -> None:
             Run(winner_folder).checkpoints, ignore_errors=True
         )  # they hold the noise's key, and could be gone on with
         if (winner_folder / OUTCOME).exists():
+            # The rows of the winner get the ε of the whole search, because choosing it cost that much.
             winner_outcome = json.loads((winner_folder / OUTCOME).read_text("utf-8"))
             outcome = {name: winner_outcome[name] for name in ("not_covered", "rests_on", "reasons")}
             claim, run = planned_search.claim(**outcome), Run(winner_folder)

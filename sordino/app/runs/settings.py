@@ -120,6 +120,7 @@ class Options:
                 validate.count(name, getattr(self, name))
         if self.epochs is not None:
             validate.positive("epochs", self.epochs)
+        # Refuses unknown diagnostics before any data is read.
         parse_diagnostics(self.diagnose)
         if self.expected_batch is not None:
             validate.positive("expected_batch", self.expected_batch)
@@ -327,6 +328,7 @@ def _choose_recipe(recipe: str | Recipe | None, changes: Mapping[str, Any]) -> R
         except ValueError:
             return from_table(changes)  # a recipe of the user's own
         return _tuned_nearest(known_recipe, recipe, changes)
+    # Whatever is left must be the name of a known recipe.
     if not isinstance(recipe, str):
         raise TypeError(f"recipe={recipe!r}: must be a name or a Recipe")
     return _tuned_nearest(find(recipe), recipe, changes)

@@ -121,6 +121,7 @@ class TrainedModel:
             return self._encode_file(Path(records))
         if isinstance(records, TableRows):
             return self._encode_rows(records)
+        # Known by its methods, so that pandas need not be installed.
         if hasattr(records, "to_dict") and hasattr(records, "columns"):  # a pandas DataFrame
             records = records.to_dict("records")
         if not isinstance(records, Sequence) or not all(isinstance(one, Mapping) for one in records):
@@ -160,6 +161,7 @@ class TrainedModel:
             }
             safetensors.torch.save_file(state, target)
         elif target.suffix == ".pt2":
+            # The number of records stays open; everything else is fixed by the encoder.
             any_number = {0: torch.export.Dim("records", min=1)}
             program = torch.export.export(self.network, (example,), dynamic_shapes=(any_number,))
             torch.export.save(program, target)

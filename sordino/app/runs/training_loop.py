@@ -202,6 +202,7 @@ class Training:
 
     def erase_key(self) -> None:
         """Erases the noise key of a finished run, unless it was asked to be kept for an audit."""
+        # A key that is gone cannot take the noise off, and a finished run needs none.
         if self.run_ranks.is_first and not self.job.settings.options.keep_key:
             erase_secret(self.run.folder)
 

@@ -220,6 +220,7 @@ def read_schema(path: Path) -> Schema:
         raise BadFile(path, f"not TOML ({error})", "see `sordino train --help`, --schema") from error
     # Every entry is checked by name and kind, because a misspelt one would go unnoticed.
     known = (*_KINDS, *_LISTS, *_TEXTS, "read_off_records")
+    # A misspelt table would leave its columns undeclared.
     unknown = [name for name in table if name not in known]
     if unknown:
         raise BadFile(path, f"has {', '.join(table)}", f"need of {', '.join(known)}")

@@ -125,6 +125,7 @@ def _propose_column(cells: Sequence[str]) -> tuple[str, Any, bool, str]:
     if len(days) == len(filled):
         first, last = f"{min(days).year}-01-01", f"{max(days).year}-12-31"
         return "dates", [first, last], missing > 0, f"dates from {first} to {last}{share}"
+    # Ids would let a model learn single people, and mean nothing for others.
     is_id = different == len(cells) and all(cell.isdigit() or parse_number(cell) is None for cell in filled)
     if is_id:
         return "drop", None, False, "another one in every record, as ids are: left out"
@@ -135,6 +136,7 @@ def _propose_column(cells: Sequence[str]) -> tuple[str, Any, bool, str]:
         note = f"numbers in {len(numbers) / len(filled):.1%} of the cells; mend the others, or declare a kind"
         low, high = round_outwards(min(numbers), max(numbers))
         return "bounds", [low, high], missing > 0, note
+    # Few names are listed with a place for others; many are hashed.
     if different <= _FEW_CATEGORIES:
         return (
             "categories",

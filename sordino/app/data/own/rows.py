@@ -117,6 +117,7 @@ def _read_csv_rows(path: Path, separator: str) -> TableRows:
             raise _csv_error(path, line, str(error)) from error
         if row is None:
             return TableRows(path, columns, cells, lines, faults)
+        # Blank lines are allowed; a row of another length is a fault that is told with all others.
         row = [cell.strip() for cell in row]
         if not any(row):
             continue
@@ -167,6 +168,7 @@ def _read_json_lines(path: Path, delimiter: str | None) -> TableRows:
     for line, written in enumerate(read_text(path).split("\n"), start=1):
         if not written.strip():
             continue
+        # Values keep the line they stand on, so that every fault can name it.
         record = _parse_record(path, written, line)
         columns = columns or check_names(path, list(record))
         # The first record decides which fields there are.
@@ -212,6 +214,7 @@ def _format_cell(path: Path, name: str, value: Any, line: int) -> str:
         raise BadFile(
             path, f"the field {name!r} is a {type(value).__name__}", "need numbers, text, or true and false", line
         )
+    # repr keeps every digit of a number.
     text = value.strip() if isinstance(value, str) else repr(value)
     if len(text) > LONGEST_CELL:
         raise BadFile(
