@@ -541,7 +541,11 @@ class Private:
         """
         # A batch that no sampler drew has no amplification and no charge, so it voids the claim. An old lot is refused.
         if not isinstance(lot, Lot):
-            self._ledger.void("private.backward was given a batch that no sampler drew")
+            self._ledger.void(
+                "private.backward was given a batch that no sampler drew.\n"
+                "Nothing is known of who could have been in it.\n"
+                "Give it the lots of private.draws."
+            )
             lot = Lot(-1, Sealed(0), float(max(1, batches.batch_size(lot))), partial(iter, [lot]))
         else:
             self._refuse_old_lot(lot)

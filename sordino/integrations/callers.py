@@ -28,13 +28,16 @@ def inspect_callers_of_fit() -> str | None:
         module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
         if module.startswith("sklearn.model_selection"):
             raise Refusal(
-                "cross-validation and searches fit many times and score private records without noise: hold records out "
-                "yourself and score those, or choose parameters on public data"
+                "cross-validation and searches fit many times and score private records without noise.\n"
+                "The claim of one fit would not cover the others.\n"
+                "Hold records out yourself and score those, or choose parameters on public data."
             )
         if module.startswith("sklearn.") and not module.startswith(_HARMLESS):
             raise Refusal(
                 f"fit was called by {'.'.join(module.split('.')[:2])}, which fits several times, or on resampled or "
-                "changed records, so that no claim of one fit is true of it: call fit yourself, on each record once"
+                "changed records.\n"
+                "No claim of one fit is true of that.\n"
+                "Call fit yourself, on each record once."
             )
         if module == "sklearn.pipeline" and name == "fit":
             void = _explain_learning_steps(frame.f_locals.get("self")) or void

@@ -149,13 +149,20 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         # Only losses by record can be bounded, so whatever replaces them is refused.
         for name in ("training_step", "backward"):
             if getattr(type(self), name) is not getattr(PrivateModule, name):
-                raise Refusal(f"{name} is overridden: what it computes is not bounded by record; write record_losses")
+                raise Refusal(
+                    f"{name} is overridden.\nWhat it computes is not bounded by record.\nWrite record_losses."
+                )
         if not self.automatic_optimization:
-            raise Refusal("automatic_optimization=False: each lot is one step of one optimizer; leave it as it is")
+            raise Refusal(
+                "automatic_optimization=False was given.\n"
+                "Each lot is one step of one optimizer, which the trainer makes.\n"
+                "Leave it as it is."
+            )
         if precision not in _PRECISIONS:
             raise Refusal(
-                f"precision={precision!r}: its gradient scaler would scale gradients that were released; use one of "
-                f"{', '.join(_PRECISIONS)}"
+                f"precision={precision!r} was given.\n"
+                "Its gradient scaler would scale gradients that were released.\n"
+                f"Use one of {', '.join(_PRECISIONS)}."
             )
         self._held["precision"] = precision
         if precision in _CONVERTED:  # as Lightning would do it later, when the losses have been tried
@@ -193,7 +200,11 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
     def _require_run(self) -> IntegratedRun:
         """Returns the private run of a Lightning module; refuses a module that was not made private."""
         if "run" not in self._held:
-            raise Refusal("this module was not made private: fit it on the lots that module.make_private(…) gives")
+            raise Refusal(
+                "this module was not made private.\n"
+                "The trainer would train it on plain batches, without noise.\n"
+                "Fit it on the lots that module.make_private(…) gives."
+            )
         run: IntegratedRun = self._held["run"]
         return run
 
@@ -206,14 +217,16 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         trainer = self.trainer
         if trainer.accumulate_grad_batches != 1:
             raise Refusal(
-                f"accumulate_grad_batches={trainer.accumulate_grad_batches}: a lot is one step, however large, and the "
-                "lots before the last would be lost; leave it out, and give make_private a larger rate"
+                f"accumulate_grad_batches={trainer.accumulate_grad_batches} was given.\n"
+                "A lot is one step, however large, and the lots before the last would be lost.\n"
+                "Leave it out, and give make_private a larger rate."
             )
         tried = self._held.get("precision", "32-true")
         if str(trainer.precision) != tried:
             raise Refusal(
                 f"precision={trainer.precision!r}, and the losses were tried in {tried!r}.\n"
-                "What was tried must be what is trained: give the same precision to make_private and to the Trainer, one "
+                "What was tried must be what is trained: give the same precision to make_private and to the Trainer, "
+                "one "
                 f"of {', '.join(_PRECISIONS)}."
             )
         refuse_training_alone(
@@ -222,7 +235,8 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         )
         if is_in_group() and trainer.strategy.model is not self:
             raise Refusal(
-                f"the strategy wrapped the module in a {type(trainer.strategy.model).__name__}, which adds up gradients "
+                f"the strategy wrapped the module in a {type(trainer.strategy.model).__name__}, which adds up "
+                "gradients "
                 "that are no releases.\n"
                 "Give Trainer(strategy=PrivateStrategy()), of sordino.integrations.lightning."
             )
@@ -243,8 +257,9 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         """Logs a value as Lightning does; refuses what `record_losses` would log, which has no noise."""
         if self._held.get("asked"):
             raise Refusal(
-                f"self.log({name!r}) in record_losses: what is computed there is of private records and has no noise; "
-                "release a noisy mean of the losses that the claim counts, by Privacy.target(…, loss_bound=…)"
+                f"self.log({name!r}) in record_losses.\n"
+                "What is computed there is of private records and has no noise.\n"
+                "Release a noisy mean of the losses that the claim counts, by Privacy.target(…, loss_bound=…)."
             )
         super().log(name, value, *positional, **more)
 
@@ -282,11 +297,17 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         """Takes the ledger and the position from a Lightning checkpoint; refuses one that has none."""
         state = checkpoint.get(_STATE)
         if state is None:
-            raise Refusal("this checkpoint has no ledger: what its training cost is not known; begin from its weights")
+            raise Refusal(
+                "this checkpoint has no ledger.\n"
+                "What its training cost is not known.\n"
+                "Begin from its weights, whose training then counts as public."
+            )
         if "run" in self._held:
             raise Refusal(
-                "load the checkpoint before make_private: module = Classifier.load_from_checkpoint(path), then "
-                "module.make_private(…) for the steps that are left, then fit"
+                "the checkpoint was loaded after make_private.\n"
+                "The run would not know what its training has cost.\n"
+                "Load it first: module = Classifier.load_from_checkpoint(path), then module.make_private(…) for the "
+                "steps that are left, then fit."
             )
         self._held[_STATE] = state
 

@@ -19,8 +19,8 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from sordino.integrations.equal_rows import RowDigests, table_of
 
-EVALUATED = "records that were trained on were evaluated, and what comes of it has no noise; evaluate held-out ones"
-SCORED = "the training set was scored, and what comes of it has no noise; score held-out records"
+EVALUATED = "records that were trained on were evaluated.\nWhat comes of it has no noise.\nEvaluate held-out records."
+SCORED = "the training set was scored.\nWhat comes of it has no noise.\nScore held-out records."
 """Why there is no guarantee then."""
 
 _OTHERS = 4

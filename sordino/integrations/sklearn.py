@@ -106,7 +106,9 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         known = np.isin(labels, self.classes_)
         if not known.all():
             raise Refusal(
-                "y holds a label that is not in `classes`: need all that may occur; leave such rows out beforehand"
+                "y holds a label that is not in `classes`.\n"
+                "The classes are public and must be all that may occur.\n"
+                "Leave such rows out beforehand, or name their class."
             )
         places = torch.as_tensor(np.searchsorted(self.classes_, labels))
         disclosed = [CLASSES] if self.classes is None else []

@@ -61,8 +61,9 @@ class _PrivateNet:
         privacy = require_privacy(self.privacy)
         if isinstance(net.train_split, skorch.dataset.ValidSplit):
             raise Refusal(
-                "train_split would score private records without noise after every epoch: use train_split=None, or "
-                "skorch.helper.predefined_split(held_out)"
+                "train_split would score private records without noise after every epoch.\n"
+                "The scores are printed, and the claim would not cover them.\n"
+                "Use train_split=None, or skorch.helper.predefined_split(held_out)."
             )
         # Lots are drawn by Poisson sampling, and the noise is calibrated to all epochs.
         n = len(dataset)
@@ -93,7 +94,11 @@ class _PrivateNet:
         """
         net: Any = self
         if fit_params:
-            raise Refusal(f"fit parameters {', '.join(fit_params)}: need everything a record has in X; put them there")
+            raise Refusal(
+                f"fit parameters {', '.join(fit_params)} were given.\n"
+                "Everything that a record has is drawn with it, so it must be in X.\n"
+                "Put them there."
+            )
         net._set_training(True)
         loss = net.run_.backward(batch, "Leave get_iterator as it is.")
         return {"loss": torch.tensor(float("nan") if loss is None else loss), "y_pred": torch.zeros(0)}
@@ -122,7 +127,7 @@ class _PrivateNet:
         """What can truly be said of the skorch net's training so far."""
         net: Any = self
         if not hasattr(net, "run_"):
-            raise Refusal("nothing was trained yet: call fit first")
+            raise Refusal("nothing was trained yet.\nThere is no run that a claim could be about.\nCall fit first.")
         found: Claim = net.run_.claim()
         return found
 

@@ -121,12 +121,16 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         # A loss of a batch cannot be bounded by record, so whatever would replace it is refused.
         if type(self).compute_loss is not transformers.Trainer.compute_loss:
             raise Refusal(
-                "compute_loss is overridden, and training would not ask it; give loss_fn=, with one loss per record"
+                "compute_loss is overridden, and training would not ask it.\n"
+                "A private step needs one loss per record.\n"
+                "Give loss_fn=, with one loss per record."
             )
         if more.get("compute_loss_func") is not None:
             raise Refusal(
-                "compute_loss_func: it gives one number for a batch, and a record's share of it cannot be bounded; give "
-                "loss_fn=, a function of (model, batch) with one loss per record, such as sd.losses.classification"
+                "compute_loss_func was given.\n"
+                "It gives one number for a batch, and a record's share of it cannot be bounded.\n"
+                "Give loss_fn=, a function of (model, batch) with one loss per record, such as "
+                "sd.losses.classification."
             )
         # Their batch size and accumulation give the expected lot, before the arguments are changed for the loop.
         given = transformers.TrainingArguments("trainer_output") if args is None else args
@@ -219,7 +223,11 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         mean of the losses, or 0.
         """
         if model is not self.model:
-            raise Refusal(f"the model was wrapped in a {type(model).__name__}: train the plain model")
+            raise Refusal(
+                f"the model was wrapped in a {type(model).__name__}.\n"
+                "Its layers are not those that per-sample gradients are taken of.\n"
+                "Train the plain model."
+            )
         model.train()
         released_loss = self._require_run().backward(inputs, "Leave get_train_dataloader as it is.")
         # The released gradient tells how much of a step is signal; a run that only walks at random is told so, once.
@@ -281,8 +289,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
         """Refuses Hugging Face's hyper-parameter search: the best of several trainings costs more than one of them."""
         raise Refusal(
-            "hyperparameter_search trains many times and publishes the best, and the claim would be of that run alone: "
-            "use `sordino tune`, whose claim is of the search, or search on public data"
+            "hyperparameter_search trains many times and publishes the best.\n"
+            "The claim would be of that run alone.\n"
+            "Use `sordino tune`, whose claim is of the search, or search on public data."
         )
 
     def create_model_card(self, *positional: Any, **more: Any) -> None:
@@ -318,8 +327,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         folder = Path(checkpoint)
         if not (folder / f"{STATE}.json").exists():
             raise Refusal(
-                f"{folder.name} has no {STATE}.json: it was not saved by this Trainer, and what its training cost is not "
-                "known; start anew from the model, whose training then counts as public"
+                f"{folder.name} has no {STATE}.json.\n"
+                "It was not saved by this Trainer, and what its training cost is not known.\n"
+                "Start anew from the model, whose training then counts as public."
             )
         state = json.loads((folder / f"{STATE}.json").read_text(encoding="utf-8"))
         self._resume = unpack(state, load_file(folder / f"{STATE}.safetensors"))
@@ -346,7 +356,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _require_run(self) -> IntegratedRun:
         if self._run is None:
-            raise Refusal("nothing was trained yet: call train() first")
+            raise Refusal("nothing was trained yet.\nThere is no run that a claim could be about.\nCall train() first.")
         return self._run
 
 

@@ -63,30 +63,37 @@ _coins = random.Random(secrets.randbits(128))
 """A generator that only this file has, seeded by the operating system: nobody can foresee it, and it is quick."""
 
 _STRAY = (
-    "loss.backward() reached the model's parameters outside private.backward; wrap steps on public data in "
-    "`with private.public(...)`, training on released values alone, as of a GAN's generator, in "
-    "`with private.post_processing(...)`"
+    "loss.backward() reached the model's parameters outside private.backward.\n"
+    "Its gradients are of bare records, without clipping and noise.\n"
+    "Wrap steps on public data in `with private.public(...)`, training on released values alone, as of a GAN's "
+    "generator, in `with private.post_processing(...)`."
 )
 _GRADIENT = (
-    "the gradient of parameter {!r} was written or changed by hand between private.backward and optimizer.step; if only "
-    "released values went into it, do it inside `with private.post_processing(...)`"
+    "the gradient of parameter {!r} was written or changed by hand between private.backward and optimizer.step.\n"
+    "What the optimizer steps on is then not what was released.\n"
+    "If only released values went into it, do it inside `with private.post_processing(...)`."
 )
 _PARAMETER = (
-    "{} was changed other than by an optimizer step on released gradients; wrap averaging, projections and "
-    "the like in `with private.post_processing(...)`, training on public data in `with private.public(...)`"
+    "{} was changed other than by an optimizer step on released gradients.\n"
+    "It may hold something of the records that no noise covers.\n"
+    "Wrap averaging, projections and the like in `with private.post_processing(...)`, training on public data in "
+    "`with private.public(...)`."
 )
 _MOVED = (
-    "parameter {!r} was moved from {} to {} in the middle of the run; move the model before the first lot is drawn, or "
-    "inside `with private.post_processing(...)`"
+    "parameter {!r} was moved from {} to {} in the middle of the run.\n"
+    "Its values can no longer be compared with those that the last step left.\n"
+    "Move the model before the first lot is drawn, or inside `with private.post_processing(...)`."
 )
 _ANOTHER = (
-    "an optimizer that holds none of the model's parameters made a step inside the loop: what it trains is not covered and "
-    "may have seen the lots; give it to Private too, wrap steps on public data in `with private.public(...)`, training on "
-    "released values alone, as of a GAN's generator, in `with private.post_processing(...)`"
+    "an optimizer that holds none of the model's parameters made a step inside the loop.\n"
+    "What it trains is not covered and may have seen the lots.\n"
+    "Give it to Private too, wrap steps on public data in `with private.public(...)`, training on released values alone, "
+    "as of a GAN's generator, in `with private.post_processing(...)`."
 )
 _BESIDE = (
-    "the optimizer made a step inside the loop on a parameter that is not of the model given to Private, with a gradient "
-    "that was not released; make it part of that model, or wrap steps on public data in `with private.public(...)`"
+    "the optimizer made a step inside the loop on a parameter that is not of the model given to Private.\n"
+    "Its gradient was not released, so it is of bare records.\n"
+    "Make it part of that model, or wrap steps on public data in `with private.public(...)`."
 )
 _NEVER = (
     "the optimizer holds a trainable parameter of shape {} that is not of the model given to Private.\n"

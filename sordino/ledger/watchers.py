@@ -17,8 +17,9 @@ from torch import nn
 from sordino.distributed.row_shard import version_of
 
 LEFT = (
-    "parameter {!r} was changed after the run that trained it was gone, and by whom nobody knows; keep the Private until "
-    "the claim is made, and wrap averaging and the like in `with private.post_processing(...)`"
+    "parameter {!r} was changed after the run that trained it was gone.\n"
+    "Nobody knows by whom, and whether records went into it.\n"
+    "Keep the Private until the claim is made, and wrap averaging and the like in `with private.post_processing(...)`."
 )
 
 

@@ -58,7 +58,9 @@ class Lot:
     def batches(self) -> Iterable[Any]:
         """Returns the lot's records themselves, which voids the claim: the loop could do anything with them."""
         self.size.void(
-            "the records of a lot were read in the training loop; what the loop does with them is not bounded"
+            "the records of a lot were read in the training loop.\n"
+            "What the loop does with them is not bounded.\n"
+            "Give the lot to private.backward, which reads them itself."
         )
         return self.loads()
 

@@ -34,8 +34,9 @@ from sordino.ledger.voiding import find_user_frame
 from sordino.rng.global_generators import preserve_generators
 
 RECORDS_READ = (
-    "records of the dataset were read inside `with private.post_processing(...)`; what is made of records is no "
-    "post-processing; keep them out of the block, and train what must see them by a Private with the same ledger"
+    "records of the dataset were read inside `with private.post_processing(...)`.\n"
+    "What is made of records is no post-processing.\n"
+    "Keep them out of the block, and train what must see them by a Private with the same ledger."
 )
 """Why there is no guarantee if records come into a block."""
 BACKWARD_INSIDE = (

@@ -83,7 +83,7 @@ def test_their_clip_of_what_was_released_costs_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [({"accumulate_grad_batches": 2}, "a lot is one step"), ({"precision": "bf16-true"}, "the same precision")],
+    [({"accumulate_grad_batches": 2}, "A lot is one step"), ({"precision": "bf16-true"}, "the same precision")],
 )
 def test_options_that_have_no_private_meaning_are_refused(tmp_path, more, words):
     with pytest.raises(sd.Refusal, match=words):
