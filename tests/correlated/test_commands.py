@@ -7,6 +7,9 @@ import pytest
 import sordino as sd
 from sordino.accounting import PLD
 from sordino.app.cli.main import main
+from sordino.app.planner.answer import answer
+from sordino.app.planner.scenario import parse
+from sordino.app.planner.scenario_curves import curves
 from sordino.app.report.checklist import _describe_assumptions
 
 CASES = {
@@ -69,3 +72,30 @@ def test_the_report_says_in_words_that_noise_is_correlated():
     assert "correlated between steps" in said
     assert "one group by its own secret coin" in said
     assert "correlated" not in _describe_assumptions(sd.events.Poisson(0.1, sd.events.Gaussian(1.0)))
+
+
+def test_the_planner_answers_for_bands_what_account_says():
+    scenario = parse({"dataset_size": 60000.0, "batch": 120, "epochs": 4, "delta": 1e-5, "epsilon": 3.0, "bands": 16.0})
+    said = answer(scenario)
+    event = sd.events.CyclicPoisson(0.002 * 16, 16, 2000, sd.events.Correlated(said["multiplier"], ("banded", 16)))
+    assert scenario.event(said["multiplier"]) == event
+    assert said["epsilon"] <= 3.0
+    assert said["epsilon"] == pytest.approx(PLD().epsilon(event, 1e-5), rel=1e-3)
+    assert "--sampling cyclic-poisson --bands 16" in said["command"]
+    assert "sd.CyclicPoisson(16 * 120 / 60_000, groups=16)" in said["code"]
+
+
+@pytest.mark.parametrize("bands", [1, 16])
+def test_the_planner_draws_the_error_against_bands_at_the_same_epsilon(bands):
+    scenario = parse({"dataset_size": 60000, "batch": 120, "epochs": 4, "delta": 1e-6, "epsilon": 3.0, "bands": bands})
+    drawn = curves(scenario)
+    by_bands = dict(zip(drawn["bands"]["x"], drawn["bands"]["y"], strict=True))
+    # 0.50 with 16 bands is what docs/how_to/correlated_noise.md and bench/correlated.py have for these lots.
+    assert by_bands[1] == 1.0
+    assert by_bands[16] == pytest.approx(0.50, abs=0.01)
+    assert drawn["epochs"]["y"] == sorted(drawn["epochs"]["y"])
+
+
+def test_the_planner_refuses_more_bands_than_groups_of_a_lot():
+    with pytest.raises(ValueError, match="at most 10 bands"):
+        parse({"dataset_size": 1000, "batch": 100, "epochs": 4, "delta": 1e-5, "epsilon": 3.0, "bands": 16})

@@ -80,7 +80,7 @@ def test_a_target_is_met_by_the_noise_it_finds_with_the_keyboard_alone(browser, 
     with page(browser) as view:
         view.goto(url)
         shown(view, "1.134")
-        view.focus("#delta-slider")
+        view.focus("#bands-slider")
         view.keyboard.press("Tab")
         view.keyboard.press("ArrowRight")  # from the noise to the target
         view.keyboard.press("Tab")
@@ -185,3 +185,12 @@ def test_nothing_is_fetched_from_anywhere_else(browser, url):
         drawn(view)
         assert asked
         assert all(address.startswith((url, "data:")) for address in asked)
+
+
+def test_bands_change_the_price_and_mark_their_error(browser, url):
+    """Lots of 1/500 for four epochs at ε = 3: 16 bands leave about half of DP-SGD's error."""
+    with page(browser) as view:
+        view.goto(f"{url}#dataset_size=60000&batch=120&epochs=4&delta=1e-6&epsilon=3&bands=16")
+        view.wait_for_selector("#bands-plot .mark")
+        assert view.text_content("#bands-plot .warm") == "0.499 of DP-SGD's with 16 bands"
+        assert "cyclic-poisson --bands 16" in view.inner_text("#command")

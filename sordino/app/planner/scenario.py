@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sordino import validate
-from sordino.events import Event, Gaussian
+from sordino.events import Correlated, CyclicPoisson, Event, Gaussian
 from sordino.events.training import training_event
 
 MOST_RECORDS = 10**10
@@ -25,7 +25,8 @@ LEAST_TARGET, MOST_TARGET = 1e-4, 1e3
 class Scenario:
     """A run that might be: one of `multiplier` and `epsilon` is given, the other is found.
 
-    `task` names a data set that `sordino train` knows.
+    `task` names a data set that `sordino train` knows. With more than one of `bands`, noise is correlated between steps and
+    lots are drawn by cyclic Poisson sampling with as many groups as bands.
     """
 
     dataset_size: int
@@ -35,6 +36,7 @@ class Scenario:
     multiplier: float | None = None
     epsilon: float | None = None
     task: str | None = None
+    bands: int = 1
 
     def __post_init__(self) -> None:
         """Checks every field, and that the answer can be computed in reasonable time."""
@@ -48,6 +50,11 @@ class Scenario:
         if self.task is not None and TASKS.get(self.task) != size:
             raise ValueError(
                 f"task={str(self.task)[:40]!r}: must be one of {', '.join(TASKS)} with its own dataset_size"
+            )
+        if validate.count("bands", self.bands) > 1 and self.bands * self.batch > size:
+            raise ValueError(
+                f"bands={self.bands}: each of so many groups has fewer records than a lot; take at most "
+                f"{int(size / self.batch)} bands here, or smaller lots"
             )
         # Then the target: exactly one of noise and ε.
         validate.fraction("delta", self.delta)
@@ -75,6 +82,11 @@ class Scenario:
 
     def event(self, multiplier: float, lots: int | None = None) -> Event:
         """Returns the event of the run."""
+        if self.bands > 1:
+            step = Correlated(multiplier, ("banded", self.bands))
+            return CyclicPoisson(
+                min(1.0, self.rate * self.bands), self.bands, self.lots if lots is None else lots, step
+            )
         return training_event(self.rate, Gaussian(multiplier), self.lots if lots is None else lots)
 
 
@@ -92,9 +104,9 @@ def parse(data: Any) -> Scenario:
     for name in names[:4]:
         if name not in given:
             raise ValueError(f"{name}: is missing; give a number")
-    size = given["dataset_size"]
-    if isinstance(size, float) and size.is_integer():
-        given["dataset_size"] = int(size)
+    for name in ("dataset_size", "bands"):
+        if isinstance(given.get(name), float) and given[name].is_integer():
+            given[name] = int(given[name])
     return Scenario(**given)
 
 
