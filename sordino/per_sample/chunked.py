@@ -26,7 +26,8 @@ from sordino.release.vectors import Grads
 def make_empty(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
     """Returns the gradients of no samples: an empty draw is a draw."""
     rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
-    return Materialised(rows, torch.zeros(0), estimate)
+    device = next((row.device for row in rows.values()), torch.device("cpu"))
+    return Materialised(rows, torch.zeros(0, device=device), estimate)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Training on a device from the first draw to the claim, for models with and without dropout."""
 
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.ledger.claims import Guarantee
+from sordino.per_sample import Captured
 from sordino.rng.global_generators import GlobalState, draw_next, seed_all
+from sordino.runtime_checks.double_precision import DoublePrecision
 from tests.device.simulated import move, start
 from tests.device.zoo import ZOO, classify
 
@@ -129,6 +132,21 @@ def test_rounding_that_depends_on_the_shape_of_the_batch_is_no_coupling():
             model, data, loss_fn = ZOO["mlp_dropout"]()
             claim = train(move(model), data, loss_fn, seed=seed).claim(1e-5)
             assert isinstance(claim, Guarantee), str(claim)
+
+
+def test_the_second_look_in_float64_answers_on_the_device():
+    """It answers None where the user's code cannot be computed in float64: an error of ours must not look like that."""
+    torch.manual_seed(0)
+    model, data, _ = ZOO["mlp_dropout"]()
+    move(model).eval()
+    batch = tuple(column[:6].to("sim") for column in data.tensors)
+    second_look = DoublePrecision(model, lambda twin, batch: Captured().per_sample(twin, classify, batch))
+    watched = torch.ones(6, dtype=torch.bool)
+    assert second_look.rounding_explains(lambda: batch, lambda: batch, watched, nullcontext) is True
+    other = (batch[0] * 2, batch[1])
+    assert second_look.rounding_explains(lambda: batch, lambda: other, watched, nullcontext) is False
+    single = tuple(column[2:3] for column in batch)
+    assert second_look.rounding_explains_alone(lambda: batch, 2, lambda: single, nullcontext) is True
 
 
 def test_a_classifier_that_is_sure_is_not_accused_of_its_rounding():

@@ -21,13 +21,26 @@ def library():
         pytest.skip(str(reason))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_on_a_simulated_device(file, library):
+def run_checks(file, chosen):
+    """Runs the checks of a file that a mark chooses, in a process of its own."""
     plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.device.leave_at_once"]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", *plugins, str(file)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", chosen, *plugins, str(file)]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(command, cwd=HERE.parents[1], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_on_a_simulated_device(file, library):
+    run_checks(file, "not slow")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if "mark.slow" in file.read_text()], ids=lambda path: path.stem
+)
+def test_slowly_on_a_simulated_device(file, library):
+    run_checks(file, "slow")
 
 
 def test_there_are_checks_to_run():

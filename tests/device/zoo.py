@@ -163,3 +163,39 @@ ZOO: dict[str, Callable[[], Problem]] = {
         leaf_with_dropout,
     )
 }
+
+
+def _halve(problem: Problem) -> Problem:
+    """Returns a problem with parameters and records in bfloat16."""
+    model, data, loss = problem
+    columns = [column.bfloat16() if column.is_floating_point() else column for column in data.tensors]
+    return model.bfloat16(), TensorDataset(*columns), loss
+
+
+def _autocast(problem: Problem) -> Problem:
+    """Returns a problem whose loss computes under autocast to bfloat16, on whatever device the records are."""
+    model, data, loss = problem
+
+    def loss_under_autocast(model: Any, *batch: Tensor) -> Tensor:
+        with torch.autocast(batch[0].device.type, dtype=torch.bfloat16):
+            found: Tensor = loss(model, *batch)
+        return found.float()
+
+    return model, data, loss_under_autocast
+
+
+_WITH_DROPOUT = {
+    "mlp": mlp_dropout,
+    "cnn": cnn_dropout,
+    "lstm": lstm_dropout,
+    "gpt2": gpt2_dropout,
+    "lora": lora_dropout,
+    "vit": vit_dropout,
+}
+
+GRID: dict[str, Callable[[], Problem]] = {
+    **{f"{name} dropout": made for name, made in _WITH_DROPOUT.items()},
+    **{f"{name} bf16": (lambda made=made: _halve(made())) for name, made in _WITH_DROPOUT.items()},
+    **{f"{name} autocast": (lambda made=made: _autocast(made())) for name, made in _WITH_DROPOUT.items()},
+}
+"""Every model with dropout: in float32, in bfloat16, and under autocast."""
