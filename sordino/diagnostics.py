@@ -106,7 +106,9 @@ def substep_cosine(private: Private) -> float:
         ...     substep_cosine(private)
         ... except sd.Refusal as error:
         ...     print(error)
-        the query kept no substeps: need one that takes them, such as Projected; use that query
+        the query kept no substeps.
+        Only queries that take a step in parts have any.
+        Use such a query, for instance Projected.
 
     """
     kept = private.kept

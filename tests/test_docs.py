@@ -100,7 +100,8 @@ def test_the_version_is_the_same_everywhere():
 
     assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f'__version__ = "{__version__}"' in (ROOT / "lab" / "sordino_lab" / "__init__.py").read_text()
-    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == __version__
+    released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)  # after "Unreleased"
+    assert released[0] == __version__
 
 
 def test_files_that_the_pages_name_exist():
