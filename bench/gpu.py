@@ -30,7 +30,7 @@ from sordino import environment
 from sordino.ledger.claims import Guarantee
 from sordino.per_sample import Captured
 from sordino.per_sample.protocol import trainable_parameters
-from sordino.per_sample.seeded_forward import Seeded
+from sordino.rng.global_generators import Seeded
 from tests.device.zoo import ZOO, Problem
 
 BATCH = 6

@@ -21,7 +21,7 @@ import sordino
 from sordino.kernels import build
 from sordino.kernels.processor import instruction_set, processor_name
 from sordino.reduced_precision import describe_precision_switches
-from sordino.rng.device_generators import device_generators
+from sordino.rng.global_generators import device_generators
 
 Environment: TypeAlias = dict[str, str | int]
 

@@ -131,7 +131,7 @@ FORMER_NAMES = {
     "gradients.layers.sequential": "per_sample.accelerations.linear_chains",
     "gradients.loop": "per_sample.loop_backend",
     "gradients.probe": "per_sample.loss_probe",
-    "gradients.seeded": "per_sample.seeded_forward",
+    "gradients.seeded": "rng.global_generators",
     "gradients.spectral": "per_sample.spectral_norm",
     "gradients.tensors": "per_sample.row_arithmetic",
     "gradients.vmap": "per_sample.vmap_backend",

@@ -15,8 +15,8 @@ from sordino.per_sample import loss_probe
 from sordino.per_sample.captured_backend import Captured
 from sordino.per_sample.engine.backward_memory import count_lifted_bytes
 from sordino.per_sample.physical_batch import activation_bytes, choose_for_ranks, choose_physical_batch
-from sordino.per_sample.seeded_forward import Seeded
 from sordino.refusal import Refusal
+from sordino.rng.global_generators import Seeded
 
 _NORM_TOLERANCE = 1e-3  # relative, of squared norms: a layer may round otherwise
 

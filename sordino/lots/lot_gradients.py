@@ -32,12 +32,12 @@ from sordino.per_sample.chunked import Chunked, make_empty
 from sordino.per_sample.displaced_model import displace_model
 from sordino.per_sample.model_inventory import Inventory, list_tensor_names
 from sordino.per_sample.protocol import Backend, LossFn, PerSample, estimate_kind
-from sordino.per_sample.seeded_forward import Seeded, set_seed
 from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.per_sample.unit_loss import UnitBatch, compute_unit_losses
 from sordino.refusal import Refusal
 from sordino.release.release import Release
 from sordino.release.sealed import Seal, Sealed
+from sordino.rng.global_generators import Seeded, set_seed
 from sordino.rng.streams import Rng
 
 _version = attrgetter("_version")

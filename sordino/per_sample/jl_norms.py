@@ -37,11 +37,11 @@ from sordino.per_sample.engine.loss_identity import find_loss_identity
 from sordino.per_sample.model_inventory import Inventory
 from sordino.per_sample.protocol import LossFn, Norms, PerSample, trainable_parameters
 from sordino.per_sample.row_arithmetic import zero_sum
-from sordino.per_sample.seeded_forward import Seeded
 from sordino.per_sample.vmap_backend import FunctionalLoss
 from sordino.refusal import Refusal
 from sordino.release.sensitivity import FromProjections
 from sordino.release.vectors import Grads, accumulation_dtype
+from sordino.rng.global_generators import Seeded
 
 LEAST = 20
 WHOLE_GRADIENT = ("all parameters",)

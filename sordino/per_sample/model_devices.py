@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sordino.refusal import Refusal
-from sordino.rng.device_generators import has_readable_generator
+from sordino.rng.global_generators import has_readable_generator
 
 
 def refuse_unusable_devices(model: nn.Module) -> None:

@@ -1,8 +1,11 @@
-"""Global generators of torch, numpy and Python: saved, seeded and put back together.
+"""Global generators of torch, its devices, numpy and Python: saved, seeded and put back together.
 
 A forward pass may draw from any of the three: dropout from torch, SpecAugment from numpy, a mixup from `random`. To run one
 again with the same randomness all of them must be set, and whether anything was drawn at all is read off their states.
-Torch has a generator for the CPU and one for every device of the accelerator; all of them are meant.
+
+Torch has a generator for the CPU and one for every device of the accelerator; all of them are meant. Dropout on a device
+draws from that device's generator, which neither `torch.manual_seed` of the CPU's generator nor its state covers. PyTorch
+knows one kind of accelerator per process (CUDA, XPU, MPS, or a backend of its own) and says which.
 """
 
 from __future__ import annotations
@@ -17,9 +20,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.rng.device_generators import device_generators
-
 _NUMPY_SEEDS = 2**32
+
+
+def device_generators() -> Sequence[torch.Generator]:
+    """Returns the default random generators of all devices of this process's accelerator; none where it has not been
+    used.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return ()
+    module = torch.get_device_module(accelerator)
+    # Asking CUDA for its generators would start it, which takes a second and memory on the device.
+    started = getattr(module, "is_initialized", None)
+    if started is not None and not started():
+        return ()
+    # Most devices list their generators; Apple's has a function of its own.
+    generators: Sequence[torch.Generator] | None = getattr(module, "default_generators", None)
+    if generators is not None:
+        return generators
+    of_mps = getattr(module, "_get_default_mps_generator", None)
+    return () if of_mps is None else (of_mps(),)
+
+
+def has_readable_generator(device: torch.device) -> bool:
+    """Returns whether this device's generator can be read: its random numbers can be saved, seeded and put back."""
+    if device.type == "cpu":
+        return True
+    # Only the accelerator that this process uses can be asked.
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type != device.type:
+        return False
+    return len(device_generators()) > (device.index or 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,3 +162,29 @@ def preserve_generators() -> Iterator[None]:
         yield
     finally:
         before.restore()
+
+
+def set_seed(seed: int) -> None:
+    """Sets the seed of what a forward pass draws from here on, inside a `Seeded`, on the CPU and on every device."""
+    # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
+    torch.default_generator.manual_seed(seed)
+    for generator in device_generators():
+        generator.manual_seed(seed)
+
+
+class Seeded:
+    """Gives dropout and the like the numbers of one seed, on the CPU and on every device."""
+
+    __slots__ = ("_before", "_seed")
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        """Remembers the generators' states and seeds them."""
+        self._before = TorchState.capture()
+        set_seed(self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        """Puts the generators back."""
+        self._before.restore()

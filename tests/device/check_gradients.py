@@ -7,7 +7,7 @@ import torch
 
 from sordino.per_sample import Captured
 from sordino.per_sample.protocol import trainable_parameters
-from sordino.per_sample.seeded_forward import Seeded
+from sordino.rng.global_generators import Seeded
 from tests.device.simulated import move, start
 from tests.device.zoo import ZOO
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.per_sample.seeded_forward import Seeded
+from sordino.rng.global_generators import Seeded
 from sordino.rng.streams import Rng
 
 PREFIX = 8
