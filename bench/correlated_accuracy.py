@@ -152,9 +152,13 @@ def create_methods(lots: int, epochs: int, epsilon: float, n: int, *, is_stream:
     steps = lots * epochs
     fixed, poisson = sd.FixedOrder(math.ceil(n / lots)), sd.Poisson(1 / lots)
     plain = calibrate_method(sd.Gaussian, sd.Banded(1), fixed if is_stream else poisson, steps, epsilon, n)
+
+    def create_banded(bands: int) -> Callable[[float], Any]:
+        return lambda sigma: sd.Correlated(sigma, sd.Banded(bands))
+
     tried = [
         calibrate_method(
-            lambda sigma, b=bands: sd.Correlated(sigma, sd.Banded(b)), sd.Banded(bands),
+            create_banded(bands), sd.Banded(bands),
             fixed if is_stream else sd.CyclicPoisson(bands / lots, bands), steps, epsilon, n,
         )
         for bands in BANDS
