@@ -45,11 +45,11 @@ _NOTHING_LEFT_OUT = "tuple(generator.get_state() for generator in device_generat
 
 DEFECTS = (
     Defect(
-        "a forward pass is seeded on the CPU alone: dropout is refused before step 1",
+        "a forward pass is seeded on the CPU alone: every pass on a device drops the same",
         "sordino/per_sample/seeded_forward.py",
         _SEED_DEVICES,
         "",
-        "check_gradients.py mlp_dropout or leaf",
+        "check_training.py by_its_seed",
     ),
     Defect(
         "the runtime checks seed the CPU alone: lot 1 is refused",
@@ -112,7 +112,7 @@ DEFECTS = (
         "sordino/per_sample/formulas/matrix_product.py",
         "torch.where(has_cancelled[index], measure_rows(index), raised[index])",
         "raised[index]",
-        "check_precision.py cancelled",
+        "check_precision.py more_records_cancel",
     ),
     Defect(
         "noise is copied tensor by tensor, and the host waits",

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.ledger.claims import Guarantee
 from sordino.per_sample import Captured
+from sordino.per_sample.seeded_forward import Seeded
 from sordino.rng.global_generators import GlobalState, draw_next, seed_all
 from sordino.runtime_checks.double_precision import DoublePrecision
 from tests.device.simulated import move, start
@@ -132,6 +133,18 @@ def test_rounding_that_depends_on_the_shape_of_the_batch_is_no_coupling():
             model, data, loss_fn = ZOO["mlp_dropout"]()
             claim = train(move(model), data, loss_fn, seed=seed).claim(1e-5)
             assert isinstance(claim, Guarantee), str(claim)
+
+
+def test_a_forward_pass_draws_by_its_seed_on_the_device_and_not_by_where_the_generator_stood():
+    with Seeded(1):
+        first = torch.rand(4, device="sim")
+    with Seeded(2):
+        other = torch.rand(4, device="sim")
+    torch.rand(3, device="sim")
+    with Seeded(1):
+        again = torch.rand(4, device="sim")
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_the_second_look_in_float64_answers_on_the_device():

@@ -66,7 +66,7 @@ def test_convolutions_resume_bit_equal_whatever_a_stopwatch_says(tmp_path, monke
     given = {"model": model, "seed": 5, "learning_rate": 0.1, "evaluate_every": 6, **PICTURES}
     sordino.fit("digits", out=tmp_path / "whole", **given)
     clock = iter(range(10**9))
-    last_wins = "sordino.per_sample.formulas.formula_timing._read_clock", lambda device: -next(clock)
+    last_wins = "sordino.per_sample.formulas.formula_timing.read_clock", lambda device: -next(clock)
     monkeypatch.setattr(*last_wins)
     with pytest.raises(Crash):
         sordino.fit("digits", out=tmp_path / "cut", view=CrashesAt(5), **given)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
 
 from sordino.per_sample.batch_structure import batch_size, list_tensors, take_rows
 from sordino.per_sample.engine.session import Session
+from sordino.per_sample.formulas.formula_timing import read_clock
 from sordino.per_sample.recording.tape import Checkpointed
 from sordino.refusal import Refusal
 
@@ -44,7 +44,7 @@ def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
     for repeat in range(1 + _REPEATS):
         for last in (False, True):
             plan.learn(channels_last=last)
-            start = time.perf_counter() if torch.cuda.is_available() else time.thread_time()
+            start = read_clock(ones.device)
             try:
                 grads = session.run_passes(trial_batch)
                 grads.weighted_sum(ones)
@@ -58,9 +58,7 @@ def channels_last_is_faster(session: Session, batch: Any, more: Any) -> bool:
                     raise
                 stopwatch.remember_choice(key, "default")
                 return False
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            elapsed = (time.perf_counter() if torch.cuda.is_available() else time.thread_time()) - start
+            elapsed = read_clock(ones.device) - start
             if repeat:
                 best[last] = min(best[last], elapsed)
         # Stop when one format is clearly faster.

@@ -33,7 +33,7 @@ def samples_to_time(written: int) -> int:
     return max(_SAMPLES, min(64, _COLD // max(1, written)))
 
 
-def _read_clock(device: torch.device) -> float:
+def read_clock(device: torch.device) -> float:
     """Returns the clock that formulas are timed by: the CPU time of this thread, which other processes do not disturb;
     a wall clock on other devices.
     """
@@ -94,9 +94,9 @@ class Stopwatch:
             if len(running) < 2:
                 break
             for name, run in running.items():
-                start = _read_clock(device)
+                start = read_clock(device)
                 run()
-                best[name] = min(best[name], _read_clock(device) - start)
+                best[name] = min(best[name], read_clock(device) - start)
             # Candidates that are far behind are not run again.
             slowest_allowed = _HOPELESS * min(best.values())
             running = {name: run for name, run in running.items() if best[name] <= slowest_allowed}

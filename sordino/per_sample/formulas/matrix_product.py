@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from sordino.kernels.gram import load_grams
 from sordino.per_sample.formulas.compound_parts import register_joiner
 from sordino.per_sample.formulas.gradient_part import (
     Part,
@@ -103,7 +104,11 @@ def guard_gram_sums(
     has_cancelled = squared < _CANCELLED * diagonal
     # On the host exactly the cancelled samples are measured again from their rows.
     if squared.is_cpu:
-        raised = squared + terms.mul(gram_rounding_factor(squared.dtype))
+        factor = gram_rounding_factor(squared.dtype)
+        # Without the compiled kernels PyTorch's libraries add up the products, as they do on a device.
+        if load_grams() is None:
+            factor = device_rounding_factor(squared.dtype, additions)
+        raised = squared + terms.mul(factor)
         again = has_cancelled.nonzero().flatten()
         for index in split_rows(again, samples_at_once):
             raised[index] = measure_rows(index)
