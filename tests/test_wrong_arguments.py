@@ -145,6 +145,7 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Scheduled": (sd.Scheduled, {"schedule": CONSTANT, "weigher": sd.Flat}),
     "Sealed": (sd.Sealed, {"value": torch.zeros(1)}),
     "Shuffle": (sd.Shuffle, {"batch_size": 4}),
+    "Shards": (sd.Shards, {"names": ["a"], "sizes": [20], "load": lambda name: dataset()}),
     "Sites": (sd.Sites, {"lengths": [20], "held": {0: dataset()}}),
     "Sorted": (sd.Sorted, {"batch_size": 4, "fill": len, "refresh": 1, "pool": None}),
     "Threshold": (sd.Threshold, {"threshold": 1.0, "low": 0.1, "high": 0.5, "refresh": 1}),
@@ -273,6 +274,8 @@ def complaint(function: Callable[..., Any], arguments: dict[str, Any]) -> str | 
 
 
 NOT_CALLED = {
+    "ClaimVoided",
+    "ClaimVoidedWarning",
     "Diverged",
     "Draws",
     "EqualShare",
