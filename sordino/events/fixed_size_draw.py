@@ -42,6 +42,7 @@ class FixedSize(Event):
     is_one_draw: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        """Validates both sizes and the event."""
         set_field(self, "batch_size", validate.count("batch_size", self.batch_size))
         set_field(self, "dataset_size", validate.count("dataset_size", self.dataset_size))
         # A subset cannot be larger than the set it is drawn from.

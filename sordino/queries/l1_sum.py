@@ -86,6 +86,7 @@ class L1Sum:
     noise: Noise
 
     def __post_init__(self) -> None:
+        """Validates rule and noise; refuses a noise whose norm the rule does not bound."""
         validate.clipping_rule("weigher", self.weigher)
         validate.noise("noise", self.noise)
         # Asked without a lot: a noise whose norm the rule does not bound is refused here and not at the first step.

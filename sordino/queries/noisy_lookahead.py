@@ -54,6 +54,7 @@ class NoisyLookahead:
     rounds: int = 1
 
     def __post_init__(self) -> None:
+        """Validates the learning rate, and the noise of every part."""
         check_learning_rate(self.learning_rate)
         # A list of noises is kept as a tuple, so that the query can be compared.
         if isinstance(self.noise, Sequence):

@@ -148,6 +148,7 @@ class Sorted:
     pool: int | None = None
 
     def __post_init__(self) -> None:
+        """Validates the numbers and the way to fill lots."""
         # A pool must last until the records are ranked anew.
         object.__setattr__(self, "batch_size", validate.count("batch_size", self.batch_size))
         object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
