@@ -95,7 +95,7 @@ def test_adult_is_numbers_by_its_documentation_alone(toy):
 
 
 def test_a_row_of_another_length_is_refused_by_its_number(toy):
-    schema = adult._read_schema(toy / "adult.names")
+    schema = adult.read_schema(toy / "adult.names")
     (toy / "short.data").write_text(f"{PERSON}>50K\n39, Private\n")
     with pytest.raises(ValueError, match=r"short\.data, line 2: 2 columns; need 15"):
         adult._encode_file(toy / "short.data", schema)

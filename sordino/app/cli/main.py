@@ -19,6 +19,7 @@ COMMANDS = {
     "recipes": ("sordino.app.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
     "data": ("sordino.app.cli.data", "get, list and check data sets"),
     "predict": ("sordino.app.cli.predict", "what a trained model says of new records"),
+    "generate": ("sordino.app.cli.generate", "write synthetic rows or texts that carry a claim"),
     "report": ("sordino.app.cli.report", "a run's report, written anew"),
     "doctor": ("sordino.app.cli.doctor", "why the accuracy of a run is low, from what it has released"),
     "compare": ("sordino.app.cli.compare", "runs side by side, and where they differ"),
@@ -48,7 +49,17 @@ def all_commands() -> dict[str, tuple[str, str]]:
 
 
 _COMMAND_GROUPS = {
-    "Train a model and use it": ("train", "resume", "tune", "recipes", "data", "predict", "report", "compare"),
+    "Train a model and use it": (
+        "train",
+        "resume",
+        "tune",
+        "recipes",
+        "data",
+        "predict",
+        "generate",
+        "report",
+        "compare",
+    ),
     "Compute what training costs": ("account", "calibrate", "tradeoff", "plan", "budget"),
     "Test what is claimed": ("audit", "attack"),
 }

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from sordino.app.data.files import files_folder
 
-_BOUNDS = {
+BOUNDS = {
     "age": (17.0, 90.0),
     "fnlwgt": (0.0, 400_000.0),
     "education-num": (1.0, 16.0),
@@ -35,11 +35,11 @@ def load_adult() -> tuple[TensorDataset, TensorDataset, int]:
     classes.
     """
     place = files_folder("adult")
-    schema = _read_schema(place / "adult.names")
+    schema = read_schema(place / "adult.names")
     return _encode_file(place / "adult.data", schema), _encode_file(place / "adult.test", schema), 2
 
 
-def _read_schema(path: Path) -> dict[str, tuple[str, ...]]:
+def read_schema(path: Path) -> dict[str, tuple[str, ...]]:
     """Returns the columns of Adult in order with their categories; a column of numbers has none."""
     descriptions = re.findall(r"^([a-z-]+): (.+)\.$", path.read_text(), re.MULTILINE)
     schema = {name: () if said == "continuous" else tuple(said.split(", ")) for name, said in descriptions}
@@ -65,7 +65,7 @@ def _encode_file(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDatase
 
 def _encode_person(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -> NDArray[np.float32]:
     """Returns one person of Adult as a row of numbers."""
-    numbers = [_scale_value(name, float(person[name])) for name in _BOUNDS]
+    numbers = [_scale_value(name, float(person[name])) for name in BOUNDS]
     marks = [float(float(person[name]) > above) for name, above in _MARKS]
     kinds = [float(person[name] == kind) for name, known in schema.items() for kind in known]
     return np.array([*numbers, *marks, (float(person["age"]) / 90) ** 2, *kinds], dtype=np.float32)
@@ -73,7 +73,7 @@ def _encode_person(person: dict[str, str], schema: dict[str, tuple[str, ...]]) -
 
 def _scale_value(name: str, value: float) -> float:
     """Returns a value of an Adult column cut to its public bounds and scaled to [−1, 1]."""
-    low, high = _BOUNDS[name]
+    low, high = BOUNDS[name]
     cut = min(max(value, low), high)
     if name in _LOGARITHMIC:
         cut, high = float(np.log1p(cut)), float(np.log1p(high))

@@ -31,7 +31,7 @@ def tokenize(
     texts: list[str], length: int = LENGTH, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Tensor, Tensor]:
     """Returns MiniLM's token numbers and mask, (N, length) each; every text is cut or padded to one public length."""
-    tokenizer = _import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say))
+    tokenizer = import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say))
     encoding = tokenizer(texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt")
     return encoding["input_ids"], encoding["attention_mask"]
 
@@ -39,7 +39,7 @@ def tokenize(
 def read_vocabulary(say: Callable[[str], None] = lambda _: None) -> list[str]:
     """Returns the words and parts of words of MiniLM's tokenizer, in the order of their numbers."""
     numbers: dict[str, int] = (
-        _import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say)).get_vocab()
+        import_transformers().AutoTokenizer.from_pretrained(files_folder("minilm", say)).get_vocab()
     )
     return sorted(numbers, key=numbers.__getitem__)
 
@@ -95,7 +95,7 @@ def _quiet_transformers() -> Iterator[Any]:
     """Yields transformers, which loads MiniLM, without its progress bar and its report of the layers that are left out
     on purpose.
     """
-    transformers = _import_transformers()
+    transformers = import_transformers()
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -108,7 +108,7 @@ def _quiet_transformers() -> Iterator[Any]:
             logging.enable_progress_bar()
 
 
-def _import_transformers() -> Any:
+def import_transformers() -> Any:
     """Imports transformers, which MiniLM needs, or explains how to install it."""
     try:
         import transformers
