@@ -29,8 +29,8 @@ _FIRST_PIECE = 999
 """The number of the first piece of MiniLM's vocabulary that is no special token; marks and letters come first."""
 _FIRST_WORD = 1996
 """From here on words come by frequency in the public texts."""
-PIECES = 3000
-LENGTH = 48
+PIECES = 2500
+LENGTH = 40
 WIDTH = 64
 _RANK = 16
 _CONTEXT = 2
