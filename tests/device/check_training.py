@@ -13,8 +13,7 @@ from torch.utils.data import TensorDataset
 import sordino as sd
 from sordino.ledger.claims import Guarantee
 from sordino.per_sample import Captured
-from sordino.per_sample.seeded_forward import Seeded
-from sordino.rng.global_generators import GlobalState, draw_next, seed_all
+from sordino.rng.global_generators import GlobalState, Seeded, draw_next, seed_all
 from sordino.runtime_checks.double_precision import DoublePrecision
 from tests.device.simulated import move, start
 from tests.device.zoo import ZOO, classify
