@@ -41,23 +41,21 @@ class Defect:
 _SEED_DEVICES = """    for generator in device_generators():
         generator.manual_seed(seed)
 """
-_AFTER_SET_SEED, _AFTER_SEED_ALL = "\n\nclass Seeded:", "    np.random.seed("
-"""What follows these lines in `set_seed` and in `seed_all`, which both have them."""
 _NOTHING_LEFT_OUT = "tuple(generator.get_state() for generator in device_generators())"
 
 DEFECTS = (
     Defect(
         "a forward pass is seeded on the CPU alone: every pass on a device drops the same",
         "sordino/rng/global_generators.py",
-        _SEED_DEVICES + _AFTER_SET_SEED,
-        _AFTER_SET_SEED,
+        f"{_SEED_DEVICES}\n\nclass Seeded",
+        "\n\nclass Seeded",
         "check_training.py by_its_seed",
     ),
     Defect(
         "the runtime checks seed the CPU alone: lot 1 is refused",
         "sordino/rng/global_generators.py",
-        _SEED_DEVICES + _AFTER_SEED_ALL,
-        _AFTER_SEED_ALL,
+        f"{_SEED_DEVICES}    np.random.seed",
+        "    np.random.seed",
         "check_training.py dropout_trains or generators",
     ),
     Defect(
