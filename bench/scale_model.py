@@ -9,6 +9,10 @@
     failures    a device fails once in M hours; a checkpoint of δ seconds every τ = √(2 δ M / W) (Young 1974) costs δ/τ of
                 the time, and each failure half an interval and a restart
 
+    Trainer     every device holds the model, of which all parameters or adapters are trained; a rank makes the noise of its
+                own coordinates on a core and copies it to the device; lots are tested at the rates of
+                runtime_checks/check_schedule.py; one rank writes each checkpoint while the others wait
+
 Latency and bandwidth of gloo are fitted to what bench.scale measured of collectives on two ranks, and compared with three;
 the processor's time of a lot is fitted on one and two, and compared with three. For larger machines both are assumed.
 
@@ -108,6 +112,58 @@ def failures(ranks: int, lot: float, training: Training, machine: Machine) -> di
     }
 
 
+@dataclass(frozen=True)
+class TrainerRun:
+    """What Hugging Face's Trainer fine-tunes with the model whole on every device."""
+
+    parameters: float = 7e9
+    trained: float = 7e9  # of them; of LoRA adapters some ten millions
+    lot: int = 4096
+    tokens: int = 512
+    lots: int = 1000
+    save_steps: int = 100
+    bytes_of_parameter: float = 2.0  # bfloat16
+    passes_of_test: int = 12  # forward and backward passes that a test of a lot takes
+    records_of_pass: int = 8
+    host_bandwidth: float = 1e10  # bytes a second between a core and its device
+    write_bandwidth: float = 1e9  # bytes a second of the one rank that writes
+
+
+def count_tested_lots(lots: int) -> float:
+    """Returns how many lots are tested on average: lot k with chance max(1/100, 2/k), and at most once.
+
+    >>> round(count_tested_lots(1000), 1)
+    18.8
+    """
+    return sum(min(1.0, max(0.01, 2.0 / k)) for k in range(1, lots + 1))
+
+
+def predict_trainer(ranks: int, run: TrainerRun, machine: Machine) -> dict[str, float]:
+    """Returns the mean seconds of a lot in the Trainer on so many devices, by what takes them, over a whole run.
+
+    A record costs 6 operations for each trained parameter and token and 4 for each frozen one, whose gradient is not
+    computed. Tests run on every rank at once, each on records of its own. Checkpoints hold parameters that are trained and
+    AdamW's two moments, in float32.
+    """
+    each = run.lot / ranks
+    fullest = imbalance(ranks, max(1, round(each)))["one_draw"]
+    operations = (6 * run.trained + 4 * (run.parameters - run.trained)) * run.tokens
+    record = PRIVATE * operations / machine.operations
+    ring = (ranks - 1) / ranks
+    found = {
+        "compute_s": fullest * each * record,
+        "messages_s": ring * 12 * run.trained / machine.bandwidth + 4 * (ranks - 1) * machine.latency,
+        "noise_s": run.trained / ranks * (NOISE_SECONDS + 4 / run.host_bandwidth),
+        "checks_s": count_tested_lots(run.lots) / run.lots * run.passes_of_test * run.records_of_pass * record,
+        "checkpoints_s": 12 * run.trained / run.write_bandwidth / run.save_steps,
+    }
+    plain = found["compute_s"] / PRIVATE + ring * 8 * run.trained / machine.bandwidth + found["checkpoints_s"]
+    found["lot_s"] = sum(found.values())
+    found["over_plain"] = found["lot_s"] / plain
+    found["gigabytes"] = (run.bytes_of_parameter * run.parameters + (4 + 8 + 8 + 4 + 4) * run.trained) / 1e9
+    return found
+
+
 def fit_model(measured: list[dict[str, Any]]) -> dict[str, Any]:
     """Fits gloo's latency and bandwidth and the processor's time, and returns how far three ranks are from that."""
     by_ranks = {each["ranks"]: each for each in measured}
@@ -151,6 +207,16 @@ def main() -> None:
             }
             for ranks in (8, 64, 512, 4096)
             for kind, layered in kinds.items()
+        },
+        "trainer": {
+            "assumed": asdict(TrainerRun()),
+            **{
+                f"{ranks} devices, {kind}": {
+                    name: float(f"{value:.4g}") for name, value in predict_trainer(ranks, run, machine).items()
+                }
+                for ranks in (1, 8, 64, 512)
+                for kind, run in (("all parameters", TrainerRun()), ("adapters", TrainerRun(trained=4e7)))
+            },
         },
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
