@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
 
 DOCS = Path(__file__).parents[1] / "docs"
 PATIENCE = 300.0
@@ -47,23 +46,10 @@ def run(command, folder, **more):
 
 
 @pytest.mark.slow
-def test_the_script_for_torchrun_runs_on_two_processes_and_survives_a_killed_one(tmp_path):
-    """A rank kills itself in the middle of the first attempt; torchrun starts all again, from the last state."""
+def test_the_script_for_torchrun_runs_on_two_processes(tmp_path):
     write_script(tmp_path)
-    script = (tmp_path / "train.py").read_text()
-    # A shorter run than the page's: 12 steps, with a state after every fourth.
-    dying = script.replace("100 - private.steps", "12 - private.steps").replace("private.steps % 20", "private.steps % 4")
-    dying = dying.replace(
-        "    optimizer.step()\n",
-        "    optimizer.step()\n"
-        "    if private.steps == 6 and not first and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "        os.kill(os.getpid(), 9)\n",
-    )
-    assert "os.kill" in dying
-    (tmp_path / "train.py").write_text(dying)
-    command = ["torchrun", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2", "train.py"]
-    assert "after 12 steps" in run(command, tmp_path, RUN_FOLDER=str(tmp_path / "state"))
-    assert torch.load(tmp_path / "state" / "state.pt", weights_only=True)["private"]["steps"] == 12
+    command = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+    assert ENDED.search(run(command, tmp_path, RUN_FOLDER=str(tmp_path / "state")))
 
 
 @pytest.mark.slow
@@ -134,6 +120,6 @@ def test_the_function_for_ray_runs_on_two_workers_where_ray_is_installed(tmp_pat
     text = text.replace("TorchTrainer(train,", "done = TorchTrainer(train,")
     text = text.replace("num_workers=2)", f"num_workers=2), run_config=RunConfig(storage_path={str(tmp_path)!r})")
     (tmp_path / "train.py").write_text(f"{text}\nprint('epsilon', round(done.metrics['epsilon'], 3))\n")
-    said = run([sys.executable, "train.py"], tmp_path)
+    said = run([sys.executable, "train.py"], tmp_path, RAY_memory_monitor_refresh_ms="0")  # others may fill the memory
     assert "epsilon 2.338" in said
     shutil.rmtree(tmp_path / "bin")
