@@ -6,7 +6,8 @@
 
 Nothing of this was run on a GPU by us: there was none. Please send the file it writes, whatever it says.
 For every model it checks that norms equal autograd's with the same dropout, with TF32 off and on; that training ends with
-a guarantee; and that a replay under deterministic algorithms gives the same bits. Then it times private and plain steps.
+a guarantee; and that a replay under deterministic algorithms gives the same bits. Then it times private and plain steps,
+counts how often the host waits on CUDA, and says where the noise is made.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from sordino import environment
 from sordino.ledger.claims import Guarantee
 from sordino.per_sample import Captured
 from sordino.per_sample.protocol import trainable_parameters
+from sordino.rng.device_noise import find_device_noise_fault
 from sordino.rng.global_generators import Seeded
 from tests.device.zoo import ZOO, Problem
 
@@ -84,6 +86,31 @@ def time_plain(model: nn.Module, problem: Problem, device: torch.device, steps: 
     return median(taken[1:])
 
 
+def count_waits(model: nn.Module, problem: Problem) -> int | None:
+    """Returns how often the host waits in the cheapest of ten private steps, as CUDA tells; None on other devices.
+
+    `torch.cuda.set_sync_debug_mode` warns at every operation that waits. Steps with a runtime check wait more often.
+    """
+    if not torch.cuda.is_available():
+        return None
+    _, data, loss_fn = problem
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+    waits = []
+    for lot in run.draws(data, sd.Poisson(0.1), steps=10):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                optimizer.zero_grad()
+                run.backward(lot)
+                optimizer.step()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits.append(sum("synchroniz" in str(one.message) for one in caught))
+    return min(waits)
+
+
 def check_replay(name: str, device: torch.device) -> bool:
     """Returns whether a run and its replay under deterministic algorithms come to the same parameters, bit by bit."""
     torch.use_deterministic_algorithms(True)
@@ -128,6 +155,8 @@ def examine(name: str, device: torch.device, steps: int) -> dict[str, Any]:
         found["private step ms"] = round(1e3 * median(taken[1:]), 3)
         found["peak bytes"] = module.max_memory_allocated() if hasattr(module, "max_memory_allocated") else None
         found["plain step ms"] = round(1e3 * time_plain(model, problem, device, steps), 3)
+        found["waits of a step"] = count_waits(model, problem)
+        found["noise"] = find_device_noise_fault(device) or "made on the device"
     except Exception as error:  # whatever happens belongs in the report
         found["error"] = f"{type(error).__name__}: {error}"
     return found
