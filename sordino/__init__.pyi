@@ -4,6 +4,7 @@ from sordino import auditing as auditing
 from sordino import clipping as clipping
 from sordino import diagnostics as diagnostics
 from sordino import events as events
+from sordino import finetuning as finetuning
 from sordino import losses as losses
 from sordino import nn as nn
 from sordino import ntk as ntk
@@ -32,6 +33,8 @@ from sordino.clipping.normalised import Normalised as Normalised
 from sordino.clipping.psac import PSAC as PSAC
 from sordino.clipping.scheduled import Scheduled as Scheduled
 from sordino.distributed.checkpoint_entry import InCheckpoint as InCheckpoint
+from sordino.finetuning.finetune_texts import FineTuned as FineTuned
+from sordino.finetuning.finetune_texts import finetune as finetune
 from sordino.integrations.log import Log as Log
 from sordino.ledger.claims import Claim as Claim
 from sordino.ledger.claims import Guarantee as Guarantee

@@ -1,0 +1,430 @@
+"""Fine-tunes a pretrained text encoder privately, with every choice made by public numbers.
+
+    tuned = sordino.finetune(model, tokenizer, texts, labels, epsilon=8.0)
+    tuned.predict(["a fine film"])
+    print(tuned.claim)
+
+The frozen encoder reads the texts once. Then the phases of the plan (`plan.py`) are trained on what it made of them: the
+head, adapters in the last layer together with it, and the head again. Some thousand sentences take minutes on one core.
+
+Privacy: all phases are in one ledger, and the claim is about all of them. The encoder is public, each vector is made of its
+own text alone, and every choice is a function of public numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from sordino import validate
+from sordino.clipping.flat import Flat
+from sordino.finetuning.frozen_texts import FrozenTexts, find_adaptable_layer, find_directions, read_texts
+from sordino.finetuning.last_layer import AdaptedVectors
+from sordino.finetuning.plan import ADAPTED, ADAPTER_LEARNING_RATES, BOUND, DIRECTION_SCALE, Phase, Plan, make_plan
+from sordino.ledger.claims import Claim
+from sordino.ledger.ledger import Ledger
+from sordino.lots.privacy_units import Unit
+from sordino.optim.signal_to_noise import SignalToNoise
+from sordino.private import Private
+from sordino.queries.noisy_sum import NoisySum
+from sordino.refusal import Refusal
+from sordino.release.noise import Gaussian
+from sordino.sampling.poisson import Poisson
+
+LENGTH = 128
+"""Tokens of a text that are read, the first ones."""
+MOST_KEPT_BYTES = 6e9
+"""Memory for the inputs and outputs of the last layer; beyond it no adapters are trained."""
+_WARM_UP = 4
+"""Lots in which the learning rate rises where adapters are trained."""
+_AT_ONCE = 256
+_WORDS_OF_A_COPY = 12
+"""A text of so many words is not written twice by accident."""
+_MANY_TWINS = 0.05
+"""The share of texts with a twin from which on they are declared to be different ones."""
+
+Say = Callable[[str], Any]
+
+
+class TextClassifier(nn.Module):
+    """A frozen encoder, the vectors that training changed, and a linear head: token numbers to scores."""
+
+    def __init__(self, encoder: nn.Module, vectors: AdaptedVectors | None, head: nn.Linear) -> None:
+        super().__init__()
+        self.encoder, self.vectors, self.head = encoder, vectors, head
+
+    def forward(self, frozen_vectors: Tensor, *columns: Tensor) -> Tensor:
+        """Returns the scores of texts that the encoder has read, (B, classes)."""
+        vectors = frozen_vectors if self.vectors is None else self.vectors(*columns)
+        scores: Tensor = self.head(vectors)
+        return scores
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuned:
+    """A fine-tuned classifier of texts with its claim; `sordino.finetune` returns it.
+
+    Privacy:
+        The model was released under the claim, and may be used and published. What it says about texts that it was
+        trained on is not covered.
+
+    """
+
+    model: TextClassifier
+    tokenizer: Any
+    classes: tuple[Any, ...]
+    claim: Claim
+    plan: Plan
+    length: int = LENGTH
+    signal_to_noise: Mapping[str, float] = field(default_factory=dict)
+    """Of each phase, measured on its released gradients over all of its steps."""
+
+    def predict(self, texts: Sequence[str]) -> list[Any]:
+        """Returns the class of each text, as the labels named it."""
+        return [self.classes[place] for place in self.probabilities(texts).argmax(1).tolist()]
+
+    @torch.no_grad()
+    def probabilities(self, texts: Sequence[str]) -> Tensor:
+        """Returns the probability of each class for each text, (N, classes), in the order of `classes`."""
+        read = read_texts(
+            self.model.encoder,
+            self.tokenizer,
+            _list_of_texts(texts),
+            length=self.length,
+            with_last_layer=self.model.vectors is not None,
+        )
+        return score_texts(self.model, read).softmax(1)
+
+    def accuracy(self, texts: Sequence[str], labels: Sequence[Any]) -> float:
+        """Returns the share of texts whose class is their label. Give texts that were not trained on."""
+        predicted = self.predict(texts)
+        correct = [bool(one == label) for one, label in zip(predicted, labels, strict=True)]
+        return sum(correct) / len(correct)
+
+    def __repr__(self) -> str:
+        return f"FineTuned({len(self.classes)} classes)\n{self.plan}\n{self.claim}"
+
+
+def finetune(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    labels: Sequence[Any],
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    classes: Sequence[Any] | None = None,
+    records: int | None = None,
+    length: int = LENGTH,
+    plan: Plan | None = None,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+    say: Say | None = None,
+) -> FineTuned:
+    """Fine-tunes a pretrained encoder on labelled texts, privately, and returns a classifier with its claim.
+
+    Everything else follows from public numbers: how many texts there are, classes, the encoder's width, ε and δ. What is
+    chosen, and what share of a step will be noise, is said before the first step.
+
+    Args:
+        model: an encoder of transformers, a model for sequence classification, whose encoder is taken, or the path of one.
+            It stays as it is.
+        tokenizer: of that encoder, or a path.
+        texts: one for each record.
+        labels: their classes: numbers, texts or whatever can be compared.
+        epsilon: what the whole may cost.
+        delta: of the claim; by default 1e-5, or a tenth of 1 / records if that is smaller.
+        classes: all classes. By default those that occur, and the claim then rests on their names being public.
+        records: a public figure for the number of texts, by which sums are divided. By default their number is used, and
+            the claim says that it does not cover it.
+        length: how many tokens of a text are read.
+        plan: in place of the one that public numbers make.
+        ledger: where it is charged; a new one by default.
+        seed: for tests.
+        say: receives what is said before the first step; by default it goes to standard error.
+
+    Returns:
+        A `FineTuned`: `predict`, `probabilities`, `claim`, `plan` and the model.
+
+    Privacy:
+        One ledger for all phases; the claim is at most `epsilon`.
+
+    """
+    # Check everything before anything is read.
+    encoder, tokenizer = _encoder_of(model), _tokenizer_of(tokenizer)
+    texts = _list_of_texts(texts)
+    if len(labels) != len(texts):
+        raise ValueError("texts and labels of different length: need one label for each text")
+    ledger = Ledger() if ledger is None else ledger
+    public_classes, targets = _number_labels(labels, classes, ledger)
+    public_records = len(texts) if records is None else validate.count("records", records)
+    delta = min(1e-5, 0.1 / public_records) if delta is None else delta
+    say = _write_to_stderr if say is None else say
+    # Choose by public numbers, and say so.
+    width = _width_of(encoder)
+    fits = 4.0 * public_records * length * width <= MOST_KEPT_BYTES
+    can_adapt = find_adaptable_layer(encoder) is not None and fits
+    if plan is None:
+        plan = make_plan(
+            public_records, classes=len(public_classes), width=width, epsilon=epsilon, delta=delta, can_adapt=can_adapt
+        )
+    elif plan.adapters is not None and not can_adapt:
+        raise Refusal("the plan has adapters, and this encoder's last layer cannot have them: make a plan without")
+    say(plan.describe())
+    # The encoder reads every text once; then the phases are trained on what it made of them.
+    read = read_texts(encoder, tokenizer, texts, length=length, with_last_layer=plan.adapters is not None)
+    directions = find_directions(encoder, tokenizer, plan.rank, length) if plan.adapters is not None else {}
+    return train_plan(
+        plan,
+        encoder,
+        tokenizer,
+        read,
+        targets,
+        directions,
+        classes=public_classes,
+        divisor_records=records,
+        length=length,
+        unit=unit_of_short_twins(texts),
+        ledger=ledger,
+        seed=seed,
+        say=say,
+    )
+
+
+def train_plan(
+    plan: Plan,
+    encoder: nn.Module,
+    tokenizer: Any,
+    read: FrozenTexts,
+    targets: Tensor,
+    directions: Mapping[str, Tensor],
+    *,
+    classes: tuple[Any, ...],
+    divisor_records: int | None = None,
+    length: int = LENGTH,
+    unit: Unit | None = None,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+    say: Say = lambda text: None,
+) -> FineTuned:
+    """Trains the phases of a plan on texts that the frozen encoder has read, and returns the classifier with its claim."""
+    ledger = Ledger() if ledger is None else ledger
+    signals: dict[str, float] = {}
+
+    def train(name: str, model: nn.Module, columns: tuple[Tensor, ...], rates: Mapping[str, float]) -> Private:
+        """Trains one phase and keeps its measured signal to noise."""
+        phase = plan.phases[name]
+        private, signal = train_phase(
+            model,
+            columns,
+            phase,
+            rates,
+            ledger=ledger,
+            expected_batch=None if divisor_records is None else phase.rate * divisor_records,
+            warm_up=_WARM_UP if name == "adapters" else 0,
+            unit=unit,
+            seed=None if seed is None else seed + len(signals),
+            say=say if name == "head" else None,  # later phases begin near their goal, where gradients are short
+        )
+        measured = signal.of_run()
+        if measured is not None:
+            signals[name] = measured
+        return private
+
+    # The head on frozen vectors. It begins at 0, without an opinion.
+    head = nn.Linear(read.vectors.shape[1], len(classes))
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    private = train("head", head, (read.vectors, targets), {"": plan.head.learning_rate})
+    vectors = None
+    if plan.adapters is not None:
+        # Adapters, weights of the mean and the head together.
+        layer = find_adaptable_layer(encoder)
+        assert layer is not None, "the plan has adapters"
+        scaled = {name: DIRECTION_SCALE * directions[name][: plan.rank] for name in ADAPTED}
+        vectors = AdaptedVectors(layer, read.vectors.shape[1], scaled).eval()
+        both = _HeadOnVectors(vectors, head)
+        private = train("adapters", both, (*read.columns, targets), ADAPTER_LEARNING_RATES)
+        # The head again, on the vectors as they are now.
+        if plan.last_head is not None:
+            adapted = _compute_vectors(vectors, read)
+            private = train("last head", head, (adapted, targets), {"": plan.last_head.learning_rate})
+    classifier = TextClassifier(encoder, vectors, head).eval()
+    return FineTuned(classifier, tokenizer, classes, private.claim(plan.delta), plan, length, signals)
+
+
+def train_phase(
+    model: nn.Module,
+    columns: tuple[Tensor, ...],
+    phase: Phase,
+    rates: Mapping[str, float],
+    *,
+    ledger: Ledger,
+    expected_batch: float | None,
+    warm_up: int,
+    unit: Unit | None = None,
+    seed: int | None = None,
+    say: Say | None = None,
+) -> tuple[Private, SignalToNoise]:
+    """Trains one phase by Adam with a learning rate that falls to 0, which does what averaging the weights would do.
+
+    Args:
+        model: what is trained, of the first columns.
+        columns: tensors with a row for each record; the last are the classes.
+        phase: rate, steps and noise of its lots.
+        rates: learning rates by a part of a parameter's name; the first that fits counts, and others are frozen.
+        ledger: where lots are charged.
+        expected_batch: the public divisor; None for rate × N.
+        warm_up: lots in which the learning rate rises.
+        unit: what is drawn and claimed; a row by default.
+        seed: for tests.
+        say: receives a warning if the run only walks at random.
+
+    """
+    # Only parameters with a learning rate are trained, and only they get noise.
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, p in model.named_parameters():
+        learning_rate = next((rate for part, rate in rates.items() if part in name), 0.0)
+        p.requires_grad_(learning_rate > 0)
+        if learning_rate > 0:
+            groups.setdefault(learning_rate, []).append(p)
+    optimizer = torch.optim.Adam([{"params": group, "lr": rate} for rate, group in groups.items()])
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / (1 + warm_up)) * (1 - step / phase.steps)
+    )
+    # One lot a step.
+    query = NoisySum(Flat(BOUND), Gaussian(phase.multiplier))
+    private = Private(model, _cross_entropy, query, ledger=ledger, seed=seed)
+    signal = SignalToNoise(private)
+    for lot in private.draws(
+        TensorDataset(*columns), Poisson(phase.rate), phase.steps, expected_batch=expected_batch, unit=unit
+    ):
+        private.backward(lot)
+        signal.update()
+        if say is not None and signal.finds_random_walk():
+            say(signal.warning())
+        optimizer.step()
+        schedule.step()
+    return private, signal
+
+
+class _HeadOnVectors(nn.Module):
+    """The trainable parts of a `TextClassifier`: vectors and head."""
+
+    def __init__(self, vectors: AdaptedVectors, head: nn.Linear) -> None:
+        super().__init__()
+        self.vectors, self.head = vectors, head
+
+    def forward(self, *columns: Tensor) -> Tensor:
+        """Returns the scores, (B, classes)."""
+        scores: Tensor = self.head(self.vectors(*columns))
+        return scores
+
+
+def _cross_entropy(model: nn.Module, *batch: Tensor) -> Tensor:
+    """Returns the loss of each record; the last column are the classes."""
+    return nn.functional.cross_entropy(model(*batch[:-1]), batch[-1], reduction="none")
+
+
+@torch.no_grad()
+def score_texts(model: TextClassifier, read: FrozenTexts) -> Tensor:
+    """Returns the scores of texts that the frozen encoder has read, (N, classes)."""
+    rows = [read.vectors, *read.columns]
+    return torch.cat([model(*part) for part in zip(*(column.split(_AT_ONCE) for column in rows), strict=True)])
+
+
+@torch.no_grad()
+def _compute_vectors(vectors: AdaptedVectors, read: FrozenTexts) -> Tensor:
+    """Returns the vectors of texts as the adapted last layer makes them, (N, width)."""
+    return torch.cat(
+        [vectors(*part) for part in zip(*(column.split(_AT_ONCE) for column in read.columns), strict=True)]
+    )
+
+
+def unit_of_short_twins(texts: Sequence[str]) -> Unit | None:
+    """Returns each text as a privacy unit of its own, where many short texts are equal; None where few or long ones are.
+
+    If a tenth of the rows are equal to another, they are taken for copies of one record and charged as a group. Short texts
+    such as "Yes." are equal by accident and belong to different people, so they are declared to be different ones. Long
+    texts that are there twice were copied: where a tenth of all are such, nothing is declared and they are charged.
+    """
+    counts = Counter(texts)
+    twins = [text for text in texts if counts[text] > 1]
+    long_twins = [text for text in twins if len(text.split()) >= _WORDS_OF_A_COPY]
+    if len(twins) < _MANY_TWINS * len(texts) or len(long_twins) >= _MANY_TWINS * len(texts):
+        return None
+    return Unit(torch.arange(len(texts)), 1, "text")
+
+
+def _encoder_of(model: Any) -> nn.Module:
+    """Returns the encoder of what `finetune` was given: a path, an encoder, or a classifier with one inside."""
+    if isinstance(model, str):
+        import transformers
+
+        model = transformers.AutoModel.from_pretrained(model)
+    validate.instance("model", model, nn.Module, "an encoder such as transformers.AutoModel.from_pretrained(…)")
+    encoder = getattr(model, "base_model", model)
+    return encoder if isinstance(encoder, nn.Module) else model
+
+
+def _tokenizer_of(tokenizer: Any) -> Any:
+    """Returns the tokenizer, loaded if a path was given."""
+    if isinstance(tokenizer, str):
+        import transformers
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    if not callable(tokenizer):
+        raise TypeError("tokenizer: must turn a list of texts into input_ids and attention_mask")
+    return tokenizer
+
+
+def _width_of(encoder: nn.Module) -> int:
+    """Returns the width of the encoder's vectors, from its configuration."""
+    config = getattr(encoder, "config", None)
+    width = getattr(config, "hidden_size", None) or getattr(config, "dim", None)
+    if not isinstance(width, int):
+        raise Refusal(
+            f"{type(encoder).__name__} has no config.hidden_size, so the width of its vectors is not known.\n"
+            "Give an encoder such as transformers.AutoModel.from_pretrained(…)."
+        )
+    return width
+
+
+def _list_of_texts(texts: Sequence[str]) -> list[str]:
+    """Returns the texts as a list, or raises TypeError; no text is quoted, because it is private."""
+    if isinstance(texts, str):
+        raise TypeError("texts is one text: need a list of them")
+    listed = list(texts)
+    if not listed or not all(isinstance(one, str) for one in listed):
+        raise TypeError("texts: need a list of at least one text, each a str")
+    return listed
+
+
+def _number_labels(
+    labels: Sequence[Any], classes: Sequence[Any] | None, ledger: Ledger
+) -> tuple[tuple[Any, ...], Tensor]:
+    """Returns the classes and the number of each record's class.
+
+    Classes that are read off the labels are declared as public, so that the claim rests on it.
+    """
+    values = [label.item() if isinstance(label, Tensor) else label for label in labels]
+    if classes is None:
+        classes = sorted(set(values))
+        ledger.declare("the names of the classes are public; they were read off the labels")
+    places = {label: place for place, label in enumerate(classes)}
+    if len(places) < 2:
+        raise ValueError("labels of fewer than two classes: nothing can be learnt from them")
+    if any(value not in places for value in values):
+        raise ValueError("a label is none of the classes: give all of them as classes=")
+    return tuple(classes), torch.tensor([places[value] for value in values])
+
+
+def _write_to_stderr(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
