@@ -50,7 +50,6 @@ _MODULES = (
     "auditing",
     "diagnostics",
     "events",
-    "finetuning",
     "per_sample",
     "losses",
     "nn",

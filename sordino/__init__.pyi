@@ -4,7 +4,6 @@ from sordino import auditing as auditing
 from sordino import clipping as clipping
 from sordino import diagnostics as diagnostics
 from sordino import events as events
-from sordino import finetuning as finetuning
 from sordino import losses as losses
 from sordino import nn as nn
 from sordino import ntk as ntk

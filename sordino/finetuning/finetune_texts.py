@@ -45,6 +45,8 @@ MOST_KEPT_BYTES = 6e9
 _WARM_UP = 4
 """Lots in which the learning rate rises where adapters are trained."""
 _AT_ONCE = 256
+_TRAINED_AT_ONCE = 64
+"""Texts that are processed at once in training: their token vectors are large, and more at once would not be faster."""
 _WORDS_OF_A_COPY = 12
 """A text of so many words is not written twice by accident."""
 _MANY_TWINS = 0.05
@@ -74,6 +76,10 @@ class FineTuned:
     Privacy:
         The model was released under the claim, and may be used and published. What it says about texts that it was
         trained on is not covered.
+
+    Examples:
+        >>> sorted(FineTuned.__dataclass_fields__)[:4]
+        ['claim', 'classes', 'length', 'model']
 
     """
 
@@ -155,6 +161,11 @@ def finetune(
 
     Privacy:
         One ledger for all phases; the claim is at most `epsilon`.
+
+    Examples:
+        >>> from sordino.finetuning import make_plan
+        >>> print(str(make_plan(7000, classes=2, width=384, epsilon=8.0, delta=1e-5)).splitlines()[0])
+        Fine-tuning of 7,000 texts within epsilon = 8 at delta = 1e-05
 
     """
     # Check everything before anything is read.
@@ -304,7 +315,12 @@ def train_phase(
     private = Private(model, _cross_entropy, query, ledger=ledger, seed=seed)
     signal = SignalToNoise(private)
     for lot in private.draws(
-        TensorDataset(*columns), Poisson(phase.rate), phase.steps, expected_batch=expected_batch, unit=unit
+        TensorDataset(*columns),
+        Poisson(phase.rate),
+        phase.steps,
+        expected_batch=expected_batch,
+        physical_batch=_TRAINED_AT_ONCE,
+        unit=unit,
     ):
         private.backward(lot)
         signal.update()
