@@ -80,7 +80,8 @@ class SignalToNoise:
             if total is None or total.shape != p.grad.shape:
                 self._sums[name] = p.grad.detach().clone()
             else:
-                total.add_(p.grad)
+                # Sums that were loaded from a file are on the CPU, wherever the gradients are.
+                self._sums[name] = total.to(p.grad.device).add_(p.grad)
             self._squares_since += float(torch.linalg.vector_norm(p.grad)) ** 2
         self.steps += 1
         self._steps_since += 1
