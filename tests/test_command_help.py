@@ -19,7 +19,7 @@ COMMANDS = {name: import_module(module).Command for name, (module, _) in command
 
 POSITIONAL = {"recipe", "folder", "run_dir", "names", "action", "what", "path"}
 """Fields that are typed without their name, in every command that has them."""
-OTHER_POSITIONAL = {("predict", "data"), ("compare", "runs"), ("attack", "runs")}
+OTHER_POSITIONAL = {("predict", "data"), ("compare", "runs"), ("attack", "runs"), ("generate", "source")}
 
 
 def show_help(name, capsys):

@@ -51,6 +51,13 @@ def prepare(accelerator: accelerate.Accelerator, model: nn.Module, optimizer: Op
         Every process joins one run. FSDP and DeepSpeed plugins, float16 with its gradient scaler and accumulated steps are
         refused, because they change gradients that were released, or were not.
 
+    Examples:
+        >>> import torch
+        >>> from accelerate import Accelerator
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> model, optimizer = prepare(Accelerator(cpu=True), model, optimizer)
+
     """
     if accelerator.gradient_accumulation_steps != 1:
         raise Refusal(
@@ -62,7 +69,14 @@ def prepare(accelerator: accelerate.Accelerator, model: nn.Module, optimizer: Op
 
 
 def prepare_plain_model(accelerator: accelerate.Accelerator, model: nn.Module) -> None:
-    """Places a model as an accelerator does, under its autocast, and keeps it from being wrapped for several processes."""
+    """Places a model as an accelerator does, under its autocast, and keeps it from being wrapped for several processes.
+
+    Examples:
+        >>> import torch
+        >>> from accelerate import Accelerator
+        >>> prepare_plain_model(Accelerator(cpu=True), torch.nn.Linear(2, 1))
+
+    """
     _refuse_unfit_accelerator(accelerator)
     # Accelerate wraps the forward pass for autocast at most once, also if the model is trained again.
     if not getattr(model, "_is_accelerate_prepared", False):
