@@ -27,7 +27,8 @@ from sordino.app.data import cache, minilm
 from sordino.app.data.files import files_folder
 from sordino.app.data.friends import load_friends
 from sordino.app.data.labelled_texts import load_texts
-from sordino.finetuning.finetune_texts import score_texts, train_plan, unit_of_short_twins
+from sordino.finetuning.finetune_texts import score_texts, train_plan
+from sordino.lots.privacy_units import Unit
 from sordino.finetuning.frozen_texts import FrozenTexts, find_directions, read_texts
 from sordino.finetuning.plan import make_plan
 from sordino.kernels.processor import processor_name
@@ -91,7 +92,8 @@ def run_texts(task: str, epsilon: float, *, frozen: bool) -> dict[str, Any]:
         directions,
         classes=tuple(range(classes)),
         length=LENGTHS[task],
-        unit=unit_of_short_twins(texts),
+        # Lines of a television series are equal by accident: "Yes." is no copy. This is declared, and the claim says so.
+        unit=Unit(torch.arange(len(texts)), 1, "text") if task == "friends" else None,
         divisor_records=int(f"{float(f'{len(texts):.1g}'):.0f}"),  # round: not N
     )
     correct = score_texts(tuned.model, test).argmax(1) == torch.tensor(test_labels)

@@ -14,7 +14,6 @@ own text alone, and every choice is a function of public numbers.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,16 +46,14 @@ _WARM_UP = 4
 _AT_ONCE = 256
 _TRAINED_AT_ONCE = 64
 """Texts that are processed at once in training: their token vectors are large, and more at once would not be faster."""
-_WORDS_OF_A_COPY = 12
-"""A text of so many words is not written twice by accident."""
-_MANY_TWINS = 0.05
-"""The share of texts with a twin from which on they are declared to be different ones."""
 
 Say = Callable[[str], Any]
 
 
 class TextClassifier(nn.Module):
-    """A frozen encoder, the vectors that training changed, and a linear head: token numbers to scores."""
+    """A frozen encoder, the vectors that training changed, and a linear head: from what the encoder made of
+    texts to scores. Use `FineTuned.predict` for texts.
+    """
 
     def __init__(self, encoder: nn.Module, vectors: AdaptedVectors | None, head: nn.Linear) -> None:
         super().__init__()
@@ -131,6 +128,7 @@ def finetune(
     length: int = LENGTH,
     plan: Plan | None = None,
     ledger: Ledger | None = None,
+    equal_texts_differ: bool = False,
     seed: int | None = None,
     say: Say | None = None,
 ) -> FineTuned:
@@ -153,6 +151,8 @@ def finetune(
         length: how many tokens of a text are read.
         plan: in place of the one that public numbers make.
         ledger: where it is charged; a new one by default.
+        equal_texts_differ: your word that texts which are equal, such as many a "Yes.", belong to different people and are
+            no copies. Without it, equal rows are charged as a group where there are many; the claim names the declaration.
         seed: for tests.
         say: receives what is said before the first step; by default it goes to standard error.
 
@@ -202,7 +202,7 @@ def finetune(
         classes=public_classes,
         divisor_records=records,
         length=length,
-        unit=unit_of_short_twins(texts),
+        unit=Unit(torch.arange(len(texts)), 1, "text") if equal_texts_differ else None,
         ledger=ledger,
         seed=seed,
         say=say,
@@ -362,21 +362,6 @@ def _compute_vectors(vectors: AdaptedVectors, read: FrozenTexts) -> Tensor:
     return torch.cat(
         [vectors(*part) for part in zip(*(column.split(_AT_ONCE) for column in read.columns), strict=True)]
     )
-
-
-def unit_of_short_twins(texts: Sequence[str]) -> Unit | None:
-    """Returns each text as a privacy unit of its own, where many short texts are equal; None where few or long ones are.
-
-    If a tenth of the rows are equal to another, they are taken for copies of one record and charged as a group. Short texts
-    such as "Yes." are equal by accident and belong to different people, so they are declared to be different ones. Long
-    texts that are there twice were copied: where a tenth of all are such, nothing is declared and they are charged.
-    """
-    counts = Counter(texts)
-    twins = [text for text in texts if counts[text] > 1]
-    long_twins = [text for text in twins if len(text.split()) >= _WORDS_OF_A_COPY]
-    if len(twins) < _MANY_TWINS * len(texts) or len(long_twins) >= _MANY_TWINS * len(texts):
-        return None
-    return Unit(torch.arange(len(texts)), 1, "text")
 
 
 def _encoder_of(model: Any) -> nn.Module:
