@@ -28,10 +28,10 @@ from sordino.app.data.files import files_folder
 from sordino.app.data.friends import load_friends
 from sordino.app.data.labelled_texts import load_texts
 from sordino.finetuning.finetune_texts import score_texts, train_plan
-from sordino.lots.privacy_units import Unit
 from sordino.finetuning.frozen_texts import FrozenTexts, find_directions, read_texts
 from sordino.finetuning.plan import make_plan
 from sordino.kernels.processor import processor_name
+from sordino.lots.privacy_units import Unit
 
 DELTA = 1e-5
 LENGTHS = {"r8": 128, "20news": 128, "friends": 32}
