@@ -85,16 +85,20 @@ def load_own_experiment(path: Path) -> Experiment:
         ValueError: there is no such file, it defines no experiment, or its id is one of the lab's own.
 
     """
+    # `runpy` would raise an OSError with a traceback; a mistyped path deserves one line.
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
+    # The file is run, not imported, so it needs no place on the path and cannot shadow a module of the lab.
     found = runpy.run_path(str(path)).get("EXPERIMENT")
     if not isinstance(found, Experiment):
         raise ValueError(
             f"{path}: it defines no experiment.\nEnd it with `EXPERIMENT = sordino_lab.Experiment(id=…, title=…, run=…)`; "
             "docs/how_to/own_variants.md has an example."
         )
+    # Results are files named by id, so a second experiment of the same id would overwrite the figure of a source.
     if found.id in experiments():
         raise ValueError(f"{path}: the id {found.id!r} is taken by a figure of the sources; choose another")
+    # The file goes with the experiment, so that worker processes can load it again by its path.
     return replace(found, file=str(path))
 
 
@@ -115,6 +119,7 @@ def choose_experiments(names: Sequence[str], *, everything: bool = False) -> lis
         else:
             some = [find_experiment(name)]
         chosen.update({one.id: one for one in some})
+    # No names at all would otherwise be a run that does nothing and reports success.
     if not chosen:
         raise ValueError("nothing named: give ids, a source such as 000, `seconds`, or --all; see `sordino lab list`")
     return list(chosen.values())

@@ -74,6 +74,7 @@ class Command:
         if self.json:
             print(json.dumps([one.facts() for one in some], ensure_ascii=False))
             return 0
+        # Results say which figures are there already, and at which size, so that nobody runs them twice by mistake.
         there = store.read_results(self.out)
         width = max(len(one.id) for one in some)
         for one in some:
@@ -98,6 +99,7 @@ class Command:
         else:
             for one in results:
                 print(f"{one['id']}: {_count_verdicts(one)}; {self.out / (one['id'] + '.png')}")
+        # One of these makes many figures at once, which are easier to look at on a page than as files.
         if "seconds" in self.names or self.all:
             return self._page()
         return 0
@@ -124,15 +126,18 @@ class Command:
         # The state is in files, so any process can look at the queue or pause it.
         folder = store.cache_folder() / "queue"
         queue = Queue(folder, self.trainings or store.cache_folder(), self.out)
+        # The exit code tells a script whether a job failed, so that it need not read what was printed.
         if wish == "run":
             return 1 if queue.run(self.processes, lambda text: print(text, flush=True)) else 0
         if wish == "status":
             print(queue.status())
         elif wish == "pause":
+            # The folder may be missing: a pause can be asked for before the first job was ever begun.
             folder.mkdir(parents=True, exist_ok=True)
             queue.pause_file.touch()
             print("paused within a second; `sordino lab queue resume` lets it go on")
         else:
+            # Resuming a queue that is not paused is no error; the state that was asked for is there.
             queue.pause_file.unlink(missing_ok=True)
             print("resumed")
         return 0
@@ -150,6 +155,7 @@ class Command:
             return 0
         for name in names:
             _print_check(there[name])
+        # Untested findings are counted apart, so that they are not taken for findings that hold.
         counts = {
             verdict: sum(f.verdict == verdict for name in names for f in read_outcome(there[name]).findings)
             for verdict in (HOLDS, FAILS, UNTESTED)
@@ -176,6 +182,7 @@ class Command:
         commands.
         """
         there = store.read_results(self.out)
+        # Without a name the empty one is looked up, whose error message says what can be named.
         for one in [find_experiment(name) for name in self.names] or [find_experiment("")]:
             if self.json:
                 print(json.dumps(there.get(one.id) or one.facts(), ensure_ascii=False))
@@ -188,6 +195,7 @@ class Command:
                 f"  reduced: {one.reduced}\n  made of: {', '.join(one.nouns)}"
                 + (f"\n  in the source: {one.terms}" if one.terms else "")
             )
+            # Numbers, notes and commands exist only for what was run; the facts above are known of every figure.
             if one.id in there:
                 _print_check(there[one.id])
                 for text in there[one.id]["notes"]:
@@ -232,6 +240,7 @@ def _print_check(result: dict[str, Any]) -> None:
     outcome = read_outcome(result)
     print(f"\n{result['id']} ({result['size']}, {result['seconds']:g} s)")
     for one in outcome.compared:
+        # A number that was not reached is a dash, not zero, and the spread is left out where one seed has none.
         ours = "–" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
         gap = "" if one.difference is None else f", {one.difference:+.3g}"
         print(f"  {one.what}: {ours}{one.unit and ' ' + one.unit}; published {one.published:g} ({one.where}){gap}")

@@ -80,18 +80,23 @@ class CurvePlan:
         # Rates and steps follow from lots and epochs once the number of records is known.
         base = find(self.recipe)
         given: dict[str, Any] = dict(self.given)
+        # A tiny run only shows that the code works: it has a small problem, without the preparations of the recipe.
         if size is ExperimentSize.TINY:
             given = {**given, **_TINY, **dict.fromkeys(_CLEARED_IN_THE_RECIPE)}
         else:
+            # A source gives its lot in records; the rate that draws as many on average depends on how many there are.
             n = self.records or SIZES[str(given.get("dataset", base.dataset))]
             rate = min(1.0, self.batch / n) if self.batch is not None else base.rate
             given["rate"] = rate
             if self.epochs is not None:
+                # Rounding may give no step at all for a fraction of an epoch, and a training needs at least one.
                 given["steps"] = max(1, round(self.epochs / rate))
             if self.records is not None:
                 given["records"] = self.records
+        # Evaluations are spread evenly over the steps; a tiny run is evaluated at its end alone.
         steps = int(given.get("steps", base.steps))
         given["evaluate_every"] = max(1, steps // (1 if size is ExperimentSize.TINY else self.evaluations))
+        # Both seeds move together, so that seeds differ in the initial parameters as well as in lots and noise.
         return {**given, "seed": seed, "init_seed": seed}
 
     def settings(self, size: ExperimentSize, seed: int) -> Settings:
@@ -113,11 +118,13 @@ class CurvePlan:
         # Only what differs from the recipe is typed.
         words = ["sordino", "train", self.recipe]
         given = self.fields(size, seed)
+        # A field that is None has no spelling as a flag; those the recipe sets are taken away by `--without` below.
         for name, value in given.items():
             if value is not None:
                 words += _write_flag(name, value)
         left_out = [name for name in _CLEARED_IN_THE_RECIPE if name in given and given[name] is None]
         words += ["--without", *left_out] if left_out else []
+        # `repr` keeps every digit, so the typed command repeats the training bit for bit.
         for name, value in self.parameters.items():
             words += ["--parameter", f"{name}={value!r}"]
         return shlex.join(words)
@@ -130,10 +137,12 @@ def _write_flag(name: str, value: Any) -> list[str]:
     (['--widths', '64', '32'], ['--rate', '0.1'], ['--non-private'])
     """
     flag = name.replace("_", "-")
+    # Booleans come first: they are flags without a value, and `--no-…` is how a default of yes is turned off.
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     if isinstance(value, tuple | list):
         return [f"--{flag}", *map(repr, value)]
+    # `repr` of a float reads back as the same number; `str` of a text has no quotes, which the shell would pass on.
     return [f"--{flag}", repr(value) if isinstance(value, float) else str(value)]
 
 

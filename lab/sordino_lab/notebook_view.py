@@ -35,15 +35,18 @@ class ShownExperiment:
         """Returns an experiment as a notebook shows it: title, figures, numbers and findings as HTML."""
         one, outcome = self.experiment, self.outcome
         note = describe_reduction(self.size, one)
+        # Each drawing has a name of its own, since ids inside SVG must be unique on a page with several.
         figures = "".join(
             f'<div style="max-width:34em">{inline_svg(panel, f"{one.id}-{number}", note)}</div>'
             for number, panel in enumerate(outcome.panels)
         )
+        # Texts are escaped: a label such as "λ < 1" would otherwise end up as a broken tag.
         rows = "".join(
             f"<tr><td>{escape(row.what)}</td><td>{write_number(row)}</td><td>{row.published:g}</td>"
             f"<td>{escape(row.where)}</td></tr>"
             for row in outcome.compared
         )
+        # A heading above no rows would look as if numbers had been lost.
         numbers = (
             f"<table><tr><th></th><th>ours</th><th>published</th><th>where</th></tr>{rows}</table>" if rows else ""
         )

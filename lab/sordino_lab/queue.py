@@ -117,6 +117,7 @@ class Queue:
                         say("paused" if paused else "resumed")
                     while order and workers.has_room and not paused:
                         name = order.pop(0)
+                        # A job may have been done by another process since the order was made; it is not done twice.
                         if self._is_done(jobs[name]):
                             continue
                         number = len(numbers)
@@ -126,6 +127,7 @@ class Queue:
                         self._write_state([numbers[k] for k in workers.running], jobs, paused=paused)
                     for number, code in workers.take_finished():
                         name = numbers[number]
+                        # A failure does not end the queue: the other jobs do not depend on it and may take days.
                         if code:
                             failed.add(name)
                         said = f"failed with exit code {code}" if code else "done"
@@ -137,6 +139,7 @@ class Queue:
                     time.sleep(_POLL)
         finally:
             signal.signal(signal.SIGTERM, before)
+            # The state on disk must not name workers that have ended, whatever ended the loop.
             self._write_state([], {}, paused=False)
         return len(failed)
 
@@ -189,6 +192,7 @@ class Queue:
         """
         if job.settings is not None:
             return training_store.find(job.settings, self.trainings) is not None
+        # A smaller size does not count: the queue is there to run figures as the sources did.
         for folder in (self.out, store.SHIPPED):
             path = folder / f"{job.name}.json"
             if path.is_file() and json.loads(path.read_text("utf-8"))["size"] == ExperimentSize.FULL.value:
@@ -253,10 +257,12 @@ def _published_by_label(one: Experiment) -> dict[str, int]:
     ranks jobs by them.
     """
     path = store.SHIPPED / f"{one.id}.json"
+    # Without a shipped result nothing is known to be published, and no curve of the id is ranked above another.
     if not path.is_file():
         return {}
     counts: dict[str, int] = {}
     for row in json.loads(path.read_text("utf-8"))["compared"]:
+        # Rows are named "accuracy, LABEL" or "loss, LABEL"; what follows the first comma is the curve's label.
         label = row["what"].partition(", ")[2]
         counts[label] = counts.get(label, 0) + 1
     return counts
@@ -274,13 +280,16 @@ def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
 
 def _is_alive(pid: int) -> bool:
     """Returns whether there is a process of this number, such as the one that was working off the queue."""
+    # Numbers of zero and below mean process groups to `kill`, so they would say something about other processes.
     if pid <= 0:
         return False
     try:
+        # Signal 0 is checked by the system and never delivered.
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
+        # A process that may not be signalled belongs to someone else, but it is there.
         return True
     return True
 

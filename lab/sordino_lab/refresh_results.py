@@ -31,6 +31,7 @@ def refresh_results(folder: Path) -> list[str]:
     for one in experiments().values():
         path = folder / f"{one.id}.json"
         kept = json.loads(path.read_text("utf-8")) if path.is_file() else None
+        # Kept trainings may allow a better drawing; otherwise only the words of the result are brought up to date.
         better = _draw_from_trainings(one, kept)
         if better is not None:
             drawn.append(one.id)
@@ -45,6 +46,7 @@ def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
     source ran.
     """
     size = ExperimentSize(kept["size"])
+    # Facts go through JSON, so that tuples become lists as in the file and an unchanged result compares equal.
     result = {**kept, **json.loads(json.dumps(one.facts()))}
     if one.plans is not None:
         bench = Workbench(size, Path())
@@ -52,6 +54,7 @@ def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
         own = bench.commands(one.plans(bench))
         recipes = {command.split()[2] for command in own}
         result["commands"] = [*own, *(said for said in kept["commands"] if said.split()[2] not in recipes)]
+    # A finding of the source says nothing of a smaller run, so its verdict is taken back to untested.
     if not store.is_source_size(size, one):
         result["findings"] = [{**finding, "holds": None} for finding in kept["findings"]]
     if size is not ExperimentSize.FULL:

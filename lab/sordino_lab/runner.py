@@ -145,10 +145,12 @@ def _list_trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Exp
             for seed in bench.seeds_of(plan):
                 settings = plan.settings(bench.size, seed)
                 name = digest(settings)
+                # A training that is kept from an earlier run is read, not repeated.
                 if name not in found and not is_known(settings, bench.cache):
                     found[name] = ExperimentJob(
                         f"{one.id}: {plan.label}, seed {seed}", 0.8 * one.seconds / several, settings
                     )
+    # The longest comes first, so that no long training is begun last while the other workers have nothing to do.
     return sorted(found.values(), key=lambda job: -job.cost)
 
 

@@ -140,9 +140,11 @@ def _epsilon_of_little_noise() -> float:
 def _accuracy_of_ignored_penalty() -> str:
     """Returns what the shipped result of wd-mnist-ignored says of an error of the sources, the penalty that is ignored."""
     path = store.SHIPPED / "wd-mnist-ignored.json"
+    # The page of errors can be built before the figure was run; it then says how to get the number.
     if not path.is_file():
         return "not run yet: `sordino lab run wd-mnist-ignored`"
     kept = json.loads(path.read_text("utf-8"))
+    # Keys of JSON are texts; as numbers the smallest and the largest λ can be found.
     inside = {float(value): accuracy for value, accuracy in kept["numbers"]["L2 inside the clip"].items()}
     ignored = kept["numbers"]["penalty that the hooks ignore"].values()
     return (

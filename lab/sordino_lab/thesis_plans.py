@@ -155,6 +155,7 @@ class ThesisTable:
         pairs_of_panels = []
         for rate in self.rates:
             some = [one for one in trained if one.plan.given["learning_rate"] == rate]
+            # A rate of which nothing was trained has no panel, which would be an empty frame.
             if some:
                 pairs_of_panels.append(draw_learning(some, f"{self.title}, lr {rate:g}", self.published))
         return [accuracy for accuracy, _ in pairs_of_panels] + [loss for _, loss in pairs_of_panels]

@@ -150,9 +150,11 @@ def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, whic
     """Returns the published final values, loss (0) or accuracy (1), as stars at the last epoch of the trained curves."""
     stars: list[Series] = []
     for one in trained:
+        # A curve whose source prints no number has no star.
         value = published.get(one.plan.label, (None, None))[which]
         at = one.series().x
         if value is not None and at:
+            # Only the first star is labelled, so that the legend has one entry for all of them.
             label = "" if stars else "published, at the end"
             stars.append(Series(label, at[-1:], [value], method=one.plan.method, variant=_STAR, points=True))
     return stars
@@ -178,6 +180,7 @@ def compare_with_published(trained: Sequence[TrainedCurve], published: Published
     for one in trained:
         loss, accuracy = published.get(one.plan.label, (None, None))
         for name, value, unit, field in (("accuracy", accuracy, "%", "test_accuracy"), ("loss", loss, "", "test_loss")):
+            # The sources leave some cells of their tables empty; there is nothing to compare with there.
             if value is not None:
                 mean, spread = one.final(field)
                 rows.append(Compared(f"{name}, {one.plan.label}", mean, value, where, spread, unit, len(one.runs)))
@@ -345,6 +348,7 @@ class Sweep:
                 plan = self.plan(bench, method, value)
                 accuracy = published.get(plan.label, (None, None))[1]
                 if accuracy is not None:
+                    # One label is enough for the legend; further stars differ in colour alone.
                     label = "" if stars else "published"
                     stars.append(Series(label, [value], [accuracy], method=plan.method, variant=_STAR, points=True))
         return stars

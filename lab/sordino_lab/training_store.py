@@ -175,6 +175,7 @@ def _train_or_resume(settings: Settings, folder: Path) -> FinishedTraining:
         if _can_resume(run_folder):
             history = resume(run_folder, Silent())
         else:
+            # The count of seconds goes with the folder: what it counts bought nothing of the training that begins here.
             shutil.rmtree(folder, ignore_errors=True)
             history = carry_out_run(settings, run_folder, Silent())
     except RunFailed as error:
@@ -184,8 +185,10 @@ def _train_or_resume(settings: Settings, folder: Path) -> FinishedTraining:
         diverged = str(error).split(";")[0]
     else:
         if not history.finished:
+            # What was spent is written down before the stop, or the next process would report too little.
             spent.add(time.process_time() - begun)
             raise KeyboardInterrupt("a training was asked to stop; its checkpoint is kept")
+    # Rows are read from the run directory, which has those of earlier processes too.
     rows = [asdict(row) for row in Run.open(run_folder).read_rows()]
     said = json.loads((run_folder / "privacy.json").read_text("utf-8"))["claim"]
     seconds = spent.read() + time.process_time() - begun
@@ -205,10 +208,12 @@ def _can_resume(run_folder: Path) -> bool:
     from sordino.environment import current_environment, describe_difference
 
     try:
+        # Without a config nothing was begun.
         if not (run_folder / CONFIG).is_file():
             return False
         if json.loads((run_folder / PRIVACY).read_text("utf-8")).get("status") == FAILED:
             return False
+        # The write-ahead ledger knows which environment began the run.
         with WriteAheadLedger(run_folder) as ahead:
             before = ahead.environment
     except FileNotFoundError:
@@ -252,6 +257,7 @@ def rename_files(folder: Path) -> int:
     """
     count = 0
     for path in sorted(folder.glob("*.json")):
+        # The digest is of the settings in the file, which are the truth; the name only has to follow them.
         wanted = folder / f"{digest_of_table(json.loads(path.read_text('utf-8'))['settings'])}.json"
         if wanted != path:
             path.rename(wanted)

@@ -112,9 +112,11 @@ def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], mo
                 number, function, arguments = waiting.pop(0)
                 workers.start(number, function, *arguments)
             for number, code in workers.take_finished():
+                # One failure ends the rest: leaving the `with` block stops the other workers.
                 if code != 0:
                     raise WorkerFailed(f"a worker ended with exit code {code}; its message is above")
                 yield number
+            # Waiting in short pauses costs no processor time that the workers could use.
             time.sleep(_POLL)
 
 

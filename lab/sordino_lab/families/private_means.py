@@ -44,6 +44,7 @@ def draw_binary(bench: Workbench) -> Outcome:
     for k, epsilon in enumerate((0.1, 1.0)):
         ours = [measure_binary_error(rng, n, epsilon, repeats) for n in sizes]
         theory = [binary_error(SHARE_OF_ONES, n, epsilon) for n in sizes]
+        # The largest gap is counted in standard errors of the measurement, so that it means the same at every n and ε.
         most = max([most, *(abs(m - t) / max(s, 1e-300) for (m, s), t in zip(ours, theory, strict=True))])
         lines += [
             _draw_errors(f"measured, ε = {epsilon:g}", sizes, ours, k),

@@ -151,11 +151,13 @@ def measure_cosines(bench: Workbench, wanted: Sequence[CurvePlan]) -> UpdateCosi
     spread: dict[tuple[float, float], float] = {}
     low: dict[tuple[float, float], float] = {}
     trained = bench.find_trained(wanted)
+    # Bounds are panels, since curves of different bounds would hide one another.
     for bound in sorted({one.plan.given["bound"] for one in trained}):
         lines = []
         for one in (one for one in trained if one.plan.given["bound"] == bound):
             # The mean over seeds of the cosine at each step, with the least and the largest.
             values = one.diagnostic("substeps")
+            # Cosines are one for each step, so their places are spread evenly up to the last epoch that was evaluated.
             at: Any = np.linspace(0, one.runs[0].rows[-1]["epoch"], values.shape[1]) if values.size else []
             lines.append(
                 Series(
@@ -169,6 +171,7 @@ def measure_cosines(bench: Workbench, wanted: Sequence[CurvePlan]) -> UpdateCosi
                     hollow=one.hollow,
                 )
             )
+            # Without values the spread and the least cosine are those of a constant 1.
             rate = one.plan.given["learning_rate"]
             spread[bound, rate] = float(np.std(values)) if values.size else 0.0
             low[bound, rate] = float(np.min(values)) if values.size else 1.0

@@ -37,10 +37,12 @@ def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def time_pass(data: TensorDataset, sampler: Sampler, lots: int) -> float:
     """Returns what the steps of one pass through `Private` cost, in CPU seconds."""
+    # Every sampler starts from the same parameters, so that the passes differ in their lots alone.
     torch.manual_seed(0)
     model = mnist_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     private = Private(model, loss_fn, NoisySum(Flat(1.0), Gaussian(1.1)), seed=0)
+    # CPU time is measured, not time on the clock, which other processes on the machine would lengthen.
     begun = time.process_time()
     for lot in private.draws(data, sampler, lots):
         private.backward(lot)

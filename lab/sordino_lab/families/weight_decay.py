@@ -519,6 +519,7 @@ def draw_mnist_decay(bench: Workbench) -> Outcome:
     def judge(bench: Workbench, grid: Grid) -> list[Finding]:
         """Judges the drop with weight decay outside the clip on MNIST, and whether L2 inside it stays level."""
         outside, inside = ({value: final_mean(one) for value, one in grid[way].items()} for way in (OUTSIDE, INSIDE))
+        # The largest λ depends on the method and on the size of the experiment, so it is looked up, not written here.
         last, top = max(outside), max(inside)
         return [
             Finding(
