@@ -59,6 +59,7 @@ def prepare(accelerator: accelerate.Accelerator, model: nn.Module, optimizer: Op
         >>> model, optimizer = prepare(Accelerator(cpu=True), model, optimizer)
 
     """
+    # Accumulation makes one step of several batches; here a lot is one release and one step, and is charged as such.
     if accelerator.gradient_accumulation_steps != 1:
         raise Refusal(
             f"gradient_accumulation_steps={accelerator.gradient_accumulation_steps}: a lot is one step, however large.\n"
@@ -87,6 +88,7 @@ def prepare_plain_model(accelerator: accelerate.Accelerator, model: nn.Module) -
 
 def _refuse_unfit_accelerator(accelerator: accelerate.Accelerator) -> None:
     """Raises a `Refusal` for an accelerator that shards the model, scales gradients or does not know all processes."""
+    # Only kinds that leave the whole model in every process: a sharded gradient would be clipped by a part of its norm.
     kind = str(accelerator.distributed_type).rsplit(".", 1)[-1]
     if kind not in _PLAIN_KINDS:
         raise Refusal(
@@ -94,12 +96,14 @@ def _refuse_unfit_accelerator(accelerator: accelerate.Accelerator) -> None:
             "Private divides the lots among ranks by itself and shards a model that torch's fully_shard was applied to.\n"
             "Start plain processes (distributed_type MULTI_CPU or MULTI_GPU), without an FSDP or DeepSpeed plugin."
         )
+    # float16 needs a gradient scaler, which multiplies what was released; bf16 has float32's range and needs none.
     if accelerator.mixed_precision not in _PRECISIONS:
         raise Refusal(
             f"mixed_precision={accelerator.mixed_precision!r}: its gradient scaler would scale gradients that were "
             "released.\n"
             "Use mixed_precision='bf16', or 'no' for float32."
         )
+    # A process that was launched with others but is in no group would be a second run on the same records.
     refuse_training_alone(
         accelerator.num_processes,
         "On CPUs, say so: Accelerator(cpu=True), or use_cpu=True in TrainingArguments.",

@@ -26,12 +26,14 @@ def inspect_callers_of_fit() -> str | None:
     # Every caller up the stack counts, because a pipeline may stand between a search and this fit.
     while frame is not None:
         module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
+        # Searches come first, because their own message names the cure for them.
         if module.startswith("sklearn.model_selection"):
             raise Refusal(
                 "cross-validation and searches fit many times and score private records without noise.\n"
                 "The claim of one fit would not cover the others.\n"
                 "Hold records out yourself and score those, or choose parameters on public data."
             )
+        # Whatever else calls `fit` is refused unless it is known to fit once, so that new ensembles are caught too.
         if module.startswith("sklearn.") and not module.startswith(_HARMLESS):
             raise Refusal(
                 f"fit was called by {'.'.join(module.split('.')[:2])}, which fits several times, or on resampled or "
@@ -39,6 +41,7 @@ def inspect_callers_of_fit() -> str | None:
                 "No claim of one fit is true of that.\n"
                 "Call fit yourself, on each record once."
             )
+        # A pipeline fits once, but what its earlier steps learnt from the records was not paid for.
         if module == "sklearn.pipeline" and name == "fit":
             void = _explain_learning_steps(frame.f_locals.get("self")) or void
         frame = frame.f_back  # type: ignore[assignment]
@@ -62,6 +65,7 @@ def _is_learning_step(step: Any) -> bool:
     """Returns whether a step of a scikit-learn pipeline that called `fit` learns from the records."""
     from sklearn.utils import get_tags
 
+    # What does nothing, or was fitted before and is kept from being fitted again, reads no record here.
     if step in (None, "passthrough") or type(step).__name__ == "FrozenEstimator":
         return False
     return bool(get_tags(step).requires_fit)

@@ -54,7 +54,9 @@ class _Form:
             values, counts = np.unique(ordered[keep], return_counts=True)
         else:
             values, counts = np.unique(digests, return_counts=True)
+        # Good 1953: what was seen once has mass about 2·N₂/n.
         twice, n = float((counts == 2).sum()), max(1, len(digests))
+        # Several deviations above it, so that an estimate that came out low does not accuse independent data.
         upper = (2 * twice + 6 * np.sqrt(2 * twice + 1) + 4) / n
         return _Form(values[counts == 1], min(_MOST_BY_CHANCE, float(upper)), unit)
 
@@ -79,9 +81,11 @@ class RowDigests:
         exact = digests_of_rows(table)
         if exact is None:
             return None
+        # Digests of texts have no columns to round, so there is one form only.
         if _are_digests(table):
             return cls((_Form.of(exact, None),))
         deviation = _to_array(table).reshape(len(exact), -1).std(axis=0, dtype=np.float64) if len(exact) else np.ones(1)
+        # A constant column has no deviation to take a share of, and a unit of 0 would divide by 0.
         deviation = np.where(np.isfinite(deviation) & (deviation > 0), deviation, 1.0)
         units = [None if share is None else share * deviation for share in _GRIDS]
         forms = []
@@ -102,10 +106,12 @@ class RowDigests:
         [False, True, True, True]
         """
         for form in self.forms[:1] if one_is_enough else self.forms:
+            # Both tables are rounded with the unit of the digested one, or equal rows would fall on different grids.
             row_digests = digests_of_rows(table, form.unit)
             if row_digests is None or not len(row_digests):
                 return False
             hit = np.isin(row_digests, form.once)
+            # A text has three digests, any of which may be the one that agrees.
             hits = int((hit if hit.ndim == 1 else hit.any(axis=1)).sum())
             if hits and (one_is_enough or not form.chance_explains(hits, len(row_digests))):
                 return True
@@ -144,6 +150,7 @@ def digests_of_rows(table: Any, unit: NDArray[np.float64] | None = None) -> NDAr
     for start in range(0, len(wide), _BLOCK):
         block = wide[start : start + _BLOCK]
         if unit is not None:
+            # Numbers that are not finite count as 0: they have no place on a grid.
             block = np.rint(np.nan_to_num(block.astype(np.float64), posinf=0.0, neginf=0.0) / unit)
         block = np.ascontiguousarray(block, dtype=np.float32) + np.float32(0.0)  # −0.0 is 0.0
         row_digests[start : start + _BLOCK] = (block.view(np.uint32).astype(np.uint64) * weights).sum(
@@ -172,9 +179,11 @@ def _digests_of_text(record: Mapping[str, Any]) -> list[int]:
     end or beginning.
     """
     tokens = np.asarray(record["input_ids"], dtype=np.int64).reshape(-1)
+    # Padding is what tools change most often, so masked tokens do not count.
     mask = record.get("attention_mask")
     if mask is not None and len(mask) == len(tokens):
         tokens = tokens[np.asarray(mask).reshape(-1) != 0]
+    # Without a mask the padding is a run of one token at the end or at the beginning: both are cut off, in turn.
     other = np.flatnonzero(tokens != tokens[-1]) if len(tokens) else tokens
     ahead = np.flatnonzero(tokens != tokens[0]) if len(tokens) else tokens
     parts = (tokens, tokens[: other[-1] + 1] if len(other) else tokens, tokens[ahead[0] :] if len(ahead) else tokens)
@@ -188,6 +197,7 @@ def table_of(dataset: Any) -> Any:
     The rows are its first tensor, skorch's X, or the table itself.
     """
     if isinstance(dataset, Subset):
+        # Only the rows of the subset: the rest of the table may well be what was trained on.
         full_table = table_of(dataset.dataset)
         return None if full_table is None else full_table[np.asarray(dataset.indices, dtype=np.int64)]
     if isinstance(dataset, TensorDataset):

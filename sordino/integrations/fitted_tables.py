@@ -76,6 +76,7 @@ def _measured_columns(x: Table) -> Table:
     """
     kept = []
     for column in x.T:
+        # Whole numbers are balanced by design, and values that are not finite have no mean to test.
         if np.isfinite(column).all() and (column != np.rint(column)).any():
             some = column if len(column) <= _MOST_ROWS else column[:_MOST_ROWS]
             if len(np.unique(some)) >= _FEWEST_VALUES:
@@ -89,8 +90,10 @@ def _is_standardised(columns: Table) -> bool:
     """
     mean, n = columns.mean(axis=1), columns.shape[1]
     deviation = columns.std(axis=1)
+    # By public constants a mean misses 0 by about a deviation over √n, far more than this.
     centred = np.abs(mean) < _CENTRED * deviation
     unit = np.abs(deviation - 1) < _SCALED
+    # Some scalers divide by n and others by n − 1: either deviation of 1 is a sign.
     unit |= np.abs(deviation * np.sqrt(n / (n - 1)) - 1) < _SCALED
     return bool((centred & unit).any() or (len(columns) >= 2 and centred.all()) or (len(columns) >= 3 and unit.all()))
 
@@ -100,11 +103,13 @@ def _is_stretched(columns: Table) -> bool:
     largest size, in one row each.
     """
     low, high = columns.min(axis=1), columns.max(axis=1)
+    # Cutting at public bounds puts many rows at an extreme; a fitted range puts the one row there that set it.
     once = ((columns == low[:, None]).sum(axis=1) == 1) & ((columns == high[:, None]).sum(axis=1) == 1)
     same = np.ptp(low) < 1e-6 and np.ptp(high) < 1e-6
     usual = any(abs(low[0] - a) < 1e-6 and abs(high[0] - b) < 1e-6 for a, b in ((0, 1), (-1, 1)))
     if once.all() and same and (usual or len(columns) >= 2):
         return True
+    # A scaler by the largest size leaves that size at 1 in a single row, with either sign.
     size = np.abs(columns)
     most = size.max(axis=1)
     single = ((size >= most[:, None]).sum(axis=1) == 1).all()
@@ -127,6 +132,7 @@ def _is_decorrelated(columns: Table) -> bool:
     """Returns whether a table shows a fitted projection: several columns have no correlation with one another, as after
     a principal component analysis.
     """
+    # With as many columns as rows correlations say nothing: the columns are dependent anyway.
     if not 2 <= len(columns) < columns.shape[1]:
         return False
     deviation = columns.std(axis=1)
@@ -141,6 +147,7 @@ def _is_imputed(columns: Table) -> bool:
     """
     for column in columns:
         values, counts = np.unique(column, return_counts=True)
+        # A column with many repeated values was measured coarsely, where a mean is hit by accident.
         if counts.max() < 3 or (counts > 1).sum() > 0.02 * len(values) + 1:
             continue
         often = values[counts.argmax()]
@@ -161,6 +168,7 @@ def _has_synthetic_rows(x: Table, *, exact: bool) -> bool:
     varied = x[:, [len(np.unique(column)) >= _DIFFERENT * n for column in x.T]]
     if varied.shape[1] < (2 if exact else 5):
         return False
+    # Being on a line survives scaling the columns; in like units no one column decides which rows are near.
     scaled = varied / np.where(varied.std(axis=0) > 0, varied.std(axis=0), 1.0)
     tail = np.unique(np.linspace(n - max(2, n // 20), n - 1, _SAMPLED).astype(np.int64))
     return sum(_lies_between_two(scaled, int(i), 1e-12 if exact else 1e-6) for i in tail) >= max(3, len(tail) // 2)
@@ -176,5 +184,6 @@ def _lies_between_two(x: Table, row: int, tolerance: float) -> bool:
     near = near[far[near] > 0]
     if len(near) < 2:
         return False
+    # The row lies between two others exactly if it sees them in opposite directions: a cosine of −1.
     directions = away[near] / far[near, None]
     return bool((directions @ directions.T).min() < -1 + tolerance)

@@ -80,6 +80,7 @@ class IntegratedRun:
         # The noise is calibrated before the first draw, to the public numbers of the whole training.
         query = privacy.query_for(sampler, count_records(dataset), steps, expected_batch)
         self.ledger = ledger_for(model, ledger)
+        # Kept bits are those of the arithmetic for ranks, also where one process makes up the whole run.
         self.has_bits_of_ranks = is_in_group() or key_folder is not None
         self.private = Private(
             model,
@@ -106,6 +107,7 @@ class IntegratedRun:
             saved: the state of `Private` in a checkpoint; None for a run that begins.
 
         """
+        # With a key folder the saved key comes back, and the run goes on with the bits that it would have had.
         if saved is not None:
             replay = None if self._key_folder is None else Replay(_SAME_BITS, secret=self._key_folder)
             self.private.load_state_dict(saved, replay=replay)
@@ -138,6 +140,7 @@ class IntegratedRun:
             Refusal: for a batch that no sampler drew, with `cure` as what to do about it.
 
         """
+        # A batch of the framework's own loader has no draw behind it, so nothing could be charged for it.
         if not isinstance(lot, Lot):
             raise Refusal(
                 f"training was given a batch ({type(lot).__name__}) that no sampler drew.\n"

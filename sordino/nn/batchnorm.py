@@ -32,6 +32,7 @@ def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
     """
     validate.count("groups", groups)
     validate.instance("model", model, nn.Module, "a torch module")
+    # The copy has parameters of its own: an optimizer made before would go on training the old ones.
     model = copy.deepcopy(model)
     if isinstance(model, _BATCH_NORMS):
         return _replace_norm("", model, groups)
@@ -74,8 +75,10 @@ def _only_runs_layers(norm: nn.Module, kept: list[nn.Module]) -> bool:
     # Compare the subclass with plain BatchNorm followed by its own layers, on made-up numbers.
     twin, after = copy.deepcopy(norm).eval(), nn.Sequential(*copy.deepcopy(kept)).eval()
     dims = 1 if isinstance(norm, nn.BatchNorm1d) else 3 if isinstance(norm, nn.BatchNorm3d) else 2
+    # Made-up numbers on the device and in the type of the norm, of both signs, so that an activation after it shows.
     reference = next(iter(norm.state_dict().values()), torch.zeros(()))
     x = torch.linspace(-3, 3, 2 * norm.num_features * 3**dims).view(2, norm.num_features, *[3] * dims).to(reference)
+    # Evaluation mode uses the running statistics, where there are any, and changes none of them.
     with torch.no_grad():
         plain = nn.functional.batch_norm(
             x, twin.running_mean, twin.running_var, twin.weight, twin.bias, twin.running_mean is None, 0.0, twin.eps

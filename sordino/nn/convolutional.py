@@ -70,7 +70,9 @@ def cifar_net(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Modul
     require_shape(shape, (None, None, None), "cifar-net", classes)
     widths = (32, 64, 64)
     layers: list[nn.Module] = []
+    # Each layer takes what the one before it gives; the first tuple is one longer, so the shorter ends the loop.
     for inputs, outputs in zip((shape[0], *widths), widths, strict=False):
         layers += [nn.Conv2d(inputs, outputs, 3, 1, 1), nn.ReLU(), nn.AvgPool2d(2, 2)]
+    # A mean over all places makes the last layer independent of the side of the images.
     layers += [nn.Conv2d(64, 128, 3, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, classes))

@@ -66,6 +66,7 @@ class PaddedConvolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Pads the input of a convolution of EfficientNet and convolves it."""
         if self.stride > 1:
+            # The odd pixel goes to the end, as where the weights were trained; else every map is shifted.
             down, across = (self.missing_padding(side) for side in x.shape[2:])
             x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
         return self.conv(x)  # type: ignore[no-any-return]
@@ -92,6 +93,7 @@ class Bottleneck(nn.Module):
         """Applies the three convolutions of a bottleneck of EfficientNet, with ReLU6 after the first two."""
         y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
         y = torch.as_tensor(self.project(F.relu6(self.depthwise(y), inplace=True)))
+        # In place is safe: the network is frozen, so no gradient needs `y` as it was.
         return y.add_(x) if self.residual else y
 
 
@@ -146,6 +148,7 @@ class EfficientNetLite0(nn.Module):
                 )
             except KeyError as error:
                 raise ValueError(f"the weights lack {error}: they are not those of EfficientNet-Lite0") from error
+            # w ← w·γ/√(v + ε) and b ← β − m·γ/√(v + ε): norm and convolution are linear, so one convolution does both.
             factor = gamma / (variance + _NORM_EPSILON).sqrt()
             folded = (weight * factor.view(-1, 1, 1, 1)).contiguous(memory_format=torch.channels_last)
             module.conv.weight.data = folded  # this layout is the faster one here

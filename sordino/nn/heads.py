@@ -32,6 +32,7 @@ def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
 
     """
     head = nn.Linear(math.prod(check_shape(shape)), count_classes(classes))
+    # The loss is convex, so the start does not decide the end; from 0 no random weights have to be unlearnt.
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return nn.Sequential(nn.Flatten(), head)

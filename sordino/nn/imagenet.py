@@ -70,6 +70,7 @@ def load_imagenet(model: nn.Module, weights: Mapping[str, Tensor]) -> Loaded:
     given = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
     # Statistics of BatchNorm have no place in GroupNorm; everything else that was not loaded is listed.
     statistics = tuple(name for name in given if name.rpartition(".")[2] in _STATISTICS and name not in own)
+    # Name and shape must both agree: a classifier for other classes has the name, but its rows mean something else.
     fits = tuple(name for name in given if name in own and own[name].shape == given[name].shape)
     if not fits:
         raise ValueError("no tensor of the checkpoint fits the model by name and shape: it is of another network")

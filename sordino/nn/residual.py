@@ -120,6 +120,7 @@ class WideResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies norm, ReLU and convolution of a wide residual block, twice, and its shortcut."""
+        # The shortcut branches off after norm and ReLU where the shape changes, else x itself is added.
         y = F.relu(self.norm1(x))
         short = x if self.short is None else self.short(y)
         return self.conv2(F.relu(self.norm2(self.conv1(y)))) + short  # type: ignore[no-any-return]

@@ -56,6 +56,7 @@ def make_morlet(scale: int, angle: float) -> Tensor:
     down, across = torch.meshgrid(axis, axis, indexing="ij")
     along = across * math.cos(angle) + down * math.sin(angle)
     beside = down * math.cos(angle) - across * math.sin(angle)
+    # e^{−(u∥² + s²u⊥²)/2σ²} and e^{iξu∥}
     envelope = (-(along.square() + _SLANT**2 * beside.square()) / (2 * sigma**2)).exp()
     wave = torch.polar(torch.ones_like(along), frequency * along)
     # β makes the sum of the wavelet zero, so that a constant image has no response.

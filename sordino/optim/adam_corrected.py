@@ -86,10 +86,12 @@ class AdamCorrected(Optimizer):
         """Updates one parameter and its two moments by Adam, corrected for the noise in the second."""
         assert p.grad is not None, "asked before"
         state, (beta1, beta2) = self.state[p], group["betas"]
+        # Both moments begin at 0; dividing by 1 − βᵗ takes out what that pulls them down by.
         if not state:
             state["step"] = 0
             state["first"] = torch.zeros_like(p, memory_format=torch.preserve_format)
             state["second"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        # s² of this step is asked for before the count goes up, because schedules count from 0.
         variance = self.noise(state["step"]) ** 2
         state["step"] += 1
         first, second, t = state["first"], state["second"], state["step"]

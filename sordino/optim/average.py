@@ -56,6 +56,7 @@ class Average:
     @torch.no_grad()
     def update(self) -> None:
         """Moves the exponential moving average towards the current parameters."""
+        # Layers may have been unfrozen since the last step; their average begins at their weights, not at 0.
         self._follow_new_parameters()
         # d_t = min(decay, (1 + t) / (10 + t))
         decay = min(self.decay, (1 + self.steps) / (_WARMUP + self.steps)) if self._warm else self.decay
@@ -67,6 +68,7 @@ class Average:
     def copy_to(self, model: nn.Module) -> None:
         """Writes the moving average of the weights into a model with the same parameters."""
         parameters = dict(model.named_parameters())
+        # An average of released weights is post-processing, so the tripwire lets it be written.
         with post_processing(parameters):
             for name, value in self._average.items():
                 parameters[name].copy_(value)
@@ -103,6 +105,7 @@ class Average:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues a saved moving average of the weights."""
         parameters = dict(self._model.named_parameters())
+        # An average under a name that is gone would break the first swap, so it is refused before anything changes.
         unknown = sorted(set(state["average"]) - set(parameters))
         if unknown:
             raise ValueError(f"an average of parameters the model does not have: {', '.join(unknown)}")

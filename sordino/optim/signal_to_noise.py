@@ -72,6 +72,7 @@ class SignalToNoise:
     def update(self) -> None:
         """Adds the released gradient of the last lot."""
         named = {name: p for name, p in self._private.trained_parameters().items() if p.grad is not None}
+        # A gradient that was changed since its release need not have noise of the public scale s any more.
         if not named or find_changed_gradient(list(named.values())) is not None:
             return
         for name, p in named.items():
@@ -117,6 +118,7 @@ class SignalToNoise:
         noise = self.noise
         if self._was_judged or noise is None or self.steps < min(noise.steps, max(LEAST_STEPS, noise.steps // 4)):
             return False
+        # Judged only once: a threshold that is tested at every step would be crossed by chance in some run.
         self._was_judged = True
         run = self.of_run()
         # At the last step the square of the figure will be steps / (steps so far) times as large.
@@ -178,11 +180,13 @@ def figures_by_layer(sums: Mapping[str, Tensor], steps: int, deviation: float) -
     squares: dict[str, float] = {}
     counts: dict[str, int] = {}
     for name, total in sums.items():
+        # Weight and bias of a module count together: noise is alike on all coordinates, so squares and counts add.
         layer = name.rpartition(".")[0]
         squares[layer] = squares.get(layer, 0.0) + float(torch.linalg.vector_norm(total)) ** 2
         counts[layer] = counts.get(layer, 0) + total.numel()
     figures = {}
     for layer, square in squares.items():
+        # Of t sums of noise on d coordinates the squared length is t d s² in expectation.
         figure = ratio_to_noise(square, steps * counts[layer] * deviation**2)
         figures[layer] = figure if figure**2 > 2 * math.sqrt(2 / counts[layer]) else 0.0
     return figures

@@ -87,8 +87,10 @@ class StepNoise:
             multiplier = float(inner.noise.multiplier)
         except (TypeError, AttributeError):
             return None
+        # Without noise, or with nothing to train, a ratio to the noise would divide by 0.
         if not deviation or not multiplier or not coordinates:
             return None
+        # s = σC/L, solved for C.
         bound = deviation * expected_batch / multiplier
         return cls(deviation, coordinates, bound, float(expected_batch), steps)
 

@@ -74,6 +74,7 @@ class BallsInBins:
             choice = rng.child(epoch).integers(n, self.bins)
             order = np.argsort(choice, kind="stable")
             ends = np.searchsorted(choice[order], np.arange(self.bins + 1))
+            # The event is left as it is: the ledger charges the lots of one `cover` together, as one random allocation.
             for bin_ in range(first, self.bins):
                 yield Draw(order[ends[bin_] : ends[bin_ + 1]], keep_unamplified, cover=epoch, bins=self.bins)
             epoch, first = epoch + 1, 0

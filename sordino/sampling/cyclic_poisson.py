@@ -79,6 +79,7 @@ class CyclicPoisson:
         # Sorted by group, the members of one group are a slice.
         order = np.argsort(group, kind="stable").astype(np.int64)
         ends = np.searchsorted(group[order], np.arange(self.groups + 1))
+        # A draw leaves the event as it is: the phase is charged as a whole, for the worst group.
         of_phase = partial(phase_event, self.rate, self.groups)
         k = start
         while True:

@@ -71,6 +71,7 @@ class FixedOrder:
         """Yields batch k mod m of n records in a fixed order in m batches, for k = start, start + 1, …"""
         # No random numbers at all: batch k mod m is rows in the order in which they are stored.
         batches = -(-n // self.batch_size)
+        # A record comes back after exactly `batches` steps: the separation that the sensitivity is computed for.
         of_phase = partial(phase_event, batches)
         k = start
         while True:

@@ -86,7 +86,9 @@ def draw_subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
     # Draw numbers until b of them are distinct; for small b this is cheaper than a permutation.
     seen = np.empty(0, dtype=np.int64)
     while True:
+        # Sixteen more than are missing, because some will repeat; what is too many is cut at the end.
         seen = np.concatenate([seen, rng.integers(b - len(seen) + 16, n)])
+        # By first appearance, not by value: the first b of the ascending numbers would favour small rows.
         _, first = np.unique(seen, return_index=True)
         seen = seen[np.sort(first)]  # distinct, in order of appearance
         if len(seen) >= b:

@@ -78,6 +78,7 @@ class Records:
         """Returns to a sampler with access to the records those whose coins come up heads, ascending; no coin does so
         with a probability above `most`.
         """
+        # A rate that looks at several rows at once would couple the records, and no Poisson rate would bound the draw.
         probabilities = rate(self._require_measured_lengths())
         refuse_statistics(rate, self._require_measured_lengths(), probabilities, rng.child("rows"), f"rate={rate!r}")
         # Cutting at `most` is what makes Poisson(most) a bound for this draw.
@@ -88,6 +89,7 @@ class Records:
         """Returns to a sampler what a private mechanism says about the lengths last measured, and notes what this
         access costs.
         """
+        # The mechanism gets a sealed copy, so it cannot change the lengths that later coins depend on.
         value, event = mechanism(Sealed(torch.from_numpy(self._require_measured_lengths().copy())), rng)
         self._spent.append(event)
         return value

@@ -65,6 +65,7 @@ class Shuffle:
         """Yields batch k % m of shuffled pass k // m, for m batches a pass and k = start, start + 1, …"""
         # The last batch of a pass may be smaller.
         batches = -(-n // self.batch_size)
+        # A resumed run enters its pass in the middle; later passes begin at their first batch.
         epoch, first = divmod(start, batches)
         while True:
             # The order of a pass follows from its number alone, so that it can be resumed in the middle.

@@ -67,6 +67,7 @@ class Longest:
         """Returns positions in no particular order; of equally long records any may be taken."""
         if size >= len(lengths):
             return np.arange(len(lengths))
+        # A partial selection finds the `size` largest in linear time; their order does not matter to a sum.
         return np.argpartition(lengths, len(lengths) - size)[len(lengths) - size :]
 
 
@@ -104,6 +105,7 @@ class LongestOfEachClass:
         classes = labels()
         order = np.lexsort((-lengths, classes))  # class by class, each from its longest
         first = np.searchsorted(classes[order], classes[order])  # where the record's class begins
+        # How far a record is from the beginning of its class in that order is its rank within the class.
         place = np.empty(len(lengths), dtype=np.int64)
         place[order] = np.arange(len(lengths)) - first
         return np.lexsort((-lengths, place))[:size]
@@ -115,6 +117,7 @@ class Neighbours:
 
     def __call__(self, lengths: Lengths, labels: Labels, size: int, rng: Rng) -> Rows:
         """Returns positions, by length."""
+        # So many runs of `size` neighbours fit; a lot of all records has one place only.
         places = max(0, len(lengths) - size) + 1
         start = int(rng.integers(1, places)[0])
         return np.argsort(lengths, kind="stable")[start : start + size]
@@ -206,6 +209,7 @@ class Sorted:
                 "Records that were used in a pass are not drawn again in it.\n"
                 "Resume from a checkpoint."
             )
+        # A checkpoint brings the records that are left and the lengths still in use, so the next lot is the same.
         left, ranked = _begin_pass(n) if memory is None else _unpack_memory(memory, n)
         label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
         while True:
@@ -216,9 +220,11 @@ class Sorted:
             if not ranked.lots_left or not len(ranked.rows):
                 rows = self._choose_candidates(left, rng.child(k, "pool"))
                 ranked = _RankedCandidates(rows, records.lengths(rows), self.refresh)
+            # Labels are handed over as a function: only the fill by class asks for them.
             positions = self.fill(
                 ranked.lengths, partial(records.labels, ranked.rows, label), self.batch_size, rng.child(k)
             )
+            # What was drawn leaves the candidates and the pass, so that no record is used twice in it.
             lot, ranked = ranked.take_lot(positions)
             left = left.copy()  # what a draw remembers does not change under it
             left[lot] = False

@@ -81,6 +81,7 @@ class TruncatedPoisson:
             # Whoever is cut is chosen at random and independently of what the records hold.
             coins = rng.child(k)
             rows = flip_coins(n, self.rate, coins)
+            # The permutation comes from the same stream, after the coins: the number of a draw fixes who is cut.
             if len(rows) > self.max_batch:
                 rows = np.sort(rows[coins.permutation(len(rows))[: self.max_batch]])
             yield Draw(rows, amplify)

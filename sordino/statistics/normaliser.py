@@ -116,6 +116,7 @@ class Normaliser:
         """
         flat = rows.flatten(2) if rows.dim() > 2 else rows.unsqueeze(2)
         mean, square = flat.mean(2), flat.square().mean(2)
+        # In units of their typical sizes all channels weigh about the same in the one norm that is clipped.
         typical = typical_sizes(mean.shape[1], self.typical)
         return torch.stack([mean / typical, square / typical.square()], dim=1)
 
@@ -126,6 +127,7 @@ class Normaliser:
         variance = (square - mean.square()).clamp(min=LEAST_VARIANCE)
         typical = typical_sizes(len(mean), self.typical)
         module = Normalise(len(mean), self.typical)
+        # Back from typical units to those of the features: the mean goes with a, the variance with a².
         module.fit(mean * typical, variance * typical.square())
         return module
 

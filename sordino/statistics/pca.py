@@ -94,6 +94,7 @@ class Gram:
         # By the largest entry first, or the squares of very large and very small rows would leave the range of numbers.
         flat = flat / flat.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)
         unit = flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+        # A zero row has become 0/0 and infinities ∞/∞; set to 0 they add nothing, which keeps within the bound.
         unit = torch.where(torch.isfinite(unit).all(dim=1, keepdim=True), unit, 0)
         return unit.mT @ unit
 
@@ -129,6 +130,7 @@ class PCA:
         """Returns the projection to the principal directions, the eigenvectors of the largest eigenvalues, in float32;
         nothing is divided.
         """
+        # `eigh` reads one triangle only; the mean of both halves the variance of the noise off the diagonal.
         matrix = (noisy[0] + noisy[0].mT) / 2
         values, vectors = torch.linalg.eigh(matrix)  # ascending
         return Projection(vectors.flip(1)[:, : self.components].float(), values.flip(0).float())

@@ -62,6 +62,7 @@ class Ranged(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns the rows, (B, d), with their first columns cut and scaled to the ranges that were found privately."""
         first, other_columns = x[:, : len(self.low)], x[:, len(self.low) :]
+        # Cut before scaling, or a value beyond the released bounds would leave [−1, 1].
         scaled = 2 * (first.clamp(self.low, self.high) - self.low) / (self.high - self.low) - 1
         return torch.cat([scaled, other_columns], dim=1)
 
@@ -96,6 +97,7 @@ class Ranges:
 
     def _one_hot_bins(self, rows: Tensor) -> Tensor:
         """Returns (B, columns, bins) from (B, d), with a 1 where each number lies."""
+        # The last place stands for numbers that are not finite; it is cut off, so such a number has no 1 anywhere.
         place = find_bins(rows[:, : self.columns])
         return torch.nn.functional.one_hot(place, BINS + 1)[:, :, :BINS].to(rows.dtype)
 
