@@ -112,6 +112,7 @@ def choose_experiments(names: Sequence[str], *, everything: bool = False) -> lis
     # An experiment that two names mean is run once.
     chosen: dict[str, Experiment] = {}
     for name in names:
+        # Words for several experiments come first, so that `find_experiment` refuses only what means nothing at all.
         if name == "seconds":
             some = [one for one in known if one.is_first_look]
         elif any(one.source == name for one in known):

@@ -48,6 +48,7 @@ class Command:
 
     def run(self) -> int:
         """Carries out an action of the command `sordino lab` and returns the exit code."""
+        # The two sizes exclude each other; to prefer one silently could cost hours or give a figure that is too small.
         if self.quick and self.full:
             raise ValueError("--quick and --full: give one of them, or neither for the size between")
         actions = {
@@ -110,6 +111,7 @@ class Command:
         """
         from sordino_lab.runner import draw_from_trainings
 
+        # Drawing trains nothing, so without names everything can be tried in a short time.
         some = choose_experiments(self.names, everything=self.all or not self.names)
         for one in some:
             print(f"{one.id}: {draw_from_trainings(one, self.out)}", flush=True)

@@ -71,7 +71,9 @@ def show(name: str, size: str | None = None) -> ShownExperiment:
         size: tiny, quick, middle or full; verdicts are withheld below the source's own size.
 
     """
+    # The variable lets a test run every notebook in seconds, without a change to its cells.
     chosen = ExperimentSize(size or os.environ.get(SIZE_VARIABLE, ExperimentSize.QUICK.value))
     one = find_experiment(name)
     outcome = one.run(Workbench(chosen, cache_folder()))
+    # A verdict on a finding of the source needs the source's size, in a notebook as on the page.
     return ShownExperiment(one, chosen, withhold_verdicts(one, outcome, chosen))

@@ -46,6 +46,7 @@ def write_html(folder: Path, path: Path) -> Path:
     results = store.read_results(folder)
     if not results:
         raise ValueError("nothing was run yet: `sordino lab run seconds`")
+    # Verdicts are counted from the entries that are shown, so that the sum on top agrees with the list below it.
     entries = [_describe_result(one) for one in results.values()]
     verdicts = Counter(finding.verdict for one in entries for finding in one["findings"])
     scores = score_results(results)
@@ -59,6 +60,7 @@ def write_html(folder: Path, path: Path) -> Path:
         "classes": _CLASSES,
         "not_private": list_not_private(),
         "slips": SLIPS,
+        # Figures that were not run are named too, or the page would look complete when it is not.
         "missing": [one for name, one in experiments().items() if name not in results],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,6 +164,7 @@ def write_index() -> str:
     """
     parts = []
     for number, name in SOURCES.items():
+        # A source without figures of its own keeps its heading, so that the index shows every source.
         rows = [
             f"| {_cell(one.figure)} | {_cell(one.title)} | `sordino lab run {one.id}` | "
             f"{', '.join(f'`{noun}`' for noun in one.nouns)} | {_cell(one.terms)} |"

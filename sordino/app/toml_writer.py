@@ -44,6 +44,7 @@ def _format_key(key: str) -> str:
 
 def _format_value(value: Any) -> str:
     """Returns a value as the TOML writer writes it."""
+    # A bool is an int in Python, so it is asked for first; TOML has no `True`.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
@@ -54,6 +55,7 @@ def _format_value(value: Any) -> str:
         return _format_text(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_format_value, value))}]"
+    # What `str` makes of any other value would be read back as something different.
     raise TypeError(f"{value!r}: a {type(value).__name__} has no place in TOML here")
 
 

@@ -360,6 +360,7 @@ def plan_varied(bench: Workbench, name: str, value: float) -> CurvePlan:
     elif name == "components":
         given["components"] = int(value)
     elif name not in ("batch", "noise_multiplier"):
+        # Lot and noise are arguments of the plan itself; what else is varied here is a field of the recipe.
         given[name] = float(value)
     return plan_abadi(
         bench, noise, 7.0, label=f"{VARIED[name][0]} {value:g}", epochs=bench.pick(1, 5, 20, 60), batch=batch, **given

@@ -363,6 +363,7 @@ def train_classifier(x: Tensor, y: Tensor, noise: float, steps: int) -> tuple[nn
     for lot in private.draws(TensorDataset(x, y), Poisson(0.1), steps):
         private.backward(lot)
         optimizer.step()
+    # Without noise there is no guarantee, and None says so where a number would be taken for an ε.
     said = private.claim(INVERTED_DELTA)
     return model, said.epsilon if isinstance(said, Guarantee) else None
 

@@ -132,6 +132,7 @@ def draw_clipped(bench: Workbench) -> Outcome:
     ours_of = {e: [scalar_error(LARGEST_SIGMA, k, e) for k in sizes] for e in by_size}
     # The theorem is a bound: every measured error must lie below it.
     kept = all(m <= b for e in by_size for m, b in zip(by_size[e], bound_of[e], strict=True))
+    # The best clip is known only from these measurements; the rule's clip is measured beside it for the second finding.
     best = float(bounds[int(np.argmin(by_bound))])
     at_rule = measure_clipped_error(rng, n, epsilon, rule, repeats)
     lines = []

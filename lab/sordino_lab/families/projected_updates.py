@@ -281,11 +281,13 @@ def draw_landscape(bench: Workbench) -> Outcome:
     nearest: dict[str, float] = {}
     strides: dict[str, float] = {}
     for number, (name, (ask, method, reason)) in enumerate(ways.items()):
+        # A path without noise is the same for every seed, so it is computed once.
         paths = [
             descend(HILL_START, hill_loss, x, y, ask, HILL_RATE, steps, seed=k).points
             for k in range(1 if reason == "no noise" else seeds)
         ]
         counts[name] = [_count_steps_to_arrival(points) for points in paths]
+        # Paths are cut at their arrival: what noise does at the minimum afterwards would count as strides.
         ways_taken = [points[: count + 1] for points, count in zip(paths, counts[name], strict=True)]
         nearest[name] = float(np.mean([float(points.norm(dim=1).min()) for points in ways_taken]))
         strides[name] = float(np.mean([float(points.diff(dim=0).norm(dim=1).mean()) for points in ways_taken]))

@@ -174,6 +174,7 @@ def draw_crash(bench: Workbench) -> Outcome:
                 hollow="no noise",
             )
         )
+        # A run that crashed at once may have no diagnostics; its lines are then empty, and its share counts as zero.
         boxes, classes = one.diagnostic("lengths")[0], one.diagnostic("classes")[0]
         ended[name] = one.diverged
         style: dict[str, Any] = {"method": curves[-1].method, "variant": one.plan.variant, "hollow": "no noise"}
@@ -192,6 +193,7 @@ def draw_crash(bench: Workbench) -> Outcome:
     # A run that ended with numbers that are not finite has crashed.
     crashed = [name for name, why in ended.items() if why]
     diverse = [name for name in crashed if name.startswith("class-diverse")]
+    # A share of exactly one in ten is expected of no single lot, so the mean over all lots is compared with it.
     random_shares = measure_random_shares(bench)
     unequal = float(np.abs(random_shares.mean(axis=0) - 100 / random_shares.shape[1]).max())
     only_the_smallest_rate_survives = set(crashed) & set(_SORTED_LABELS) == {"sorted, lr 0.1", "sorted, lr 1"}

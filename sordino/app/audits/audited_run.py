@@ -24,13 +24,16 @@ def load_job(recipe_or_folder: str | Path, given: Mapping[str, Any] | None = Non
     run's own.
     """
     folder = Path(recipe_or_folder)
+    # What is no directory is the name of a recipe; there is no earlier noise to keep, so it is calibrated here.
     if not folder.is_dir():
         named = {**(given or {}), **({} if device is None else {"device": device})}
         return assemble_job(make_settings(str(recipe_or_folder), named, {}), lambda _: None)
     config = read_config(Run.open(folder).folder / CONFIG)
     settings = config.to_settings()
+    # The device changes where is computed, not what: noise and steps of the run stay valid.
     if device is not None:
         settings = replace(settings, options=replace(settings.options, device=device))
+    # An unchanged run keeps the noise and the steps that it was trained with, so the audit is of the run as it was.
     if not given:
         return assemble_job(settings, lambda _: None, config.resolved)
     changes = {**dict(vars(settings.options)), **given}

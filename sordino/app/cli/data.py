@@ -96,6 +96,7 @@ class Command:
             raise ValueError("inspect: need one file, as in `sordino data inspect people.csv --target income`")
         path = Path(self.names[0])
         table = rows.read_table(path, self.delimiter)
+        # A schema proposed from a file with faults would declare the faults to be values.
         raise_faults(table.path, table.faults)
         proposed = propose_schema(table, self.target)
         if self.json:
@@ -106,11 +107,13 @@ class Command:
         print(f"{path.name}: {len(table.cells):,} records")
         for name, note in proposed.notes:
             print(f"  {name:<{width}}  {note}")
+        # Without a file to write to, the schema is printed in the form in which it can be copied into one.
         if self.out is None:
             print(f"\n{proposed.render(path.name)}")
         else:
             atomic_files.write_file(self.out, proposed.render(path.name))
             print(f"schema  {self.out}")
+        # The price comes last: the schema above was read off the records without noise, which no ε covers.
         print(_describe_price(len(proposed.table.get("bounds", ()))))
         return 0
 
@@ -122,6 +125,7 @@ class Command:
         entry = filed.find_files(name)
         about = f"{entry.about}; licence: {entry.licence}"
         if self.action == "fetch":
+            # A data set that cannot be fetched is a line of the list; the others are still fetched.
             try:
                 filed.fetch_files(name, lambda text: None if self.json else print(text))
             except NotFetched as error:
@@ -141,6 +145,7 @@ class Command:
                 return "unavailable", str(error)
             return "fetched", about
         if self.action == "check":
+            # A damaged data set is a line of the list, with its cure; it does not end the command.
             try:
                 return ("good" if checked(name) else "not cached"), about
             except ValueError as error:

@@ -25,8 +25,10 @@ def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag
     """
     kinds, help_texts = get_type_hints(table), read_field_docs(table)
     for one in fields(table):
+        # A field that is no flag of this command, such as a record of further fields, is left to the caller.
         if one.name in leave_out:
             continue
+        # None stands for "not given", so that the recipe's value is kept; a yes-or-no flag needs its own mark for that.
         yes_or_no = kinds[one.name] is bool
         kind, default = (
             (bool, default_of_unset_flag(bool(one.default))) if yes_or_no else (kinds[one.name] | None, None)

@@ -54,8 +54,10 @@ def translate_flags(command: type[Any], arguments: Sequence[str], prog: str) -> 
     flags = known_flags(command)
     translated: list[str] = []
     for text in arguments:
+        # Only the name is translated: underscores in a value, such as a file name, must stay.
         name, equals, value = text.partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
+        # Values and positional arguments pass unchanged.
         if not name.startswith("--") or name == "--":
             translated.append(text)
         elif name in flags:

@@ -114,11 +114,14 @@ class Generate:
     def _generate(self, generation: Any, wishes: Any) -> Any:
         """Reads the data and makes the records."""
         flags = {one.name: getattr(self, one.name, None) for one in fields(OwnFlags) if one.name not in _LEFT_OUT}
+        # A flag that was not typed must not reach the file's description, where it would look like a declaration.
         own = own_file_from_flags({name: value for name, value in flags.items() if was_given(self, name)})
+        # Neither names no records, and both leave open which of the two are meant.
         if (own is None) == (self.source is None):
             raise ValueError("name a known data set (adult, r8, 20news), or give --data FILE; one of the two")
         show = _silent if self.json else _show_progress
         if own is not None:
+            # A file is one of texts if a text column is named; otherwise every column is a cell of a row.
             if own.text is not None:
                 return generation.generate_texts(generation.read_own_texts(own), wishes, show)
             return generation.generate_table(generation.read_own_table(own), wishes, show)
@@ -133,6 +136,7 @@ class Generate:
         """Prints how good the records are, the claim, and where everything is."""
         print(f"{len(made.rows):,} records by {made.facts['method']}")
         measured = made.likeness
+        # A score is there only if there were test records to measure it on.
         if measured is not None and measured.synthetic is not None:
             print("\naccuracy on real test records of a classifier trained on")
             print(f"  nothing, the most frequent class  {measured.majority:8.2%}")
@@ -140,6 +144,7 @@ class Generate:
                 if score is not None:
                     auc = "" if score.auc is None else f"   AUC {score.auc:.3f}"
                     print(f"  {name:<32}  {score.accuracy:8.2%}{auc}")
+        # Exposure is printed with what chance gives, since the number alone says nothing.
         if measured is not None and measured.exposure is not None:
             print(f"\nexposure of planted records: {measured.exposure:.2f} bits (1.44: nothing is known of them)")
         print(f"\n{made.claim}\n")

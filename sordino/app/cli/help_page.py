@@ -125,10 +125,12 @@ class _Option:
     def _default(self) -> str:
         """Returns the option's default in words; nothing where leaving it out needs no explanation."""
         default = self.field.default
+        # A hint of the option's author says more than its value; that of a yes-or-no option is worded below.
         if self.hint is not None and self.kind is not bool:
             return self.hint
         if default is MISSING:
             return "" if self.is_positional else "must be given"
+        # These mean that nothing was asked for, which needs no words.
         if default is None or default == () or default == "":
             return ""
         if self.kind is bool:

@@ -22,16 +22,20 @@ def _open_figure(path: Path, event: Event) -> Iterator[Any]:
     """Yields axes in the common style of privacy figures and writes the figure to a file afterwards."""
     import matplotlib as mpl
 
+    # The backend is chosen before pyplot is loaded: the usual one would look for a screen, which a server lacks.
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    # Text stays text in the SVG, so that it can be searched and read aloud; the style ends with the block.
     look: Any = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
     with plt.rc_context(look):
         figure, axes = plt.subplots(figsize=(5.4, 3.8), layout="constrained")
         yield axes
+        # The caller has drawn by now; title and grid are the same in all figures.
         axes.set_title(describe_event(event), fontsize=9, loc="left")
         axes.grid(alpha=0.25)
         figure.savefig(path, dpi=_DOTS_PER_INCH)
+        # Pyplot keeps every figure that is not closed, with its memory.
         plt.close(figure)
 
 

@@ -63,6 +63,7 @@ class Command:
         """Prints, for `sordino recipes`, the words of each part of a method with a line about each."""
         from sordino.app.runs.methods import WORDS, name_part
 
+        # A script gets the words by part, where the printed list has them as they are typed.
         if self.json:
             print(json.dumps({part: {name: one.about for name, one in found.items()} for part, found in WORDS.items()}))
             return 0

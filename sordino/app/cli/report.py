@@ -48,6 +48,7 @@ class Command:
         from sordino.app.report.model_card import CARD
 
         written = write(self.run_dir, Statement(self.unit, self.tuning, self.release, self.verify))
+        # All three files are named, since the report alone does not show that the others were written beside it.
         paths = {
             "report": str(written),
             "privacy": str(written.with_name("PRIVACY.md")),

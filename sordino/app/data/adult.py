@@ -53,9 +53,12 @@ def _encode_file(path: Path, schema: dict[str, tuple[str, ...]]) -> TensorDatase
     names = list(schema)
     rows, labels = [], []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
+        # The test file begins with a comment line, and both files end with an empty one.
         if not line.strip() or line.startswith("|"):
             continue
+        # Labels of the test file end with a full stop, and without it they would be none of the training file's.
         cells = [cell.strip() for cell in line.rstrip(".").split(",")]
+        # A cut line would otherwise shift cells into other columns, or take another cell for the label.
         if len(cells) != _COLUMNS:
             raise ValueError(f"{path.name}, line {number}: {len(cells)} columns; need {_COLUMNS}")
         rows.append(_encode_person(dict(zip(names, cells, strict=False)), schema))

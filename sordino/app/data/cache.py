@@ -62,6 +62,7 @@ def store(entry: DataSetEntry, arrays: Arrays) -> None:
         complete_folder.mkdir()
         for part, array in arrays.items():
             np.save(complete_folder / f"{part}.npy", array)
+        # An older version goes first, since `os.replace` does not replace a folder that has files in it.
         target = cache_folder() / entry.name
         if target.exists():
             shutil.rmtree(target)

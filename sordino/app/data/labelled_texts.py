@@ -46,11 +46,13 @@ def read_tab(path: Path) -> tuple[list[str], list[str]]:
     its number.
     """
     texts, labels = [], []
+    # Lines are split at the newline alone: `splitlines` would also split texts at separators inside them.
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if number <= _HEADING or not line:
             continue
         label, tab, text = line.partition("\t")
         if not tab:
+            # A line of nothing but spaces is no record; one with a word and no tab is a damaged one.
             if not text and not label.strip():
                 continue
             raise ValueError(f"{path.name}, line {number}: need a label, a tab and a text")

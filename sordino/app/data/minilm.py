@@ -97,6 +97,7 @@ def _quiet_transformers() -> Iterator[Any]:
     """
     transformers = import_transformers()
     logging = transformers.utils.logging
+    # What the user has set is kept, and put back even if the loading fails.
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -59,8 +59,10 @@ class CausalModel:
         """Returns `count` newly written records, after their beginnings if these are given."""
         torch.manual_seed(seed)
         self.model.eval()
+        # Training puts the same token in front of every record, so a new one begins after it.
         begin = self.tokenizer.bos_token or self.tokenizer.eos_token
         starts = [begin + text for text in ([""] * count if beginnings is None else beginnings)]
+        # Beginnings of different lengths are padded on the left, so that each one ends where the writing goes on.
         self.tokenizer.padding_side = "left"
         read = self.tokenizer(list(starts), return_tensors="pt", padding=True)
         generate: Any = self.model.generate
@@ -70,6 +72,7 @@ class CausalModel:
             max_length=self.length,
             pad_token_id=self.tokenizer.pad_token_id,
         )
+        # Training pads on the right; the tokenizer is shared, so it is put back.
         self.tokenizer.padding_side = "right"
         return [str(text) for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
@@ -79,8 +82,10 @@ def load_causal_model(name: str, length: int, lora: int | None) -> CausalModel:
     transformers = import_transformers()
     tokenizer = transformers.AutoTokenizer.from_pretrained(name)
     model = transformers.AutoModelForCausalLM.from_pretrained(name)
+    # Without an end the model could not learn where a record stops.
     if tokenizer.eos_token is None:
         raise ValueError(f"model {name!r}: its tokenizer has no token that ends a text; need one")
+    # The attention mask tells padding from text, so the token that ends a text can serve for both.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
@@ -89,6 +94,7 @@ def load_causal_model(name: str, length: int, lora: int | None) -> CausalModel:
             import peft
         except ImportError as error:
             raise ImportError("peft is not installed, which LoRA needs: pip install 'sordino[huggingface]'") from error
+        # Without dropout a record's gradient is a function of the record and the parameters alone.
         model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", r=lora, lora_dropout=0.0))
     return CausalModel(model, tokenizer, length)
 

@@ -164,10 +164,12 @@ def read_own_table(own: OwnFile) -> TableSource:
     rows = read_table(Path(own.path), own.delimiter)
     tokens = choose_row_tokens(rows, own.declared, own.target, own.classes, own.drop)
     encoded = tokens.encode(rows)
+    # The claim must name what was read off the records, since no noise covers it.
     read_off = (_SCHEMA_READ_OFF,) if own.read_off_records else ()
     if own.test is not None:
         test = tokens.encode(read_table(Path(own.test), own.delimiter))
         return TableSource(tokens, encoded, test, own.target is not None, read_off)
+    # The hash decides for every record by itself: with or without another record, the same ones are held out.
     is_held_out = torch.from_numpy(choose_held_out(("\0".join(row).encode() for row in rows.cells), own.held_out))
     return TableSource(tokens, encoded[~is_held_out], encoded[is_held_out], own.target is not None, read_off)
 
@@ -181,13 +183,16 @@ def read_known_texts(name: str) -> TextSource:
 
 def read_own_texts(own: OwnFile) -> TextSource:
     """Returns the user's own labelled texts; without a test file a part is held out, each record by a hash of itself."""
+    # The command asks for texts only where their column is named.
     assert own.text is not None, "asked for texts"
     if own.target is None:
         raise ValueError("texts without --target: which column holds their labels?")
     rows = read_table(Path(own.path), own.delimiter)
     texts, labels = rows.column(own.text, "--text"), rows.column(own.target, "--target")
+    # Classes that are not declared are read off the records, which the source says in its last field.
     classes = own.classes or tuple(sorted(set(labels)))
     numbers = {name: number for number, name in enumerate(classes)}
+    # A label that is no class has no number; its line is named, so that it can be mended.
     for label, line in zip(labels, rows.lines, strict=True):
         if label not in numbers:
             raise BadFile(rows.path, f"a label of {own.target!r} is none of --classes", "mend it, or add it", line)
@@ -215,6 +220,7 @@ def generate_table(source: TableSource, wishes: Wishes, show: Show = lambda done
     planted, others = _draw_canaries(source.tokens, wishes.canaries, generator)
     train = torch.cat([source.train, planted])
     exposure = None
+    # Each branch fills in the rows, the claim on them, and the words for how they were made.
     if wishes.method == "evolution":
         plan = EvolutionPlan(wishes.epsilon, wishes.delta, rounds=wishes.steps or EvolutionPlan.rounds)
         rows = evolve_rows(
@@ -248,6 +254,7 @@ def generate_table(source: TableSource, wishes: Wishes, show: Show = lambda done
         rows = model.draw(count, generator)
         exposure = likeness.mean_exposure(model, planted, others) if len(planted) else None
         made_by = f"an autoregressive model of {sum(p.numel() for p in model.parameters()):,} parameters"
+    # Likeness is measured on test rows without noise; the claim covers the synthetic rows alone.
     measured = _measure_table(source, rows, wishes, exposure)
     numbers = np.random.default_rng(wishes.seed or 0)
     cells = source.tokens.decode(rows, numbers)
@@ -275,8 +282,10 @@ def _measure_table(source: TableSource, rows: Tensor, wishes: Wishes, exposure: 
     if not len(source.test):
         return None
     counts, names = source.tokens.counts, source.tokens.names
+    # The target, where there is one, is the first column, as `choose_row_tokens` orders them.
     test_labels = source.test[:, 0].numpy()
     synthetic = real = None
+    # A classifier needs classes; a target of numbers has none.
     if source.has_target and source.tokens.columns[0].categories:
         test_features = likeness.row_features(source.test, counts)
 
@@ -302,12 +311,14 @@ def _write_rows(
     """Trains a pretrained language model on rows as text and returns the rows it writes that can be read."""
     assert wishes.model is not None, "asked for"
     tokens, names = source.tokens, source.tokens.names
+    # The model reads cells as words, so tokens are turned back into the values that they stand for.
     cells = tokens.decode(train, np.random.default_rng(0))
     causal = causal_model.load_causal_model(wishes.model, wishes.length, wishes.lora)
     encoded = causal.encode([causal_model.write_row(names, row) for row in cells])
     claim = _train_causal(causal, encoded, wishes, ledger, show)
     # Rows that cannot be read by the declared columns are thrown away.
     kept: list[list[str]] = []
+    # A model may write unreadable rows for ever, so attempts are limited; each has a seed of its own.
     for attempt in range(causal_model.MOST_ATTEMPTS):
         for text in causal.write(min(256, count - len(kept)), seed=(wishes.seed or 0) + attempt):
             row = causal_model.read_row(names, text)
@@ -316,11 +327,13 @@ def _write_rows(
                 kept.append(row)
         if len(kept) >= count:
             break
+    # So few readable rows mean that the model has not learnt their form, which further attempts do not mend.
     if len(kept) < 2:
         raise causal_model.UnreadableRows(
             f"model {wishes.model!r}: writes no rows that can be read; give more --steps or --epsilon, a larger "
             "--length, or leave --model out for the small model of rows"
         )
+    # Rows are numbered like the lines of a file, so that they are encoded like one.
     table = TableRows(Path("written"), tuple(names), kept[:count], list(range(1, len(kept[:count]) + 1)))
     return table, claim, f"{wishes.model}, {'whole' if wishes.lora is None else f'LoRA of rank {wishes.lora}'}"
 
@@ -362,6 +375,7 @@ def generate_texts(source: TextSource, wishes: Wishes, show: Show = lambda done,
     generator = torch.Generator().manual_seed(wishes.seed or 0)
     count = wishes.rows or max(1, len(source.test[0]))
     tokens, vectors = build_text_tokens()
+    # A pretrained model writes texts itself; they are read as tokens, so that both ways are measured alike.
     if wishes.model is not None:
         texts, labels, claim, made_by = _write_texts(source, wishes, count, ledger, show)
         encoded = tokens.encode(texts)
@@ -378,6 +392,7 @@ def generate_texts(source: TextSource, wishes: Wishes, show: Show = lambda done,
             seed=wishes.seed,
             show_step=lambda step: show(step, plan.steps),
         )
+        # Labels are drawn first, since the model writes each text given its label.
         labels = model.draw_labels(count, generator)
         encoded = model.draw(labels, tokens.length, generator)
         texts = tokens.decode(encoded)
@@ -420,6 +435,7 @@ def _measure_texts(
     texts, test_labels = source.test[0], np.array(source.test[1])
     if not texts:
         return None
+    # Test texts pass the same tokens as synthetic ones, or a classifier would see other words in them.
     test_tokens = encode(texts)
     test_features = likeness.word_features(test_tokens, count)
     synthetic = likeness.score_classifier(
@@ -429,6 +445,7 @@ def _measure_texts(
     if wishes.beside_real:
         train_features = likeness.word_features(encode(source.train[0]), count)
         real = likeness.score_classifier(train_features, np.array(source.train[1]), test_features, test_labels)
+    # The last token ends a text and fills up short ones; it is no word, so it is left out of their shares.
     shares = {
         source.label: labels,
         "words": encoded.flatten()[encoded.flatten() < count - 1],

@@ -56,7 +56,9 @@ class CellTokens:
         numbers = {name: number for number, name in enumerate(self.categories)}
         tokens = np.zeros(len(rows.cells), dtype=np.int64)
         for place, (cell, line) in enumerate(zip(rows.column(self.name), rows.lines, strict=True)):
+            # A value outside the declared ones counts as one of the others, where the column declares such a value.
             token = numbers.get(cell, numbers.get(OTHERS)) if self.categories else self._bin_of(cell)
+            # Faults are collected, so that one message can name all of them.
             if token is None:
                 what = f"a cell of column {self.name!r} is not one of its declared values"
                 rows.faults.append(Fault(what, "mend the cell, or declare --categories, --bounds or --missing", line))
@@ -129,10 +131,12 @@ def choose_row_tokens(
     """Returns the tokens of a table's columns by what is declared of them; refuses columns of which nothing is."""
     # The target comes first, so that everything else is drawn given the class, and few steps teach what tells it.
     ordered = ([] if target is None else [target]) + [name for name in rows.columns if name not in (target, *drop)]
+    # A target that is no column is refused by the option's name before anything else is.
     if target is not None:
         rows.column(target, "--target")
     columns, undeclared = [], []
     for name in ordered:
+        # The first declaration that fits decides; values are never read off the records, which are private.
         if name == target and classes:
             columns.append(CellTokens(name, tuple(classes)))
         elif name in declared.categories:
@@ -150,6 +154,7 @@ def choose_row_tokens(
             "give --bounds, --categories or --dates, leave the columns out by --drop, or give --schema FILE "
             "(`sordino data inspect` proposes one)",
         )
+    # A single column has no relations to learn, and its target would have nothing to be told from.
     if len(columns) < 2:
         raise BadFile(rows.path, "fewer than two columns are left", "declare more of them")
     return RowTokens(columns)

@@ -57,7 +57,9 @@ def _write_parquet(folder: Path, names: Sequence[str], rows: Sequence[Sequence[s
         from pyarrow import parquet
     except ImportError as error:
         raise ImportError("pyarrow is not installed, which Parquet needs: pip install 'sordino[parquet]'") from error
+    # Parquet stores columns, where the records are rows.
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    # The claim travels inside the file, so that it is not lost when the file is copied without its report.
     table = pyarrow.table(columns).replace_schema_metadata(
         {"sordino_claim": json.dumps(metadata[_CLAIM_KEY]), "description": metadata["dc:description"]}
     )
@@ -105,10 +107,12 @@ def _describe_likeness(likeness: Likeness) -> list[str]:
         "|---|---|---|",
         f"| nothing: the most frequent class | {likeness.majority:.2%} | |",
     ]
+    # A classifier that was not trained has no row; a zero would be read as its score.
     scores = [("the synthetic records", likeness.synthetic), ("the real training records", likeness.real)]
     for name, score in scores:
         if score is not None:
             lines.append(_score_row(name, score))
+    # This score is the only figure of the report for which a model saw real training records without noise.
     if likeness.real is not None:
         lines += ["", "The last row was trained on real records without privacy. Do not publish it as private."]
     if likeness.columns:

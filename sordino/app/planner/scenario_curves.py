@@ -97,13 +97,16 @@ def _error_by_bands(scenario: Scenario, multiplier: float) -> dict[str, list[Any
     """
     method = PLD(tolerance=3e-4)
     epsilon = method.epsilon(scenario.event(multiplier), scenario.delta)
+    # With b bands a record is drawn in every b-th step, at b times the rate, which cannot be above 1.
     tried = [1 << power for power in range(_MOST_BANDS.bit_length()) if (1 << power) * scenario.rate <= 1]
     bands = sorted({*tried, scenario.bands})
+    # An answer must come while the user waits, and errors relative to DP-SGD need at least two points.
     if scenario.lots > _MANY_STEPS or not math.isfinite(epsilon) or len(bands) < 2:
         return {"x": [], "y": []}
     workload, errors = Workload(scenario.lots), []
     for count in bands:
         other, strategy = replace(scenario, bands=count), Banded(count)
+        # Error for each unit of noise: what the strategy adds up to, over what one record can change in it.
         per_multiplier = error_in(strategy, workload).root_mean_square / sensitivity_of(strategy, scenario.lots)
         errors.append(calibrate(other.event, method, epsilon, scenario.delta) * per_multiplier)
     return {"x": bands, "y": [error / errors[0] for error in errors]}

@@ -182,6 +182,7 @@ def draw_accuracy_against_epsilon(rows: Sequence[Row]) -> str:
 
 def draw_attack(curve: Tradeoff) -> str:
     """Returns an SVG figure of the trade-off curve: true positives against false positives."""
+    # The curve is steep near 0, where strong attacks show, so points are dense there and even elsewhere.
     grid = np.unique(np.concatenate([np.geomspace(1e-5, 1, 60), np.linspace(0, 1, 101)]))
     power = curve.power(grid)
     with open_figure() as (made, (axes,)):
@@ -190,6 +191,7 @@ def draw_attack(curve: Tradeoff) -> str:
         axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1.3, linestyle=":", label="guessing")
         axes.set(xlabel="false-positive rate", ylabel="true-positive rate", xlim=(0, 1), ylim=(0, 1))
         axes.legend(loc="lower right")
+        # The caption gives one point in numbers, for readers who cannot see the curve.
         at = float(curve.power(0.1))
         return to_svg(
             made, "attack", f"No attack is above the curve: at 0.1 false positives at most {at:.3f} true ones"
@@ -208,6 +210,7 @@ def draw_comparison(
             axes.axvline(mark, color=SOFT, linewidth=1.2, linestyle=":")
             axes.annotate("they differ", (mark, 0.03), xycoords=("data", "axes fraction"), xytext=(4, 0),
                           textcoords="offset points", color=SOFT)  # fmt: skip
+        # One line needs no legend, since the axis already says what it is.
         if len(lines) > 1:
             axes.legend(loc="best", fontsize=8.5)
         return use(made)
@@ -217,10 +220,12 @@ def _plot_lines(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence
     """Draws the lines of an SVG figure in the colours and dashes of their numbers."""
     for line in lines:
         look = {"color": colours[line.look % len(colours)], "linestyle": DASHES[line.look % len(DASHES)]}
+        # Marks on more than forty points would hide the line.
         marks = {"marker": "o" if len(line.x) <= 40 or line.hollow else None, "markersize": 3.5}
         if line.hollow:
             marks |= {"markerfacecolor": CARD, "markevery": max(1, len(line.x) // 40)}
         axes.plot(line.x, line.y, label=line.label, **marks, **look)
+        # A band is drawn only where both of its edges are known.
         if line.low and line.high:
             axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.16, linewidth=0)
     axes.set_ylabel(ylabel)

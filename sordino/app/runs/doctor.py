@@ -237,9 +237,11 @@ def _examine_learning_rate(evidence: _Evidence) -> Symptom:
     about η g̃ / s. Over T steps noise carries d coordinates η s √(T d), and a signal of length ‖g‖ carries them η T ‖g‖.
     """
     noise, signal, recipe = evidence.noise, evidence.mean_signal, evidence.settings.recipe
+    # Every figure below needs the noise of plain DP-SGD and the parameters at both ends.
     if noise is None or signal is None or not evidence.rows or not (evidence.folder / MODEL).is_file():
         return Symptom("learning rate", UNKNOWN, "needs a finished run of plain DP-SGD")
     rate = math.fsum(row.learning_rate for row in evidence.rows) / len(evidence.rows)
+    # Momentum adds up past steps to 1 / (1 − m) of them; Adam divides by the deviation that noise gives a coordinate.
     scale = 1 / (1 - recipe.momentum) if recipe.optimizer == "sgd" else 1 / noise.deviation
     steps = evidence.summed
     by_noise = rate * scale * noise.deviation * math.sqrt(steps * noise.coordinates)
@@ -247,6 +249,7 @@ def _examine_learning_rate(evidence: _Evidence) -> Symptom:
     # Parameters before and after training are in files of the run.
     before = safetensors.torch.load_file(evidence.folder / INITIAL)
     after = safetensors.torch.load_file(evidence.folder / MODEL)
+    # Buffers and frozen layers are not trained and would lengthen the start.
     trained = [name for name in before if name in evidence.sums]
     start = _length({name: before[name] for name in trained})
     moved = _length({name: after[name] - before[name] for name in trained if name in after})
@@ -254,6 +257,7 @@ def _examine_learning_rate(evidence: _Evidence) -> Symptom:
         f"{rate:.2g} on average: noise carries the parameters {by_noise:.2g}, signal {by_signal:.2g}; "
         f"they moved {moved:.2g} from a start of length {start:.2g}"
     )
+    # Noise that carries further than both the start and the signal leaves neither in the result.
     if by_noise > 3 * max(start, by_signal):
         return Symptom("learning rate", PROBLEM, found, f"try {rate / 4:.2g} to {rate / 2:.2g}: noise drowns the start")
     if by_signal < 0.1 * start and by_noise < 0.3 * start:
@@ -291,11 +295,14 @@ def _examine_steps(evidence: _Evidence) -> Symptom:
 
 def _examine_evaluations(evidence: _Evidence) -> Symptom:
     """Says whether the evaluations were still rising or were falling at the end."""
+    # Without an accuracy the loss takes its place with its sign turned, so that higher is better in both.
     scores = [row.test_accuracy if row.test_accuracy is not None else -row.test_loss for row in evidence.rows]
     if len(scores) < 4:
         return Symptom("evaluations", UNKNOWN, "fewer than four evaluations; evaluate more often with evaluate_every")
     kind = "accuracy" if evidence.rows[-1].test_accuracy is not None else "loss, with its sign turned,"
+    # Rises and falls are shares of the best score, with a floor against a score of zero.
     spread = max(abs(max(scores)), 1e-12)
+    # The rise is taken over the last quarter of the evaluations; between two neighbours it is mostly chance.
     rise, fall = scores[-1] - scores[-1 - len(scores) // 4], max(scores) - scores[-1]
     found = f"{kind} from {scores[0]:.3g} to {scores[-1]:.3g}, at best {max(scores):.3g}"
     if fall > 0.03 * spread:

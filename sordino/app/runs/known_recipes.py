@@ -470,10 +470,12 @@ def find(name: str, epsilon: float | None = None) -> Recipe:
     named = [recipe for recipe in RECIPES if recipe.name == name]
     if not named:
         raise ValueError(f"recipe {name!r}: there is {', '.join(NAMES)}{did_you_mean(name, NAMES)}")
+    # A recipe without ε counts as zero here, so that one that was tuned to an ε is preferred.
     if epsilon is None:
         return max(named, key=lambda recipe: recipe.epsilon or 0.0)
     wanted = validate.positive("epsilon", epsilon)
 
+    # Distances are of logarithms: 1 is as far from 2 as 2 is from 4, as noise multipliers roughly are.
     def distance_to_target(recipe: Recipe) -> float:
         return math.inf if recipe.epsilon is None else abs(math.log(recipe.epsilon / wanted))
 

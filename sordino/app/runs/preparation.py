@@ -146,12 +146,14 @@ def carry_out_preparation(recipe: Recipe, train: TensorDataset, model: nn.Module
     """Carries out every preparation that the recipe asks for before the first step, in the order in which the layers
     apply.
     """
+    # Each has a stream of random numbers of its own, so that adding one leaves the noise of the others as it is.
     if recipe.ranges is not None:
         find_ranges(model, train, recipe.ranges, ledger, rng.child("ranges"))
     if recipe.normalise is not None:
         standardise(model, train, recipe.normalise, ledger, rng)
     if recipe.histogram is not None:
         balance_classes(model, train, recipe.histogram, ledger, rng.child("histogram"))
+    # The projection sees records as they come out of the layers before it, so these are fitted by then.
     if recipe.pca is not None:
         assert isinstance(model, nn.Sequential)  # as `build` makes it
         project(model, train, recipe.pca, ledger, rng.child("pca"))

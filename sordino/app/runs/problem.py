@@ -213,11 +213,13 @@ def build_network(
 
 def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     """Builds a problem's network by the recipe's name for it, or by a function in the user's own file."""
+    # A user's own function is asked first; its name contains a file, so it can be no name of the list.
     if names_own_code(recipe.model):
         return build_own_model(recipe.model, shape, classes)
     if recipe.model not in MODELS:
         close = did_you_mean(recipe.model, MODELS)
         raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION{close}")
+    # Without widths every network has those it was published with.
     if recipe.widths is None:
         return MODELS[recipe.model](shape, classes)
     if recipe.model not in OF_WIDTHS:

@@ -143,16 +143,19 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         """Checks every field, and that exactly one of epsilon and noise_multiplier is given."""
+        # Fields are converted first, so that the checks see values of the declared types.
         _convert_fields(self)
         validate.rate("rate", self.rate)
         validate.fraction("delta", self.delta)
         validate.positive("bound", self.bound)
         validate.count("unit_records", self.unit_records)
+        # Each of the two follows from the other, so both could contradict each other and neither leaves the noise open.
         if (self.epsilon is None) == (self.noise_multiplier is None):
             given = "both" if self.epsilon is not None else "neither"
             raise ValueError(f"epsilon and noise_multiplier: {given} given; need one, the other follows from it")
         if self.epsilon is not None:
             validate.positive("epsilon", self.epsilon)
+        # Zero is allowed: it is training without noise, of which no guarantee is claimed.
         if self.noise_multiplier is not None:
             validate.non_negative("noise_multiplier", self.noise_multiplier)
 
@@ -193,8 +196,10 @@ class Optimisation:
         _convert_fields(self)
         validate.count("steps", self.steps)
         validate.positive("learning_rate", self.learning_rate)
+        # Zero switches each of these off.
         for name in ("weight_decay", "penalty", "final_rate"):
             validate.non_negative(name, getattr(self, name))
+        # At 1 the average would stand still, and momentum would add up without end.
         for name in ("momentum", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must lie in [0, 1)")

@@ -313,11 +313,13 @@ class WriteAheadLedger:
         try:
             head = json.loads(self._head.read_bytes())[CHAIN]
         except FileNotFoundError:
+            # Ledgers of an earlier format had no head, so only one of today's format misses it.
             if self._entries.format == FORMAT:
                 raise DamagedLedger(self._head, "is missing, so nobody knows whether the ledger is whole") from None
             return
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedLedger(self._head, f"cannot be read ({type(error).__name__})") from None
+        # The head names the last line that reached the disk; a ledger without it was cut, or is that of another run.
         if head not in self._entries.chains:
             raise DamagedLedger(self.path, "lacks lines that were in it")
         self._flushed_chain = head

@@ -213,13 +213,16 @@ def _find_absent(
     faults.
     """
     for at in np.flatnonzero(unreadable).tolist():
+        # An empty cell is no fault where values may be missing; one with something unreadable is a fault everywhere.
         is_empty = cells[at].lower() in MISSING_MARKS
         if is_empty and column.may_be_missing:
             continue
+        # The cure names `--missing` for empty cells alone: it would not make a readable number out of a word.
         cure = "mend the cell or leave the record out"
         if is_empty and not column.is_unbounded:
             cure = f"mend the cell, leave the record out, or say --missing {column.name}"
         elif is_empty:
+            # A column whose bounds are still to be found needs declared ones before values may be missing in it.
             cure = (
                 f"mend the cell, leave the record out, or say --bounds {column.name}=low:high --missing {column.name}"
             )
