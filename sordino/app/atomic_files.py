@@ -17,13 +17,16 @@ _PART = ".part-"
 
 def write_file(path: Path, content: bytes | str) -> None:
     """Replaces a file atomically, in one move, so that a reader sees either the old content or the new one."""
+    # The temporary file is in the same folder: a move to another file system is not possible in one step.
     temporary_path = path.with_name(f"{_PART}{path.name}")
     try:
         _write_flushed(temporary_path, content.encode() if isinstance(content, str) else content)
         os.replace(temporary_path, path)
     except BaseException:
+        # Whatever stopped the writing, an interrupt included, leaves no part of a file behind.
         temporary_path.unlink(missing_ok=True)
         raise
+    # The move itself reaches the disk with its folder; without this a power cut could bring back the old content.
     flush_folder(path.parent)
 
 

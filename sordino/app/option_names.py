@@ -58,7 +58,9 @@ def use_own_names(given: Mapping[str, Any], known: Collection[str]) -> dict[str,
     meaning = {other.replace("-", "_"): name for name in known for other in FURTHER_NAMES.get(name, ())}
     renamed: dict[str, Any] = {}
     for name, value in given.items():
+        # A name that is known here keeps its meaning, even if it is a further name of another option elsewhere.
         own_name = name if name in known else meaning.get(name, name)
+        # Of two values for one option the later would win without a word.
         if own_name in renamed:
             raise ValueError(f"{name} and {own_name} are two names of one option: give one of them")
         renamed[own_name] = value

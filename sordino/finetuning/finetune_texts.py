@@ -226,6 +226,7 @@ def train_plan(
     say: Say = lambda text: None,
 ) -> FineTuned:
     """Trains the phases of a plan on texts that the frozen encoder has read, and returns the classifier with its claim."""
+    # All phases are charged to one ledger, so that the claim at the end is of all of them together.
     ledger = Ledger() if ledger is None else ledger
     signals: dict[str, float] = {}
 
@@ -244,6 +245,7 @@ def train_plan(
             seed=None if seed is None else seed + len(signals),
             say=say if name == "head" else None,  # later phases begin near their goal, where gradients are short
         )
+        # A phase whose noise is not known has no figure; a zero would say that there was no signal.
         measured = signal.of_run()
         if measured is not None:
             signals[name] = measured
@@ -267,6 +269,7 @@ def train_plan(
         if plan.last_head is not None:
             adapted = _compute_vectors(vectors, read)
             private = train("last head", head, (adapted, targets), {"": plan.last_head.learning_rate})
+    # The claim is asked of the last phase, whose ledger has the charges of the earlier ones too.
     classifier = TextClassifier(encoder, vectors, head).eval()
     return FineTuned(classifier, tokenizer, classes, private.claim(plan.delta), plan, length, signals)
 
@@ -306,6 +309,7 @@ def train_phase(
         p.requires_grad_(learning_rate > 0)
         if learning_rate > 0:
             groups.setdefault(learning_rate, []).append(p)
+    # Parameters of one learning rate form a group, because Adam takes a rate for each group.
     optimizer = torch.optim.Adam([{"params": group, "lr": rate} for rate, group in groups.items()])
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / (1 + warm_up)) * (1 - step / phase.steps)
@@ -322,6 +326,7 @@ def train_phase(
         physical_batch=_TRAINED_AT_ONCE,
         unit=unit,
     ):
+        # The gradient is clipped and gets its noise here; signal and optimizer see nothing but the released one.
         private.backward(lot)
         signal.update()
         if say is not None and signal.finds_random_walk():
@@ -366,11 +371,13 @@ def _compute_vectors(vectors: AdaptedVectors, read: FrozenTexts) -> Tensor:
 
 def _encoder_of(model: Any) -> nn.Module:
     """Returns the encoder of what `finetune` was given: a path, an encoder, or a classifier with one inside."""
+    # A path is loaded here, so that transformers is imported only by those who need it.
     if isinstance(model, str):
         import transformers
 
         model = transformers.AutoModel.from_pretrained(model)
     validate.instance("model", model, nn.Module, "an encoder such as transformers.AutoModel.from_pretrained(…)")
+    # A classifier of transformers has its encoder as `base_model`; other modules are taken as encoders themselves.
     encoder = getattr(model, "base_model", model)
     return encoder if isinstance(encoder, nn.Module) else model
 
@@ -381,6 +388,7 @@ def _tokenizer_of(tokenizer: Any) -> Any:
         import transformers
 
         tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    # A wrong object is refused with what is needed, before it fails somewhere inside.
     if not callable(tokenizer):
         raise TypeError("tokenizer: must turn a list of texts into input_ids and attention_mask")
     return tokenizer
@@ -400,6 +408,7 @@ def _width_of(encoder: nn.Module) -> int:
 
 def _list_of_texts(texts: Sequence[str]) -> list[str]:
     """Returns the texts as a list, or raises TypeError; no text is quoted, because it is private."""
+    # One text is a sequence of letters, and would pass for as many texts of one letter.
     if isinstance(texts, str):
         raise TypeError("texts is one text: need a list of them")
     listed = list(texts)
@@ -415,6 +424,7 @@ def _number_labels(
 
     Classes that are read off the labels are declared as public, so that the claim rests on it.
     """
+    # Tensors are hashed by identity, so that equal labels would be different keys; the numbers are taken out.
     values = [label.item() if isinstance(label, Tensor) else label for label in labels]
     if classes is None:
         classes = sorted(set(values))
@@ -422,6 +432,7 @@ def _number_labels(
     places = {label: place for place, label in enumerate(classes)}
     if len(places) < 2:
         raise ValueError("labels of fewer than two classes: nothing can be learnt from them")
+    # The message does not name the label, which is private.
     if any(value not in places for value in values):
         raise ValueError("a label is none of the classes: give all of them as classes=")
     return tuple(classes), torch.tensor([places[value] for value in values])

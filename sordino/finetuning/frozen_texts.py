@@ -80,6 +80,7 @@ def read_texts(
 def read_tokens(encoder: nn.Module, ids: Tensor, mask: Tensor, *, with_last_layer: bool) -> FrozenTexts:
     """Runs the frozen encoder over token numbers, texts of like length together, and returns what is kept of them."""
     layer = find_adaptable_layer(encoder) if with_last_layer else None
+    # Dropout would make the vectors random; the encoder gets its mode back at the end.
     was_training = encoder.training
     encoder.eval()
     device = next(encoder.parameters()).device
@@ -96,6 +97,7 @@ def read_tokens(encoder: nn.Module, ids: Tensor, mask: Tensor, *, with_last_laye
             ids_here, mask_here = ids[rows, :longest].to(device), mask[rows, :longest].to(device)
             with torch.autocast("cpu", torch.bfloat16, enabled=_has_fast_bfloat16(device)):
                 outputs = _last_hidden_state(encoder, ids_here, mask_here).float()
+            # Padding is left out of the mean, and a text without tokens is divided by 1, not by 0.
             mean = (outputs * mask_here.unsqueeze(2)).sum(1) / mask_here.sum(1, keepdim=True).clamp(min=1)
             if vectors is None:
                 vectors = torch.zeros(len(ids), outputs.shape[2])
@@ -103,6 +105,7 @@ def read_tokens(encoder: nn.Module, ids: Tensor, mask: Tensor, *, with_last_laye
                     whole = (*ids.shape, outputs.shape[2])
                     kept = [torch.zeros(whole, dtype=torch.half), torch.zeros(whole, dtype=torch.half)]
                     kept += [mask.bool(), torch.zeros(len(ids), outputs.shape[2])]
+            # Rows go back to the places of their texts, whatever the order in which they were read.
             vectors[rows] = mean.cpu()
             if frozen_layer is not None:
                 # Half precision is kept, and the first output is computed from what is kept, so that the change by
@@ -112,6 +115,7 @@ def read_tokens(encoder: nn.Module, ids: Tensor, mask: Tensor, *, with_last_laye
                 kept[3][rows] = frozen_layer(inputs.float(), mask_here.bool()).cpu()
     finally:
         encoder.train(was_training)
+        # A hook that stays would keep the inputs of every later call in memory.
         if hook is not None:
             hook.remove()
     if vectors is None:
@@ -175,10 +179,12 @@ def find_directions(encoder: nn.Module, tokenizer: Any, rank: int, length: int) 
     for name, parts in seen.items():
         rows = torch.cat(parts)
         mean = rows.mean(0)
+        # Queries hardly differ between texts: their mean says nearly all of them, and centring would take it away.
         if name == "query":
             directions[name] = nn.functional.normalize(mean, dim=0)[None]
             continue
         centred = rows - mean
+        # `eigh` sorts eigenvalues upwards; flipped, the directions of the largest differences come first.
         along = torch.linalg.eigh(centred.T @ centred).eigenvectors.T.flip(0)
         directions[name] = along[: min(rank, _MOST_DIRECTIONS)].contiguous()
     return directions

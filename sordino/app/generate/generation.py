@@ -138,11 +138,13 @@ def read_known_table(name: str) -> TableSource:
     assert name in KNOWN_TABLES, "checked by the command"
     folder = files_folder("adult")
     schema = adult.read_schema(folder / "adult.names")
+    # Bounds and kinds come from the documentation of the data set; a cell that is unknown is marked by "?" in it.
     declared = DeclaredColumns(
         bounds=dict(adult.BOUNDS),
         categories={column: (*kinds, "?") for column, kinds in schema.items() if kinds},
     )
     names = (*schema, "income")
+    # The two files are the published split, so figures compare with those of papers.
     train, test = (_read_adult(folder / file, names) for file in ("adult.data", "adult.test"))
     tokens = choose_row_tokens(train, declared, "income", ("<=50K", adult.RICH), ())
     return TableSource(tokens, tokens.encode(train), tokens.encode(test), has_target=True)

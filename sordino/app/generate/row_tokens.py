@@ -68,12 +68,14 @@ class CellTokens:
 
     def _bin_of(self, cell: str) -> int | None:
         """Returns the bin of a number or a date, cut to the declared range; None if the cell is neither."""
+        # Missing values have a token of their own after all bins.
         if cell.lower() in MISSING_MARKS:
             return self.count - 1 if self.may_be_missing else None
         day = parse_date(cell) if self.is_date else None
         value = float(day.toordinal()) if day is not None else None if self.is_date else parse_number(cell)
         if value is None:
             return None
+        # Edges are sorted; a value outside of the declared range goes to the first or the last bin, and is no fault.
         found = int(np.searchsorted(self.edges, value, side="right")) - 1
         return min(max(found, 0), len(self.edges) - 2)
 

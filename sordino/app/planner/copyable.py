@@ -22,6 +22,7 @@ def format_command(scenario: Scenario, multiplier: float) -> str:
     if scenario.bands > 1:  # recipes have independent noise
         return f"sordino account {run} --sampling cyclic-poisson --bands {scenario.bands} --delta {scenario.delta!r}"
     if scenario.task is not None:
+        # With a target ε the command calibrates the noise itself, so ε is written, not the noise that follows from it.
         noise = f"--noise-multiplier {multiplier!r}" if scenario.epsilon is None else f"--epsilon {scenario.epsilon!r}"
         run = f"{_TRAINED[scenario.task]} --rate {scenario.rate!r} --steps {scenario.lots}"
         return f"sordino train {run} {noise} --delta {scenario.delta!r}"

@@ -194,9 +194,11 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
     baseline may have more signal than the figure shows.
     """
     figure, noise = evidence.run_figure, evidence.noise
+    # Without a scale of the noise or without sums there is nothing to compare; a guess would look like a finding.
     if figure is None or noise is None:
         why = "this method's noise has no one public scale" if noise is None else "this run kept no sums of gradients"
         return [Symptom("signal to noise", UNKNOWN, why)]
+    # A run that has learnt has signal, whatever the figure says, so it is no problem but something to look at.
     grade = GOOD if figure >= ENOUGH else LOOK if figure >= 1 or has_learnt else PROBLEM
     found = (
         f"{figure:.2g} over {evidence.summed} steps, of what the released gradients agree on; below 1 is mostly noise"
@@ -210,6 +212,7 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
     named = ", ".join(f"{name or 'parameters'} {value:.2g}" for name, value in layers.items())
     silent = [name or "parameters" for name, value in layers.items() if value == 0]
     layer_cure = ""
+    # If every layer is silent, freezing them all is no advice; the figure of the whole run says it already.
     if silent and len(silent) < len(layers):
         layer_cure = f"in {', '.join(silent)} no signal stands out of the noise: try the run with them frozen"
     return [
@@ -273,6 +276,7 @@ def _examine_steps(evidence: _Evidence) -> Symptom:
     """Says what more or fewer steps would give at the same ε, with the signal that was measured."""
     noise, signal, recipe = evidence.noise, evidence.mean_signal, evidence.settings.recipe
     records = evidence.resolved.get("dataset_size")
+    # A run whose noise was given has no ε to keep, and without signal every number of steps is as good.
     if noise is None or not signal or recipe.epsilon is None or not records:
         return Symptom("steps", UNKNOWN, "needs a target ε and a signal above 0")
     if words_of(recipe)["sampler"] != "poisson":
@@ -288,6 +292,7 @@ def _examine_steps(evidence: _Evidence) -> Symptom:
         figures[steps] = math.sqrt(steps) * signal / other.length
     found = ", ".join(f"{steps} steps {figure:.2g}" for steps, figure in figures.items())
     best = max(figures, key=lambda steps: figures[steps])
+    # The figure is an estimate, so a gain of less than a tenth is no reason to change a run.
     if best != noise.steps and figures[best] > 1.1 * figures[noise.steps]:
         return Symptom("steps", LOOK, f"signal to noise at the same ε: {found}", f"try {best} steps")
     return Symptom("steps", GOOD, f"signal to noise at the same ε: {found}")
@@ -353,6 +358,7 @@ def release_share_clipped(folder: str | Path, noise: float) -> tuple[Symptom, Cl
     run, noise = Run.open(Path(folder)), validate.positive("noise", noise)
     config = read_config(run.folder / CONFIG)
     settings, privacy = config.to_settings(), _read_privacy(run.folder)
+    # Records must be at hand to be asked, and the noise protects one record, which is too little for a larger unit.
     if privacy["status"] != FINISHED or settings.recipe.dataset == GIVEN or settings.recipe.unit is not None:
         raise ValueError(
             f"{run.folder}: the share of clipped records can be asked of a finished run by record, on a file or a recipe's "
@@ -373,10 +379,12 @@ def release_share_clipped(folder: str | Path, noise: float) -> tuple[Symptom, Cl
     tensors = job.data.train.tensors
     chunks = zip(*(column.split(_CHUNK) for column in tensors), strict=True)
     lengths = gradient_lengths(backend.per_sample(model, job.problem.loss_fn, chunk) for chunk in chunks)
+    # A record is counted once or not at all, so it changes the sum by at most 1, the sensitivity of the release.
     is_clipped = (lengths > settings.recipe.bound).float()[:, None]
     ledger = Ledger()
     count = float(ask(Mean(1.0, Gaussian(noise)), is_clipped, ledger=ledger, expected_batch=1.0, rng=new_rng()))
     assert ledger.event() == event, "the release costs what was entered"
+    # Noise may carry the count out of its range; cutting it to a share is post-processing and costs nothing.
     share = min(1.0, max(0.0, count / len(is_clipped)))
     error = 2 * noise / len(is_clipped)
     found = f"about {share:.0%} of the records, ± {error:.0%}, have longer gradients than {settings.recipe.bound:g}"

@@ -97,6 +97,7 @@ def build_own_rule(word: str, bound: float, parameters: Mapping[str, float]) -> 
         rule = build(bound, **parameters)
     except Exception as error:  # a user's code may raise anything
         raise ValueError(f"clipping={word!r}: the call with bound {bound:g} failed ({error})") from error
+    # A rule that lacks a method would otherwise fail in the middle of a run.
     missing = [name for name in _METHODS_OF_A_RULE if not callable(getattr(rule, name, None))]
     if missing:
         raise ValueError(
@@ -116,6 +117,7 @@ def _load(field: str, word: str, if_missing: str) -> Callable[..., Any]:
     that does not define it.
     """
     path, name = _split_word(field, word)
+    # The file is run, not imported: it needs no place on the path, and a changed file is read anew.
     try:
         found = runpy.run_path(str(path)).get(name)
     except Exception as error:  # a user's code may raise anything

@@ -132,10 +132,12 @@ def format_evaluation(
     row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False
 ) -> str:
     """Returns an evaluation as one line of a progress view; private quantities are marked."""
+    # What is private is marked on the line itself, which may be copied without what stands around it.
     marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
     place, spent = f"{row.step:>{len(str(steps))}}/{steps}", format_spent(row.epsilon, budget)
     if short:
         return f"{place}  {spent:<14}  test {_format_score(row)}  {row.seconds:.0f} s{marked}"
+    # A problem without classes has no accuracy; an AUC is there only where it was measured.
     accuracy = "" if row.test_accuracy is None else f"accuracy {row.test_accuracy:6.2%}  "
     auc = (row.measures or {}).get("auc")
     accuracy += "" if auc is None else f"AUC {auc:.3f}  "
@@ -185,10 +187,12 @@ class Bar(View):
         """Prints the progress view's summary of a run and starts the bar."""
         self._budget, self._steps = job.settings.budget, job.steps
         self._steps_per_epoch = job.steps_per_epoch
+        # Markup is off: square brackets in a path or a name would be taken for a style.
         first, *other_lines = summarise_job(job)
         self._console.print(first, markup=False, highlight=False, style="bold")
         for line in other_lines:
             self._console.print(line, markup=False, highlight=False)
+        # A resumed run has its bar begin at the step where it goes on, or it would seem to start anew.
         self._progress.reset(self._task, total=job.steps, completed=step, description=f"step {step}/{job.steps}")
         self._progress.start()
 

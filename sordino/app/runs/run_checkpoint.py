@@ -78,6 +78,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         sums = (path / _CHECKSUMS).read_text("ascii")
     except (OSError, UnicodeError) as error:
         raise DamagedCheckpoint(f"{path.name}: cannot be read ({_one_line(error)})") from error
+    # A changed byte would be trained on without notice, so every file is compared with its checksum first.
     for name, value in content.items():
         if f"{hashlib.sha256(value).hexdigest()}  {name}\n" not in sums:
             raise DamagedCheckpoint(
