@@ -37,6 +37,7 @@ class ModelWithCanaryNumbers(nn.Module):
     def __init__(self, model: nn.Module, canaries: int) -> None:
         super().__init__()
         self.model, self.nobody = model, canaries
+        # The row of `padding_idx` gets no gradient, so ordinary records move none of the numbers.
         self.numbers = nn.Embedding(canaries + 1, 1, padding_idx=canaries)
         nn.init.zeros_(self.numbers.weight)
 
@@ -109,6 +110,7 @@ def make_canaries(kinds: tuple[Kind, ...], each: int, test: TensorDataset, class
             x = rng.normal(x.numel()).view_as(x)
             y = torch.from_numpy(rng.integers(each, classes))
         else:
+            # A shift by 1 to classes − 1 never leads back to the right class.
             y = (y + 1 + torch.from_numpy(rng.integers(each, classes - 1))) % classes
         parts.append((x, y, number))
     x, y, number = (torch.cat(columns) for columns in zip(*parts, strict=True))

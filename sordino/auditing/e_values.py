@@ -37,6 +37,7 @@ def log_e_of_normal_scale(z: Values) -> float:
     True
     """
     squares = float(np.square(z).sum())
+    # ln Π N(z; 0, s²) / N(z; 0, 1): the likelihood ratio depends on the values by Σ z² alone.
     return _log_mixture([-len(z) * math.log(s) + squares / 2 * (1 - s**-2) for s in SCALES])
 
 
@@ -64,6 +65,7 @@ def log_e_of_count(count: int, trials: int, rate: float) -> float:
     >>> log_e_of_count(50, 100, 0.5) < 0 < log_e_of_count(90, 100, 0.5)
     True
     """
+    # Twice the smaller of the two tails, both of which include the count itself, is a p-value for either side.
     below, above = float(binom.cdf(count, trials, rate)), float(binom.sf(count - 1, trials, rate))
     return log_e_of_p_value(min(1.0, 2 * min(below, above)))
 
@@ -84,4 +86,5 @@ def log_mean(logs: Iterable[float]) -> float:
 def _log_mixture(logs: Sequence[float]) -> float:
     """Returns the log of the mean of likelihood ratios, given by their logs."""
     value = float(logsumexp(logs) - math.log(len(logs)))
+    # Noise as claimed is always finite: values that are not a number are full evidence against it.
     return math.inf if math.isnan(value) else value

@@ -114,6 +114,7 @@ class AdaptiveLayerwise:
         length = HALF * math.sqrt(len(state))
         counts = map_sealed(tally, lambda value: {"counts": value})
         released = release(counts, Sensitivity(l2=length), Gaussian(self.count_noise / length), rng)
+        # Divided by the expected batch, because how many records the lot really had is private.
         shares = (HALF + released.value["counts"] / expected_batch).tolist()  # public from here on
         rate = self.learning_rate
         # C_k ← C_k · exp(−η (b̃_k − γ)), from released numbers alone.

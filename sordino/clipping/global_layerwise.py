@@ -89,6 +89,7 @@ class GlobalLayerwise(Stateless):
             within = squared.sqrt() <= squared.new_tensor(self.thresholds.values)
             return torch.where(within, squared.new_tensor(factors), 0)[:, index]  # (B, P)
 
+        # φ_k(r_k)·r_k ≤ C_k for every r_k, so the sensitivity is that of layerwise clipping to the bounds C_k.
         return Rule(weights, self.layers.rule(None, lot).sensitivity)
 
 

@@ -112,6 +112,7 @@ class Layerwise(Stateless):
     def group_norms(self, norms: Norms) -> tuple[Tensor, Tensor]:
         """Returns the group of each tensor in layerwise clipping, (P,), and the squared norms of the groups, (B, K)."""
         index = torch.tensor(self._group_of_names(norms.names), dtype=torch.long, device=norms.squared.device)
+        # The squared norm of a group is the sum of those of its tensors.
         squared = norms.squared.new_zeros(len(norms.squared), len(self.bounds))
         return index, squared.index_add_(1, index, norms.squared)
 
@@ -145,7 +146,9 @@ def equal_bounds(run: RunNumbers) -> list[float]:
 
 def bounds_by_layer(run: RunNumbers, total: float) -> dict[str, float]:
     """Returns one equal bound for every layer, which is all tensors of one module; together they make `total`."""
+    # The dot at the end keeps layer 1 apart from layer 10, whose name begins alike.
     layers = dict.fromkeys(f"{layer}." if (layer := name.rpartition(".")[0]) else name for name in run.names)
+    # K bounds of C/√K give √(Σ C_k²) = C.
     return {layer: total / math.sqrt(len(layers)) for layer in layers}
 
 

@@ -48,6 +48,7 @@ def compose(events: Iterable[Event]) -> Event:
         require_event(event, may_be_step=True)
         for event in validate.sequence("events", events, "events of sordino.events")
     )
+    # A single event that is shortest is canonical already; this runs at every release, so it must be quick.
     return parts[0] if len(parts) == 1 and parts[0].is_shortest() else canonical(Together(*parts))
 
 

@@ -179,6 +179,7 @@ class Event:
         """
         if not self.inner_events():
             raise Unsupported(self, "does not say what the end of its noise costs")
+        # A union bound: the δ of several ends add up, whatever they have to do with each other.
         return math.fsum(inner.noise_end(moves, delta, coordinates) for inner in self.inner_events())
 
     def scale_noise(self, factor: float) -> Event:
@@ -274,6 +275,7 @@ def _holds_step(event: Event) -> bool:
     """Returns whether any event holds a step that is not inside the event of its whole phase, which `require_event`
     refuses.
     """
+    # Inside the event of its whole phase a step has its price, so the search ends there.
     if event.is_step_of_phase or event.is_whole_phase:
         return event.is_step_of_phase
     return any(_holds_step(inner) for inner in event.inner_events())

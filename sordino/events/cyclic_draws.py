@@ -111,5 +111,6 @@ def _column_norm(part: Correlated, steps: int, column: int) -> float:
     phase, are shorter.
     """
     coefficients = part.factorisation.encoder(steps)
+    # Column j of C begins on the diagonal, so the end of the phase cuts it off after steps − j entries.
     length = min(len(coefficients), steps - column)
     return float(column_norms(coefficients[:length], length)[0])

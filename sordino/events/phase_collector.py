@@ -79,5 +79,6 @@ class PhaseCollector:
 
     def phases(self) -> Phases:
         """Returns the phases collected, with all plain Gaussian releases as one."""
+        # Exact for Gaussians, and one pair instead of a composition over all of them.
         plain = ((Sampled(GaussianPair(math.sqrt(self.mu_squared))), 1),) if self.mu_squared > 0 else ()
         return plain + tuple(self.sampled.items())

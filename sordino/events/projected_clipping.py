@@ -81,6 +81,7 @@ class ProjectedClip(Event):
             probability_beyond = float(gammainc(r / 2, r / (2 * factor**2)))  # P(ρ > factor)
             delta_at_factor = gaussian_end(shift * factor, delta, coordinates)
             total += (beyond - probability_beyond) * delta_at_factor
+            # δ is never above 1: whatever probability is left counts in full, and the sum is complete.
             if delta_at_factor == 1.0:
                 return total + probability_beyond
             beyond, factor = probability_beyond, factor * _NEXT_FACTOR
@@ -117,6 +118,7 @@ def projected_clipping(multiplier: float, projections: int, lost: float = 1e-14)
     # χ² quantiles; a small χ² means a large contribution
     smallest, largest = float(chdtri(projections, 1 - lost)), float(chdtri(projections, 1e-9))
     chi = np.concatenate((np.geomspace(smallest, largest, _GRID), [math.inf]))
+    # Below the smallest χ² no number bounds ρ: its probability `lost` is missing from the weights, a total loss.
     below = np.concatenate(([lost], chdtr(projections, chi[1:-1]), [1.0]))
     weights = np.diff(below)
     # a cell of χ² is rounded to its lower end, i.e. ρ up

@@ -20,6 +20,7 @@ class EpochLoader:
         return self._per_epoch
 
     def __iter__(self) -> Iterator[Lot]:
+        # The draws go on where the last epoch ended; beginning anew would be another run that nobody calibrated.
         return islice(self._draws, self._per_epoch)
 
 

@@ -200,6 +200,7 @@ def table_of(dataset: Any) -> Any:
         # Only the rows of the subset: the rest of the table may well be what was trained on.
         full_table = table_of(dataset.dataset)
         return None if full_table is None else full_table[np.asarray(dataset.indices, dtype=np.int64)]
+    # The first tensor holds the inputs; labels by themselves are equal for very many records.
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[0]
     texts = None if isinstance(dataset, np.ndarray | Tensor) else _digests_of_texts(dataset)

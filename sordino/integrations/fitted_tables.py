@@ -170,6 +170,7 @@ def _has_synthetic_rows(x: Table, *, exact: bool) -> bool:
         return False
     # Being on a line survives scaling the columns; in like units no one column decides which rows are near.
     scaled = varied / np.where(varied.std(axis=0) > 0, varied.std(axis=0), 1.0)
+    # Synthetic rows are put behind the others, so a few rows of the last twentieth are enough to find them.
     tail = np.unique(np.linspace(n - max(2, n // 20), n - 1, _SAMPLED).astype(np.int64))
     return sum(_lies_between_two(scaled, int(i), 1e-12 if exact else 1e-6) for i in tail) >= max(3, len(tail) // 2)
 

@@ -34,6 +34,7 @@ def join_launched_group(device: torch.device) -> None:
         device: where the model is; the group gets the backend that carries tensors of that kind of device.
 
     """
+    # All four must be there: torch reads each of them, and a cluster may set some without a launcher.
     was_launched = all(name in os.environ for name in _LAUNCHER_VARIABLES)
     if was_launched and dist.is_available() and not dist.is_initialized():
         dist.init_process_group(dist.get_default_backend_for_device(device))
@@ -57,6 +58,7 @@ def refuse_training_alone(framework_processes: int, cure: str) -> None:
         cure: what the user changes so that the framework joins the others.
 
     """
+    # Launcher, framework and group must name the same number, or some process would train beside the others.
     joined = dist.get_world_size() if is_in_group() else 1
     wanted = max(count_launched_processes(), framework_processes)
     if joined != wanted or framework_processes != wanted:

@@ -103,6 +103,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
     def __init_subclass__(cls, **more: Any) -> None:
         """Puts the hooks that a subclass writes behind those here, whether or not it calls `super`."""
         super().__init_subclass__(**more)
+        # A hook that forgets to call `super` would else switch off the refusals here, and the saving of the ledger.
         for name in _HOOKS:
             if name in vars(cls):
                 setattr(cls, name, _chain_hooks(getattr(PrivateModule, name), vars(cls)[name]))
@@ -270,6 +271,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Keeps the lot for `backward`."""
+        # Lightning wants a loss that can be differentiated; this zero never is, because `backward` is another one here.
         self._held["lot"] = batch
         return torch.zeros((), device=self.device, requires_grad=True)
 
@@ -318,8 +320,10 @@ def _losses_by_record(module: Any, *batch: Any) -> Tensor:
     """
     precision = module._held.get("precision", "32-true")
     if precision in _CONVERTED:
+        # Only floats follow the type of the weights: token ids and labels must stay whole numbers.
         batch = apply_to_collection(batch, Tensor, partial(_convert_floats, next(module.parameters()).dtype))
     mixed = torch.autocast(module.device.type, torch.bfloat16) if precision == "bf16-mixed" else nullcontext()
+    # While this is set `log` refuses, also if the user's function raises in between.
     module._held["asked"] = True
     try:
         with mixed:
@@ -346,6 +350,7 @@ def _chain_hooks(first: Any, second: Any) -> Any:
 
 def _flatten_loaders(loaders: Any) -> list[Any]:
     """Returns a list of data loaders from what Lightning takes: one, lists and dicts, or its `CombinedLoader`."""
+    # A `CombinedLoader` has its loaders in this list, however they were nested.
     inner = getattr(loaders, "flattened", loaders)
     if isinstance(inner, dict):
         inner = list(inner.values())

@@ -113,15 +113,18 @@ class Log:
         """
         number = private.steps
         values = {"train/learning_rate": float(optimizer.param_groups[0]["lr"])}
+        # The length of a released gradient is post-processing; that of any other would be a release of its own.
         norm = _released_norm(optimizer)
         if norm is not None:
             values["train/gradient_norm"] = norm
             noise = private.step_noise
             if noise is not None:
+                # E‖g̃‖² = ‖g‖² + d s², solved for ‖g‖ / (s√d); noise shorter than expected counts as 0.
                 values["train/signal_to_noise"] = math.sqrt(max(0.0, (norm / noise.length) ** 2 - 1))
         with suppress(Refusal):  # no query released one
             if private.loss is not None:
                 values["train/loss"] = private.loss
+        # The first step as well, so that a curve of ε begins where the run does.
         if number % self.every == 0 or number == 1:
             values |= _epsilon_values(private.spent_epsilon(delta), delta)
         self.write(values, number)
@@ -144,4 +147,5 @@ def _released_norm(optimizer: Optimizer) -> float | None:
     held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not held or find_changed_gradient(held) is not None:
         return None
+    # In float64, and joined by hypot: neither the squares of a tensor nor their sum over tensors can overflow.
     return math.hypot(*(float(torch.linalg.vector_norm(p.grad, dtype=torch.float64)) for p in held))

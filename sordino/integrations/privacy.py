@@ -88,6 +88,7 @@ class Privacy:
         if self.query is not None:
             return self.query
         assert self.epsilon is not None  # one of the two is there
+        # ε at each σ is that of a dry run of the same query, sampler and steps: public numbers alone decide the noise.
         sigma = calibrate_noise(
             lambda s: dry_run(self._plain_query(s), sampler, records, steps, expected_batch), self.epsilon, self.delta
         )
@@ -99,6 +100,7 @@ class Privacy:
         plain = NoisySum(Flat(self.bound), Gaussian(sigma))
         if self.loss_bound is None:
             return plain
+        # 1/σ² + 1/(20σ)² = (1 + 1/400)/σ². Both noises go with σ, so there is still one number to search for.
         return WithLoss(plain, self.loss_bound, Gaussian(_LOSS * sigma))
 
 

@@ -42,8 +42,10 @@ def stand_in_for(table: Any) -> Any:
     Another ledger that used the object is then named in the claim, as for a dataset that is used twice.
     """
     rows = RowDigests.of(table)
+    # Without a row that is there once nothing can be recognised, and the table stands for itself.
     if rows is None or not any(len(form.once) for form in rows.forms):
         return table if table is not None else _StandIn()
+    # A table that shares rows with an earlier one gets its stand-in, so that a ledger adds up both fits.
     for known, stands_in in _fitted_tables:
         if known.has_rows_of(table):
             return stands_in
@@ -76,6 +78,7 @@ class TrainedOn:
         """Returns whether some records of the training set are the same as records of another dataset."""
         if any(other is dataset for other in self._held_out):
             return False
+        # Memory first: that is quick, and contents need to be compared for copies only.
         shared = self._shares_memory(dataset) or self._shares_content(dataset)
         if not shared:
             self._held_out.append(dataset)
@@ -133,6 +136,7 @@ def _row_addresses(tensor: Tensor, chosen: list[int] | None = None) -> dict[int,
     """Returns the memory behind a tensor of records, and where in the memory its rows begin, so that the same records
     are known.
     """
+    # A view has the storage of the whole; a row is known by the element of the storage at which it begins.
     first, step = int(tensor.storage_offset()), tensor.stride(0)
     rows = range(len(tensor)) if chosen is None else chosen
     return {tensor.untyped_storage().data_ptr(): frozenset(first + i * step for i in rows)}

@@ -100,6 +100,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         table, labels = check_array(x), np.asarray(y)
         if labels.ndim != 1 or len(labels) != len(table):
             raise ValueError("y: need one label for each row of X")
+        # Classes that are read off the labels say something about the records without noise: they are disclosed below.
         self.classes_ = np.unique(labels) if self.classes is None else np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
             raise ValueError("classes: need at least two")
@@ -110,6 +111,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
                 "The classes are public and must be all that may occur.\n"
                 "Leave such rows out beforehand, or name their class."
             )
+        # `np.unique` has sorted the classes, so a binary search finds the place of every label.
         places = torch.as_tensor(np.searchsorted(self.classes_, labels))
         disclosed = [CLASSES] if self.classes is None else []
         self._train(x, table, places, len(self.classes_), _cross_entropy, disclosed)
@@ -206,6 +208,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
             raise ValueError("y: need one number for each row of X")
         if not self.target_low < self.target_high:
             raise ValueError("target_low and target_high: need target_low < target_high")
+        # Cut at public bounds and scaled by them to [−1, 1]: no record has a part in the scale of the others.
         scaled = (
             np.clip(target, self.target_low, self.target_high) - self._target_middle()
         ) / self._target_half_width()

@@ -101,6 +101,7 @@ class _PrivateNet:
             )
         net._set_training(True)
         loss = net.run_.backward(batch, "Leave get_iterator as it is.")
+        # Predictions for the lot were not released, so callbacks get none.
         return {"loss": torch.tensor(float("nan") if loss is None else loss), "y_pred": torch.zeros(0)}
 
     def run_single_epoch(self, iterator: Any, training: bool, prefix: str, step_fn: Any, **fit_params: Any) -> None:
@@ -113,12 +114,14 @@ class _PrivateNet:
             net.notify("on_batch_begin", batch=batch, training=True)
             step = step_fn(batch, **fit_params)
             net.history.record_batch(prefix + "_loss", step["loss"].item())
+            # How many records a lot really has is private; the history gets the public number.
             net.history.record_batch(prefix + "_batch_size", max(1, round(batch.expected_batch)))
             net.notify("on_batch_end", batch=batch, training=True, **step)
         net.history.record(prefix + "_batch_count", len(iterator))
 
     def validation_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
         """Returns skorch's step with the mean of the losses of held-out records."""
+        # The criterion gives one loss per record here, where skorch expects one number.
         step: dict[str, Any] = super().validation_step(batch, **fit_params)  # type: ignore[misc]
         return {**step, "loss": step["loss"].mean()}
 
@@ -205,4 +208,5 @@ class NeuralNetRegressor(_PrivateNet, skorch.NeuralNetRegressor):  # type: ignor
         self.privacy = privacy
 
     def _losses_by_record(self, module: nn.Module, x: Any, y: Any) -> Tensor:
+        # A record with several targets still has one loss: it is records that are clipped.
         return super()._losses_by_record(module, x, y).flatten(1).mean(dim=1)

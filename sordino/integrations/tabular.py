@@ -88,6 +88,7 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         )
         self.private_ = self.run_.private
         optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
+        # Steps shrink towards 0, so that the noise of the last ones hardly moves the result.
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / steps)
         average = Average(model, decay=_DECAY)
         # Plain DP-SGD with Adam; the average of the last weights is post-processing.
@@ -154,6 +155,7 @@ def _explain_repeated_rows(x: Array) -> str | None:
 
 def _make_network(columns: int, hidden: int, outputs: int, seed: int | None) -> nn.Module:
     """Returns the network of a tabular model: linear, or with one hidden layer, whose last layer begins at zero."""
+    # Seeding inside a fork leaves the caller's generator as it was.
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.manual_seed(seed)

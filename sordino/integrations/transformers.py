@@ -201,6 +201,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         change where it is too much.
         """
         noise = self._require_run().private.step_noise
+        # All ranks know the same public numbers; one of them says so.
         if noise is None or not self.is_world_process_zero():
             return
         epsilon = self._privacy.epsilon

@@ -62,6 +62,7 @@ class Library(NamedTuple):
         """Returns a hash of a kernel library's sources and build flags: a built library that does not carry it is
         stale.
         """
+        # The flags count as well: with others the same sources may give other bits.
         digest = hashlib.sha256(" ".join((*FLAGS, *self.flags, _AGAIN if self.wide else "")).encode())
         for name in self.sources:
             digest.update((HERE / name).read_bytes())
@@ -99,6 +100,7 @@ LIBRARIES = (
 def find_compiler() -> list[str] | None:
     """Returns the command of the C compiler that builds the kernels, or None."""
     if os.environ.get("CC"):
+        # CC may hold a command with arguments, such as a compiler cache in front of the compiler.
         return shlex.split(os.environ["CC"])
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     return None if found is None else [found]
@@ -113,6 +115,7 @@ def build_libraries(libraries: Sequence[Library] = LIBRARIES) -> dict[str, str]:
     command = find_compiler()
     if command is None:
         return dict.fromkeys([library.name for library in libraries], "there is no C compiler")
+    # In this folder, hence on the same file system, so that a finished library is moved into place in one step.
     with tempfile.TemporaryDirectory(dir=HERE) as scratch:
         problems = {library.name: _compile_library(library, command, Path(scratch)) for library in libraries}
     return {name: problem for name, problem in problems.items() if problem is not None}

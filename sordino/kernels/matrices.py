@@ -81,6 +81,7 @@ class Matrices:
         fields: list[int] = []
         for m in matrices:
             fields += (m.data_ptr(), m.shape[1], m.stride(0), 0, 0)
+        # Held as long as this object: the compiled code is given addresses, which keep nothing alive.
         self._at, self._fields = pack_numbers(fields)
 
     def squared_row_products(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
@@ -105,6 +106,7 @@ class Matrices:
         """Writes w_i x_i and Σ w_i x_i of several matrices, for the places asked for; `anew`: the sums begin at 0, not
         at what is there.
         """
+        # Changed in place, because the compiled code reads them at the address that it has.
         fields = self._fields
         # Places that are not asked for are marked by an address of 0.
         for k in range(len(self._held)):
@@ -120,6 +122,7 @@ def is_readable_matrix(m: Tensor, rows: int, most: int) -> bool:
     """
     if m.dtype is not torch.float32 or m.dim() != 2 or not m.is_cpu:
         return False
+    # Rows may lie apart, since the stride is passed on; within a row the numbers must be neighbours.
     return m.shape[0] == rows and m.stride(1) == 1 and m.numel() <= most
 
 

@@ -37,6 +37,7 @@ Arguments = Sequence[Any]
 @cache
 def _thread_pool(process: int, threads: int) -> ThreadPoolExecutor:
     """Returns the pool of threads of a process."""
+    # Cached by process: after a fork the child would have the pool of its parent, but none of its threads.
     return ThreadPoolExecutor(threads, thread_name_prefix="sordino")
 
 
@@ -79,6 +80,7 @@ def _load_team() -> _Team | None:
     except KernelUnavailable:
         return None
     run, find = library.sordino_team, library.sordino_signature
+    # Without these types ctypes would pass addresses as 32-bit integers.
     run.restype, run.argtypes = INT, (POINTER, POINTER, INT, POINTER, POINTER, SIZE, SIZE, POINTER)
     find.restype, find.argtypes = INT, (ctypes.c_char_p,)
     team = _Team(run, find)
@@ -159,6 +161,7 @@ def _call_team(team: _Team, function: Any, before: Arguments, after: Arguments, 
     place = len(before) - sum(is_float[: len(before)])
     where = (at, floats.buffer_info()[0], place, len(cuts) - 1, at + 8 * _NUMBERS)
     problem = team.run(find_torch_threads(), address, number, *where)
+    # The packed numbers must live until the call has returned.
     del held
     return problem
 
@@ -198,6 +201,7 @@ def run_in_parts(
 
 def _cut_range(begin: int, end: int, threads: int, multiple: int) -> list[int]:
     """Returns where the range is cut: as many parts as threads, at multiples."""
+    # A set, because in a short range several cuts round to one place, and no part may be empty.
     cuts = {begin + round((end - begin) * k / threads / multiple) * multiple for k in range(threads)}
     return [*sorted([cut for cut in cuts if cut < end]), end]
 

@@ -62,6 +62,7 @@ def cut_into_batches(indices: Indices, physical_batch: int, records: int | None 
     """
     if len(indices) <= physical_batch:
         return [indices] if len(indices) else []
+    # At halves of the record numbers: one record more in a lot changes the chunk that it is in, and no other.
     if records is not None and bool((np.diff(indices) > 0).all()):
         return list(_cut_by_halves(indices, 0, records, physical_batch))
     return np.array_split(indices, -(-len(indices) // physical_batch))

@@ -46,6 +46,7 @@ def join_records(records: list[Any]) -> Any:
 
 def _join_column(key: Any, values: list[Any]) -> Any:
     """Returns the collated values of one key of all records of a batch."""
+    # A key that no record fills is passed on; None in some records alone is refused below.
     if all(value is None for value in values):
         return None
     rows = [_as_tensor_if_numeric(value) for value in values]

@@ -39,6 +39,7 @@ _ROWS_AT_ONCE = 1024
 def digest_rows(key: bytes, load: Loader, n: int) -> bytes:
     """Returns a keyed digest of the data in a dataset of tensors: of all its rows, or of some that the key chooses."""
     record_bytes = sum(column.nbytes for column in load(np.zeros(1, dtype=np.int64)))
+    # Ranks must choose the same rows, so the choice follows from the key and from sizes alone.
     chosen = (
         np.arange(n)
         if n * record_bytes <= ALL_BYTES
@@ -55,8 +56,10 @@ def digest_reads(key: bytes, load: Loader, indices: NDArray[np.int64]) -> list[b
     key.
     """
     unread_loader, digests = load.as_if_unread(), []
+    # The user's generators are put back afterwards, or comparing would change what the run draws from them.
     with preserve_generators():
         for index in indices.tolist():
+            # Records that draw from the global generators are the same on all ranks under one seed.
             seed_all(_keyed_number(key, b"seed", index) % 2**32)
             digests.append(digest_of_record(key, unread_loader.read_record(index)))
     return digests
@@ -71,6 +74,7 @@ def digest_first_reads(key: bytes, load: Loader, n: int) -> tuple[list[bytes] | 
     would go unnoticed with a probability below 2⁻³².
     """
     chosen, started = choose_records(key, n, FIRST_READS), time.perf_counter()
+    # Under the same seeds only a dataset with a generator of its own gives different records when it is read again.
     reads = [digest_reads(key, load, chosen) for _ in range(_READ_AGAIN)]
     seconds = (time.perf_counter() - started) / max(1, len(chosen) * _READ_AGAIN)
     return reads[0] if all(again == reads[0] for again in reads) else None, seconds
@@ -82,6 +86,7 @@ def choose_records(key: bytes, n: int, count: int) -> NDArray[np.int64]:
     """
     if count >= n:
         return np.arange(n)
+    # Whoever does not have the key cannot tell which records will be compared.
     chooser = np.random.Generator(np.random.Philox(_keyed_number(key, b"which records", n)))
     return np.sort(chooser.choice(n, size=count, replace=False)).astype(np.int64)
 

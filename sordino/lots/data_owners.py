@@ -60,6 +60,7 @@ class Sites(Dataset[Any]):
         return int(self.ends[-1])
 
     def __getitem__(self, index: int) -> Any:
+        # An end is the first number of the next site, which is why the search goes to its right.
         site = int(np.searchsorted(self.ends, index, side="right"))
         return self.entry_of_site(site, self.held)[index - self.first_record_of(site)]
 
@@ -97,6 +98,7 @@ class Sites(Dataset[Any]):
     def to_record_numbers(self, places: Indices) -> Indices:
         """Returns the numbers, among the records of all data owners, of those that stand at these places on this rank."""
         ends = np.cumsum([self.lengths[site] for site in self.held])  # here
+        # Within a site the place here and the number among all records differ by a constant.
         offsets = np.array([self.ends[site] for site in self.held]) - ends
         return np.asarray(places + offsets[np.searchsorted(ends, places, side="right")], dtype=np.int64)
 
@@ -116,6 +118,7 @@ class CuttingBySite:
         batches: list[Indices] = []
         for site, end in enumerate(self.ends):
             begin = 0 if site == 0 else int(self.ends[site - 1])
+            # Counted from the site's own first record, so that its chunks do not depend on the sites before it.
             in_site = indices[sites == site] - begin
             batches += [part + begin for part in cut_into_batches(in_site, physical_batch, int(end) - begin)]
         return batches
@@ -124,6 +127,7 @@ class CuttingBySite:
         """Returns the numbers of the batches of each rank: those of the data owners' sites that it computes."""
         by_rank: list[list[int]] = [[] for _ in range(self.size)]
         for number, part in enumerate(chunks):
+            # A batch lies within one site, so its first record tells which one.
             site = int(np.searchsorted(self.ends, part[0], side="right"))
             by_rank[self.owners[site]].append(number)
         return by_rank
@@ -144,6 +148,7 @@ def assign_sites(held: Sequence[Sequence[int]], sites: int) -> tuple[int, ...]:
                 "Every record must be drawn with its own probability, also those of this site.\n"
                 f"Give each of the {sites} sites to one of the ranks."
             )
+        # Ties go to the lowest rank: every rank must find the same assignment by itself.
         assigned.append(min(holders, key=lambda rank: (assigned.count(rank), rank)))
     return tuple(assigned)
 

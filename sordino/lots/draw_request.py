@@ -103,6 +103,7 @@ class DrawPhase:
         """
         self.steps = saved["steps"]
         self.noise = PhaseNoise(stream, self.steps)
+        # `position` counts the draws that were made, so the last of them is step position − 1.
         self.noise.step, self.noise.scale, self.noise.layout = self.position - 1, saved["scale"], saved["layout"]
 
     def end_here(self) -> None:
@@ -248,6 +249,7 @@ class DrawRequest:
             local_indices = (
                 self.dataset.to_local_places(draw.indices) if isinstance(self.dataset, Sites) else draw.indices
             )
+            # The phase is part of the name: the first passes of two calls of `draws` touch the same records.
             pass_name = None if draw.cover is None else f"{phase.number}/{draw.cover}"
             # The phase moves on before the lot is handed out: a lot that was drawn counts even if the loop breaks off
             # inside it.

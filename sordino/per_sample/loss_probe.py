@@ -98,6 +98,7 @@ def probe_loss(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
     The samples are watched in the model's own mode and, because masks of dropout hide some couplings, in eval mode too.
     """
     samples = batch_size(batch)  # which refuses what is no batch
+    # What the user's objects hold is kept and put back, so that the run does not begin where the probe ended.
     state = UserState([model, loss_fn])
     asked = _LossProbe(model, loss_fn, batch, state)
     # Look for writes on made-up input, before a private record has been seen; then check the losses' shape.
@@ -165,6 +166,7 @@ class _LossProbe:
         """
         scaled = [_change_record(self.batch, changed, partial(_scale_row, factor)) for factor in (-7.0, 0.01)]
         mirrored = _change_record(self.batch, changed, lambda row, leaf: leaf.amin() + leaf.amax() - row)
+        # Another record of the batch is one that the loss can take, where made-up numbers may be refused.
         exchanged = map_tensors(lambda leaf: _replace_row(leaf, changed, leaf[changed - 1]), self.batch)
         on_cpu = all(leaf.is_cpu for leaf in list_tensors(self.batch))
         return [*scaled, mirrored, exchanged] if on_cpu else [mirrored, exchanged]
@@ -257,6 +259,7 @@ class _LossProbe:
         were.
         """
         with preserve_generators(), keep_vectors(find_spectral_vectors(list_modules(self.model))), torch.enable_grad():
+            # Under one seed passes of one shape draw the same numbers, so what differs is due to the records.
             seed_all(seed)
             began = GlobalState.capture()
             losses = losses_of(self.loss_fn, self.model, batch)
@@ -270,6 +273,7 @@ def _distribution_distance(one: Tensor, other: Tensor) -> float:
     rounding moves.
     """
     a, b = one.double().sort().values, other.double().sort().values
+    # Distribution functions of samples jump at the samples only, so their largest difference is found there.
     places = torch.cat([a, b])
     slack = _tolerance(one) * (1 + places.abs())
 
@@ -286,6 +290,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Puts all modules in evaluation mode for a while, as the loss probe does, and each back into its own mode after
     it.
     """
+    # Module by module: model.train() afterwards would also wake layers that the user had put in evaluation mode.
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:
@@ -315,6 +320,7 @@ def _nudge_batch(batch: Any, seed: int) -> Any:
         """Moves the numbers of one tensor of the loss probe's batch by about a rounding error."""
         if not leaf.is_floating_point():
             return leaf
+        # Two rounding units up or down at random: about what another order of additions does.
         signs = torch.randint(0, 2, leaf.shape, generator=generator).to(leaf) * 2 - 1
         return leaf * (1 + 2 * torch.finfo(leaf.dtype).eps * signs)
 

@@ -25,6 +25,7 @@ class Materialised:
     def norms(self) -> Norms:
         """Returns squared norms from materialised per-sample gradients."""
         columns = [row_squared_norms(rows) for rows in self.rows.values()]
+        # A model that trains nothing still has losses, and norms without a column.
         if not columns:
             return Norms(torch.zeros(len(self.losses), 0), (), self.estimate)
         return Norms(torch.stack(columns, dim=1), tuple(self.rows), self.estimate)
@@ -35,6 +36,7 @@ class Materialised:
         for name, rows in self.rows.items():
             flat = flatten_rows(rows)
             other = u[name].flatten().to(flat.dtype) if name in u else flat.new_zeros(flat.shape[1])
+            # In float64, because the terms of an inner product have both signs and may cancel.
             columns.append((flat * other).sum(dim=1, dtype=torch.float64).to(flat.dtype))
         return torch.stack(columns, dim=1)
 
@@ -43,6 +45,7 @@ class Materialised:
         total: Grads = {} if into is None else into
         for column, (name, rows) in enumerate(self.rows.items()):
             dtype = accumulation_dtype(rows.dtype)
+            # A single column of weights is for the whole gradient; otherwise each tensor has its own.
             w = weights[:, column if weights.shape[1] > 1 else 0].to(dtype)  # (B,)
             summed = _weighted_product(w, rows.to(dtype))
             if not torch.isfinite(summed).all():  # 0 · nan is nan: leave the rows of weight 0 out

@@ -39,6 +39,7 @@ def require_loss_vector(losses: Any, samples: int) -> Tensor:
     """
     if not isinstance(losses, Tensor):
         raise Refusal(f"loss_fn returned a {type(losses).__name__}.\n{_ONE_PER_SAMPLE}")
+    # A mean over the batch is the usual slip, so it is named before other shapes are.
     if losses.dim() == 0:
         raise Refusal(f"loss_fn returned a scalar.\n{_ONE_PER_SAMPLE}")
     if losses.shape != (samples,):
@@ -54,6 +55,7 @@ def require_loss_vector(losses: Any, samples: int) -> Tensor:
 
 def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
     """Checks what a model is trained by, and refuses what is no model, no loss and no query."""
+    # Before the type is checked: a pipeline need not be a module, and then its message would not help.
     if type(model).__module__.startswith(_PIPELINES):
         raise Refusal(
             f"model={type(model).__name__}: pipeline parallelism is not supported.\n"
@@ -96,6 +98,7 @@ def refuse_outliers_of_batches(model: nn.Module) -> None:
     from rounding.
     """
     for name, module in model.named_modules():
+        # Known by names alone, so that the library of these layers need not be installed.
         threshold = getattr(getattr(module, "state", None), "threshold", 0.0)
         if type(module).__name__ == "Linear8bitLt" and threshold > 0.0:
             raise Refusal(

@@ -55,6 +55,7 @@ class Shifted:
     _versions: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        # torch counts in-place changes: a step between norm and sum would add another θ than the one that was measured.
         object.__setattr__(self, "_versions", tuple(p._version for p in self.parameters.values()))
 
     @property
@@ -80,6 +81,7 @@ class Shifted:
         both = raise_cancelled_norms(
             (moved + slack * (squared + shift)).clamp(min=0), (squared.sqrt() + shift.sqrt()).square_()
         )
+        # A tensor without a penalty keeps its plain norm, in which nothing was added that could cancel.
         return Norms(torch.where(shift > 0, both, squared), plain.names, plain.estimate)
 
     def dot(self, u: Mapping[str, Tensor]) -> Tensor:
@@ -93,6 +95,7 @@ class Shifted:
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
         """Returns Σ w_i g_i + λ (Σ w_i) θ, the weighted sum of penalised gradients."""
         total = self.grads.weighted_sum(weights, into=into)
+        # In float64: an error of Σ w_i would move all coordinates of λ (Σ w_i) θ together.
         summed = weights.sum(dim=0, dtype=torch.float64)  # (1,) or (P,)
         for column, (name, p) in enumerate(self._unchanged_parameters().items()):
             if name in self.factors:

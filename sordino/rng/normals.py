@@ -60,6 +60,7 @@ def normal_blocks(stream: WordStream, n: int, scale: float) -> Iterator[F32]:
     out = np.empty(len(buffer) // 4, dtype=np.float32)
     for start in range(0, n, BLOCK):
         count = min(BLOCK, n - start)
+        # Values come in pairs; an odd count makes one more than is wanted, which is dropped.
         half = (count + 1) // 2
         stream.fill(memoryview(buffer)[: 8 * half])
         words = np.frombuffer(buffer, dtype="<u4")
@@ -81,6 +82,7 @@ def locate_blocks(total: int, start: int, count: int) -> Iterator[tuple[int, int
     """
     if not 0 <= start <= start + count <= total:
         raise ValueError(f"values {start} to {start + count} of a draw of {total}: must lie within it")
+    # Where radii and angles lie follows from the length of the block, so blocks begin where the whole draw has them.
     for first in range(start - start % BLOCK, start + count, BLOCK):
         block_length = min(BLOCK, total - first)
         yield first, block_length, max(start - first, 0), min(start + count - first, block_length)
@@ -90,6 +92,7 @@ def locate_pairs(half: int, begin: int, end: int) -> tuple[int, int]:
     """Returns the Box–Muller pairs behind the normals begin … end of a block of `half` cosines and as many sines."""
     if end <= half:
         return begin, end
+    # Wanted values on both sides of the middle: their pairs may lie anywhere, so all are made.
     return (begin - half, end - half) if begin >= half else (0, half)
 
 

@@ -63,6 +63,7 @@ def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
         middle = (low * high) ** 0.5
         if high / low < 1.001:
             break
+        # `high` is what the guesses contradict, so the p-value that is returned is never too small.
         low, high = (low, middle) if contradicts(canaries, guesses, right, inverse, middle) else (middle, high)
     return _round_up(high)
 
@@ -78,6 +79,7 @@ def mu_lower_bound(canaries: int, guesses: int, right: int, error: float = 0.05)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         wrong = contradicts(canaries, guesses, right, inverse_of_gaussian(middle), error)
+        # `low` is always a μ that the guesses contradict, so it stays a lower bound wherever the search ends.
         low, high = (middle, high) if wrong else (low, middle)
     return low
 

@@ -52,6 +52,7 @@ class SeveralParts:
         pieces, start = [], 0
         while True:
             rows = self.rows(slice(start, start + step))
+            # How many samples there are is not known here; an empty slice says that all were read.
             if start and not rows.shape[0]:
                 break
             pieces.append(square_sum(rows))
@@ -60,6 +61,7 @@ class SeveralParts:
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
         """Returns the square of the lengths of all uses, added."""
+        # Lengths are added before they are squared, because all uses may point in one direction.
         return torch.stack([squared_terms(part, options).sqrt() for part in self.parts]).sum(0).square_()
 
     def dot(self, u: Tensor) -> Tensor:
@@ -109,6 +111,7 @@ class Block:
         """Adds the weighted gradients to a block of a larger parameter and leaves the other rows, or clears them where
         β = 0.
         """
+        # The block covers some rows only, and clearing must reach the others too.
         if not beta:
             out.zero_()
         self.part.add_to(out[self.start : self.stop], weights)
@@ -196,6 +199,7 @@ class Disjoint:
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
         """Adds the weighted gradients of a compound part of disjoint blocks, block by block."""
+        # Cleared once for all: each block would otherwise wipe out those before it.
         if not beta:
             out.zero_()
         for block in self.blocks:
@@ -251,6 +255,7 @@ class SeveralRows:
 @register_joiner
 def _join_rows(parts: Sequence[Part]) -> Part | None:
     """Joins parts that are all held as rows into a compound part by adding the rows; returns None for others."""
+    # Rows are added before the norm is taken, which brings in the cross terms between the uses.
     if all(isinstance(part, GradientRows) for part in parts):
         return GradientRows(torch.stack([part.rows(slice(None)) for part in parts]).sum(0))
     return None

@@ -90,6 +90,7 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Switches autocast and TF32 off for gradient parts: under them the products of the norms would be rounded too far,
     and read wrong.
     """
+    # On an accelerator TF32 has to go as well; on the CPU there is only autocast to switch off.
     if device.type != "cpu":
         return _full_precision_on_device(device)
     if is_autocasting(device):
@@ -127,6 +128,7 @@ class PlainArithmetic:
             if self._precision is not None:
                 self._precision.__exit__(None, None, None)
         finally:
+            # Also where leaving the precision raised: else autograd would stay off for the caller.
             torch._C._set_grad_enabled(self._recording)
 
 
@@ -166,7 +168,9 @@ def square_sum(rows: Tensor) -> Tensor:
     flat = rows if rows.dim() == 2 else two_dimensional(rows)
     n = flat.shape[1]
     if n <= _RUN:
+        # Squares below 2⁻¹²⁶ vanish; what they may have come to is added, so that no norm reads low.
         return _l2_norms(flat, 1).square_().add_(vanished_squares(flat))
+    # Longer rows are taken in runs, because the error of one fused norm grows with the elements that it adds.
     whole = n // _RUN * _RUN
     runs = flat[:, :whole].view(flat.shape[0], -1, _RUN)
     total = _l2_norms(runs, 2).square_().sum(1).add_(vanished_squares(flat))
@@ -207,6 +211,7 @@ def raise_cancelled_norms(squared: Tensor, uncancelled: Tensor) -> Tensor:
     """Returns the squared norms of a gradient part, none below what terms that cancel leave of accuracy."""
     if getattr(_COMPARED, "now", False):
         return squared
+    # Raised, never lowered: a norm that reads low lets a record contribute more than the bound.
     return torch.maximum(squared, uncancelled.mul(CANCELLED**-2))
 
 
@@ -214,6 +219,7 @@ def measure_part(part: Part, options: PerformanceOptions) -> Tensor:
     """Returns ‖g_i‖², (B,), of a gradient part, never too low: the one way to measure a part that is summed."""
     squared = part.measure_squared_norms(options)
     terms = part.bound_squared_terms(options)
+    # None says that what was measured is what will be added, so nothing can cancel in between.
     return squared if terms is None else raise_cancelled_norms(squared, terms)
 
 
@@ -234,6 +240,7 @@ def add_rows(out: Tensor, rows: Tensor, weights: Tensor, beta: int) -> None:
     if rows.shape[0] <= _TOGETHER:
         out.addmv_(rows.t(), weights, beta=beta)
         return
+    # Roundings grow with the rows of one product, so products of a few hundred are added; only the first may overwrite.
     for some, w in zip(rows.split(_TOGETHER), weights.split(_TOGETHER), strict=True):
         out.addmv_(some.t(), w, beta=beta) if not beta else out.add_(torch.mv(some.t(), w))
         beta = 1
@@ -248,6 +255,7 @@ def add_outer(out: Tensor, left: Tensor, right: Tensor, beta: int) -> None:
     if left.shape[0] <= _TOGETHER:
         out.addmm_(left.t(), right, beta=beta)
         return
+    # β says what becomes of `out` before the first product; all later ones add to it.
     for x, y in zip(left.split(_TOGETHER), right.split(_TOGETHER), strict=True):
         out.addmm_(x.t(), y, beta=beta)
         beta = 1
