@@ -80,6 +80,7 @@ class Shuffle(Event):
 
         Several releases on one lot are kept together, because a record that meets one of them meets all.
         """
+        # Several releases on one batch stay together: taken apart, a record would seem to meet one of them only.
         batches = ((Batch(event) if isinstance(event, Together | Repeat) else event, count) for event, count in lots)
         return Shuffle(compose(Repeat(event, count) for event, count in batches))
 

@@ -153,6 +153,7 @@ class Members:
             if len(members) > self.records:
                 some = slice(self.records) if stream is None else stream.child(unit).permutation(len(members))
                 members = members[some][: self.records]
+            # With a record of the unit's own: a row that does not count must not hold anything of another unit.
             rows[place] = members[0]  # fills up
             rows[place, : len(members)], is_member[place, : len(members)] = members, True
         return rows, is_member

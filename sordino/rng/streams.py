@@ -74,7 +74,9 @@ def _encode_label(label: str | int) -> str:
     """
     if not isinstance(label, str):
         return str(index(label))
+    # Escaped, so that the one label "a/b" and the two labels "a" and "b" name different streams.
     escaped = label.replace("\\", "\\\\").replace("/", "\\s")
+    # The text "1" and the number 1 must not name the same stream either.
     looks_like_number = escaped.removeprefix("-").isdecimal()
     return f"\\={escaped}" if looks_like_number or not escaped else escaped
 
@@ -187,6 +189,7 @@ class Rng:
 
     def uniform(self, n: int) -> NDArray[np.float64]:
         """Returns n values strictly between 0 and 1, in steps of 2⁻⁵³, offset by half a step."""
+        # 53 bits are what a float64 holds exactly; the half step keeps 0 out, whose logarithm is infinite.
         return ((self.words(n) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
     def integers(self, n: int, high: int) -> NDArray[np.int64]:
@@ -250,6 +253,7 @@ class Rng:
         if self.cipher != DEVICE_CIPHER or not 0 < n <= _LONGEST:
             return None
         values = make_normals(device, ChaChaStream(self._current_key(), self.counter), n, scale)
+        # Counted only if the device made them: otherwise the caller makes the same draw on the CPU.
         if values is not None:
             self.counter += 1
         return values

@@ -147,6 +147,7 @@ class Threshold:
             object.__setattr__(self, "threshold", validate.non_negative("threshold", self.threshold))
         for name in ("low", "high"):
             value = getattr(self, name)
+            # Unlike other rates, one of these two may be 0: those records are never drawn.
             object.__setattr__(self, name, 0.0 if value == 0 else validate.rate(name, value))
         object.__setattr__(self, "refresh", validate.count("refresh", self.refresh))
         # Rates of zero on both sides would draw nobody and still charge for it.

@@ -99,6 +99,7 @@ def _run_addmm(tape: Any, call: Call) -> Tensor | None:
         call, ("input", None), ("mat1", None), ("mat2", None), ("beta", 1), ("alpha", 1)
     )
     where = _find_sample_layout(tape, call, x)
+    # Other factors would scale the gradients as well, which the formula of the product does not.
     if where is None or where.dim or not _are_shared(call, bias, weight) or (beta, alpha) != (1, 1) or bias.dim() != 1:
         return None
     return _run_product(tape, x, weight, bias, 0)
@@ -157,6 +158,7 @@ def _run_layer_norm(tape: Any, call: Call) -> Tensor | None:
         call, ("input", None), ("normalized_shape", None), ("weight", None), ("bias", None), ("eps", 1e-5)
     )
     where = _find_sample_layout(tape, call, x)
+    # Normalising over the samples would mix them, and no record would have a gradient of its own.
     if where is None or not _are_shared(call, weight, bias) or where.dim >= x.dim() - len(shape):
         return None
     return record_layer_norm(tape, x, where.dim, torch.Size(shape), weight, bias, eps)
@@ -216,6 +218,7 @@ def _run_table_lookup(tape: Any, call: Call) -> Tensor | None:
     where = _find_sample_layout(tape, call, ids)
     if where is None or ids.dtype != torch.long or call.find(weight) is None or weight.dim() != 2:
         return None
+    # Indexing counts negative ids from the end of the table, which the formulas do not.
     return record_lookup(tape, weight, None, ids % len(weight), where.dim)
 
 

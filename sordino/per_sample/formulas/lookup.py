@@ -43,6 +43,7 @@ def find_distinct_padded(values: Tensor) -> tuple[Tensor, Tensor]:
     """
     ordered, order = values.sort()
     place = torch.zeros_like(values)
+    # In sorted order every change begins a new value; no length depends on how many there are.
     place[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
     found = torch.zeros_like(values).scatter_(0, place, ordered)
     return found, torch.empty_like(place).scatter_(0, order, place)
@@ -59,6 +60,7 @@ class Lookup:
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
         """Returns the squared norms of a lookup's table from segment sums over equal (sample, id) pairs."""
         b = self.ids.shape[0]
+        # i·V + id is another number for every pair of a sample and an id, so equal numbers are equal pairs.
         pairs = self.ids + torch.arange(b, device=self.ids.device)[:, None] * self.count
         found, segment = (find_distinct if pairs.is_cpu else find_distinct_padded)(pairs.flatten())
         # Add up the gradients of equal ids of a sample, then the squares of its different ids.

@@ -176,6 +176,7 @@ def record_group_norm(
         )
         g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
         if weight is not None and tape.wants(weight):
+            # x̂ = (x − μ) r with one r for each sample and group, so r is multiplied in after the sum over positions.
             found[weight] = _correlate_with_gradient(held, mu, g32, groups, tape.workspace) * r.repeat_interleave(
                 c // groups, 1
             )
@@ -247,6 +248,7 @@ def run_prelu(tape: Tape, module: nn.PReLU, input: Tensor) -> Tensor:
     y = nn.functional.prelu(input, weight.detach())
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
+        # ∂y/∂γ = min(x, 0)
         share = _move_samples_first(lift_precision(saved[0]).clamp(max=0) * lift_precision(g), dim)
         return {weight: share.reshape(size, -1).sum(1, keepdim=True) if shared else _sum_per_channel(share)}
 
