@@ -130,7 +130,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, object], dict[str, s
         {"epsilon": 0.1, "delta": 1e-8, "size": 10},
         {"epsilon": "at least zero", "delta": "zero to one", "size": "count"},
     ),
-    "amplified": (
+    "amplify_by_sampling": (
         A.amplify_by_sampling,
         {"epsilon": 0.1, "delta": 1e-8, "rate": 0.1},
         {"epsilon": "at least zero", "delta": "zero to one", "rate": "rate"},
@@ -157,7 +157,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], dict[str, object], dict[str, s
         {"batch": 10, "quantile": 0.5},
         {"batch": "count", "quantile": "inside zero to one"},
     ),
-    "thresholded": (
+    "repeat_until_threshold": (
         A.repeat_until_threshold,
         {"epsilon": 0.1, "delta": 1e-8, "give_up": 0.1, "slack": 0.0},
         {
@@ -344,7 +344,7 @@ NO_NUMBERS = {
     "canonical": "takes an event",
     "children": "takes an event",
     "compose": "takes events",
-    "counted": "takes an event",
+    "event_counts": "takes an event",
     "from_json": "makes an event, which checks its own fields",
     "relations": "takes an event",
     "to_json": "takes an event",

@@ -29,6 +29,7 @@ LOADED = """        if replay is None or streams is None:
             self.renew(draws=True)
         else:
             self._root, self._noise, self._forward = streams
+            self._cipher_was_chosen = True  # by the run whose noise is used again
             if not replay.entered:
 """
 REPLAYED = """        if replay is None:
@@ -37,6 +38,7 @@ REPLAYED = """        if replay is None:
             )
         else:
             self._root, self._noise, self._forward = streams
+            self._cipher_was_chosen = True  # by the run whose noise is used again
             if not replay.entered:
 """
 AFTER_SUM = """            summed = part.weighted_sum(torch.ones_like(weights))
@@ -69,8 +71,8 @@ MUTATIONS = (
     Mutation("the slack of rounding left out", RELEASE, " * (1 + slack)", ""),
     Mutation("one tensor without noise", "release/noise.py", ADD, ADD.replace("], scale", "][:-1], scale")),
     Mutation("noise at other coordinates", "release/noise.py", ADD, ADD.replace("], scale", "][::-1], scale")),
-    Mutation("the same noise every step", "rng/streams.py", "KeyStream(self._current_key(), self.counter - 1)",
-             "KeyStream(self._current_key(), 0)"),
+    Mutation("the same noise every step", "rng/streams.py", "return self._stream_of(self.counter - 1)",
+             "return self._stream_of(0)"),
     Mutation("the same key in every run", "rng/streams.py", "return Rng(secrets.token_bytes(KEY_BYTES))",
              "return Rng(bytes(KEY_BYTES))"),
     Mutation("noise reused after a resume", "private.py", LOADED, REPLAYED),
