@@ -204,7 +204,7 @@ def _can_resume(run_folder: Path) -> bool:
     it. Such a training starts anew; its records are public, so nothing is charged for it.
     """
     from sordino.app.runs.directory import CONFIG, FAILED, PRIVACY
-    from sordino.app.runs.write_ahead import WriteAheadLedger
+    from sordino.app.runs.write_ahead import RunIsBusy, WriteAheadLedger
     from sordino.environment import current_environment, describe_difference
 
     try:
@@ -216,11 +216,10 @@ def _can_resume(run_folder: Path) -> bool:
         # The write-ahead ledger knows which environment began the run.
         with WriteAheadLedger(run_folder) as ahead:
             before = ahead.environment
-    except FileNotFoundError:
-        return False
-    except ValueError as error:
-        if type(error).__name__ == "Busy":
-            raise
+    # A folder that another process trains in is left alone; one that cannot be read is trained anew.
+    except RunIsBusy:
+        raise
+    except (FileNotFoundError, ValueError):
         return False
     # Threads are set to what they were by the resumed run itself.
     now = {**current_environment(), "threads": before.get("threads", 0)}

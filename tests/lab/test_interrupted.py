@@ -15,6 +15,7 @@ from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
 from sordino_lab.training_store import (
     TRAININGS,
+    _can_resume,
     digest,
     digest_of_table,
     find,
@@ -181,3 +182,15 @@ def test_a_file_of_a_training_is_named_by_its_settings(tmp_path):
 def test_trainings_that_come_with_the_package_are_named_by_their_settings():
     for path in TRAININGS.glob("*.json"):
         assert digest_of_table(json.loads(path.read_text("utf-8"))["settings"]) == path.stem
+
+
+def test_a_training_that_another_process_holds_is_left_alone(tmp_path):
+    from sordino.app.runs.write_ahead import RunIsBusy, WriteAheadLedger
+
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.toml").write_text("")
+    (folder / "privacy.json").write_text("{}")
+    with WriteAheadLedger(folder, new=True), pytest.raises(RunIsBusy):
+        _can_resume(folder)
+    assert folder.is_dir()

@@ -135,8 +135,7 @@ class _NoClock:
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks the engine's clocks fails."""
-    for module in ("formulas.formula_timing", "first_batch.memory_format"):
-        monkeypatch.setattr(f"sordino.per_sample.{module}.time", _NoClock())
+    monkeypatch.setattr("sordino.per_sample.formulas.formula_timing.time", _NoClock())
     monkeypatch.setattr("sordino.per_sample.formulas.linear_map._SMALL", 0)
 
 

@@ -73,6 +73,7 @@ class Wishes:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        """Refuses wishes that contradict each other."""
         if self.method not in METHODS:
             raise ValueError(f"method={self.method!r}: there is {', '.join(METHODS)}")
         if self.method == "evolution" and (self.model is not None or self.canaries):
@@ -336,7 +337,7 @@ def _write_rows(
             "--length, or leave --model out for the small model of rows"
         )
     # Rows are numbered like the lines of a file, so that they are encoded like one.
-    table = TableRows(Path("written"), tuple(names), kept[:count], list(range(1, len(kept[:count]) + 1)))
+    table = TableRows(Path("written"), tuple(names), kept, list(range(1, len(kept) + 1)))
     return table, claim, f"{wishes.model}, {'whole' if wishes.lora is None else f'LoRA of rank {wishes.lora}'}"
 
 

@@ -112,7 +112,7 @@ class Run:
         """Makes the run directory of a new run, which is this process's alone until `open_locks` is closed.
 
         Raises:
-            Busy: if another process has begun a run in the folder, even if it has written nothing yet.
+            RunIsBusy: if another process has begun a run in the folder, even if it has written nothing yet.
             ValueError: if the folder holds something already, or cannot be written to.
 
         """
@@ -211,7 +211,7 @@ def lock_folder(folder: Path, open_locks: ExitStack) -> None:
     """Locks a run directory for this process alone until `open_locks` is closed.
 
     Raises:
-        Busy: if another process holds the lock.
+        RunIsBusy: if another process holds the lock.
 
     """
     # The loop repeats only if the folder was removed between opening its lock file and locking it.

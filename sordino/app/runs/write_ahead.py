@@ -142,7 +142,7 @@ class WriteAheadLedger:
         `environment` is what the bits of a new run depend on.
 
         Raises:
-            Busy: if another process holds it.
+            RunIsBusy: if another process holds it.
             DamagedLedger: if it may have said more than it says now.
 
         """
