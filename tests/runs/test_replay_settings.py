@@ -108,6 +108,6 @@ def test_a_run_that_goes_on_elsewhere_has_other_noise_even_if_nothing_was_lost(t
     before = read_secret(tmp_path)
     elsewhere(monkeypatch, torch="1.0")
     after, said = resumed(tmp_path)
-    assert said == []
+    assert not [text for text in said if "walks at random" not in text]
     assert after.claim.event.count == STEPS
     assert read_secret(tmp_path)["noise"] != before["noise"]
