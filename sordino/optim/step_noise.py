@@ -142,8 +142,8 @@ class StepNoise:
         # Fewer coordinates: the figure goes with 1/√d.
         enough = max(1, int(self.coordinates * (self.signal_to_noise / ENOUGH) ** 2))
         changes = [
-            f"train fewer numbers: {self.coordinates:,} now, {_round_down(enough):,} or fewer give {ENOUGH:g}. Freeze "
-            "lora_A (LoRA-FA), adapt the last layers only, lower r, or train the head alone on frozen features first"
+            f"train fewer numbers: {self.coordinates:,} now, {_round_down(enough):,} or fewer give {ENOUGH:g}. "
+            "Train the last layers only, or a head on frozen features first; of adapters freeze lora_A (LoRA-FA) or lower r"
         ]
         # Larger lots at the same number of steps: the noise is calibrated again, and divided by more records.
         if records is not None and epsilon is not None and delta is not None:
