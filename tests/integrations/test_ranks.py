@@ -165,7 +165,7 @@ def test_processes_that_do_not_know_each_other_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"mixed_precision": "fp16"}, "gradient scaler"), ({"gradient_accumulation_steps": 2}, "A lot is one step")],
+    [({"mixed_precision": "fp16"}, "gradient scaler"), ({"gradient_accumulation_steps": 2}, "a lot is one step")],
 )
 def test_accelerators_that_change_gradients_are_refused(settings, said):
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
