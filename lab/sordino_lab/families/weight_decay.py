@@ -31,6 +31,7 @@ from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.descent import descend, dp_sgd_query, squared_error
 from sordino_lab.experiment import Compared, ExperimentSize, Figure, Finding, Outcome
 from sordino_lab.training_curves import Grid, PublishedPairs, Sweep, compare_with_published, draw_learning, final_mean
+from sordino_lab.training_store import NotTrained
 from sordino_lab.workbench import Workbench
 
 OUTSIDE, INSIDE, IGNORED = "decay outside the clip", "L2 inside the clip", "penalty that the hooks ignore"
@@ -456,8 +457,14 @@ def sweep_noise(data: WeightDecayData) -> Figure:
 
 
 def _final_means(grid: Grid) -> tuple[list[float], list[float]]:
-    """Returns the final accuracies with decay outside and inside the clip, in the order of the swept values."""
-    outside, inside = ([final_mean(one) for one in grid[method].values()] for method in (OUTSIDE, INSIDE))
+    """Returns the final accuracies with decay outside and inside the clip, in the order of the swept values.
+
+    Values that only one of the two was trained with so far say nothing about which is ahead, and are left out.
+    """
+    common = [value for value in grid[OUTSIDE] if value in grid[INSIDE]]
+    if not common:
+        raise NotTrained("no value of the sweep was trained with both methods")
+    outside, inside = ([final_mean(grid[method][value]) for value in common] for method in (OUTSIDE, INSIDE))
     return outside, inside
 
 
