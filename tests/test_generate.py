@@ -22,7 +22,7 @@ from sordino.app.generate import causal_model, generation, likeness
 from sordino.app.generate.evolution import EvolutionPlan, RowDistance, Votes, evolve_rows
 from sordino.app.generate.row_model import RowModel
 from sordino.app.generate.row_tokens import CellTokens, RowTokens, choose_row_tokens
-from sordino.app.generate.text_model import TextModel, text_losses
+from sordino.app.generate.text_model import TextModel, text_losses, zipf_scores
 from sordino.events import Gaussian, Repeat
 
 DECLARED = DeclaredColumns(
@@ -146,7 +146,10 @@ def test_rows_of_a_privately_trained_model_have_the_shares_of_the_records_and_a_
     assert made.likeness.real is not None
     # The third column is a coin and says nothing; the second tells the first in nine of ten rows and more.
     assert made.likeness.synthetic.accuracy > made.likeness.real.accuracy - 0.03 > 0.85
-    assert max(made.likeness.columns.values()) < 0.1
+    # Shares of an untrained model's rows are even, and more than twice as far from those of the records.
+    even = RowModel(tokens.counts).draw(3000, torch.Generator().manual_seed(0))
+    untrained = likeness.compare_columns(tokens.names, tokens.counts, even, rows[3000:])
+    assert max(made.likeness.columns.values()) < max(untrained.values()) / 2
     assert made.likeness.exposure is not None
     assert 0 < made.likeness.exposure < 6
 
@@ -210,8 +213,18 @@ def test_the_text_model_counts_every_token_once_and_nothing_after_the_end() -> N
     labels = torch.tensor([0, 0])
     one, other = text_losses(model, tokens, labels).detach()
     assert float(one) == pytest.approx(float(other)), "what stands after the end does not count"
-    even = 3 * math.log(7) / 5 + 0.2 * math.log(2)
-    assert float(one) == pytest.approx(even, rel=1e-5), "an untrained model finds every token equally likely"
+    # An untrained model knows the public order of the vocabulary alone: six letters, and an end after forty tokens.
+    letter, end = 1 / 102, 6 / 102 / 40
+    expected = -(2 * math.log(letter / (6 * letter + end)) + math.log(end / (6 * letter + end))) / 5 + 0.2 * math.log(2)
+    assert float(one) == pytest.approx(expected, rel=1e-5)
+
+
+def test_words_are_at_first_as_likely_as_zipfs_law_says() -> None:
+    scores = zipf_scores(2000)
+    first_word = 997
+    ratio = float((scores[first_word] - scores[first_word + 9]).exp())
+    assert ratio == pytest.approx(12 / 3), "the tenth word is a quarter as likely as the first, by 1 / (rank + 2)"
+    assert float(scores.softmax(0)[-1]) == pytest.approx(1 / 41, rel=1e-4)
 
 
 def test_a_text_is_drawn_from_the_two_tokens_before_each_as_the_model_scores_it() -> None:

@@ -37,6 +37,7 @@ _CONTEXT = 2
 _REACH = 10.0
 """Label vectors are multiplied by this, so that one step of an optimizer moves probabilities as much as biases do."""
 
+_USUAL_LENGTH = 40
 _PRIOR_WEIGHT = 0.2
 """Of the label's own loss beside that of a text's tokens."""
 
@@ -94,6 +95,19 @@ def build_text_tokens(pieces: int = PIECES, length: int = LENGTH) -> tuple[TextT
     return TextTokens(tokenizer, used, length), torch.cat([short, torch.zeros(1, WIDTH)])
 
 
+def zipf_scores(count: int) -> Tensor:
+    """Returns the first scores of the tokens: words by Zipf's law in the public order of the vocabulary, the end as if a
+    text had some forty tokens.
+
+    Marks and letters, which come before the words, are as likely as the hundredth word.
+    """
+    letters = min(_FIRST_WORD - _FIRST_PIECE, count - 1)
+    ranks = torch.cat([torch.full((letters,), 100.0), torch.arange(1.0, count - letters)])
+    shares = 1 / (ranks + 2)
+    end = shares.sum() / _USUAL_LENGTH
+    return torch.cat([shares, end[None]]).log()
+
+
 class TextModel(nn.Module):
     """Gives the probability of a text's tokens given its label, and draws new texts."""
 
@@ -105,11 +119,11 @@ class TextModel(nn.Module):
         self.register_buffer("vectors", vectors, persistent=False)
         self.label = nn.Embedding(labels, width)
         self.shared = nn.Parameter(torch.zeros(width))
-        self.bias = nn.Parameter(torch.zeros(count))
+        self.bias = nn.Parameter(zipf_scores(count))
         self.prior = nn.Parameter(torch.zeros(labels))
         self.down = nn.ModuleList([nn.Linear(width, _RANK, bias=False) for _ in range(_CONTEXT)])
         self.up = nn.ModuleList([nn.Linear(_RANK, width, bias=False) for _ in range(_CONTEXT)])
-        # The first probabilities are even.
+        # At first nothing is known of labels and of what follows what.
         nn.init.zeros_(self.label.weight)
         for layer in self.up:
             assert isinstance(layer, nn.Linear), "made so above"
