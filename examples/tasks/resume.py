@@ -4,11 +4,11 @@ import torch
 
 import sordino as sd
 
-x = torch.randn(1000, 4)
-data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
+data = torch.utils.data.TensorDataset(x := torch.randn(1000, 4), (x[:, 0] > 0).long())
 
 
 def train(saved, until):
+    """Trains up to a step, from the saved states where there are any."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     loss = torch.nn.CrossEntropyLoss(reduction="none")

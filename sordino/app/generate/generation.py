@@ -42,7 +42,7 @@ KNOWN_TEXTS = ("r8", "20news")
 METHODS = ("model", "evolution")
 _CLASSES_READ_OFF = "which labels there are, read off the data; give classes"
 _SCHEMA_READ_OFF = "the schema, read off the data by `sordino data inspect`; replace it by what is known of the columns"
-_TEST_RECORDS = "likeness to the test records, told without noise"
+_TEST_RECORDS = "likeness to the test records and how many there are, told without noise"
 _REAL_CLASSIFIER = "the score of a classifier trained on the training records without noise, in the report"
 _EXPOSURE_CANDIDATES = 1023
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 import sordino as sd
 from sordino import validate
 from sordino.ledger.claims import Claim
+from sordino.lots.loading import MapStyle
 from sordino.optim.average import Average
 from sordino.per_sample.protocol import LossFn
 
@@ -41,7 +40,7 @@ class TrainingPlan:
 def train_privately(
     model: nn.Module,
     loss_fn: LossFn,
-    dataset: Dataset[Any],
+    dataset: MapStyle,
     plan: TrainingPlan,
     ledger: sd.Ledger,
     *,
@@ -57,7 +56,7 @@ def train_privately(
     # The rate falls to zero at the end, when steps are mostly noise.
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / plan.steps))
     average = Average(model, plan.decay)
-    draws = private.draws(dataset, sd.Poisson(plan.rate), plan.steps, expected_batch=plan.expected_batch)  # type: ignore[arg-type]  # map-style
+    draws = private.draws(dataset, sd.Poisson(plan.rate), plan.steps, expected_batch=plan.expected_batch)
     for step, lot in enumerate(draws, start=1):
         private.backward(lot)
         optimizer.step()
