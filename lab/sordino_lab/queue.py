@@ -29,6 +29,7 @@ from sordino_lab.catalogue import experiments
 from sordino_lab.curve_plan import expected_seconds
 from sordino_lab.experiment import Experiment, ExperimentSize
 from sordino_lab.runner import make_result
+from sordino_lab.scoreboard import published_numbers
 from sordino_lab.training_store import digest, train, unfinished_folder
 from sordino_lab.workbench import Workbench
 from sordino_lab.workers import Workers
@@ -36,8 +37,9 @@ from sordino_lab.workers import Workers
 Say = Callable[[str], None]
 
 _WORTH: Mapping[str, float] = {
-    "sorted-mnist-fixed": 8.0,
-    "sorted-mnist-median": 8.0,
+    "sorted-mnist-fixed": 3.0,
+    "sorted-mnist-median": 3.0,
+    "abadi-cifar": 4.0,
     "wd-mnist": 3.0,
     "wd-linear": 3.0,
     "fmnist": 2.0,
@@ -51,7 +53,7 @@ _WORTH: Mapping[str, float] = {
 }
 """What one curve of an id is worth, by the beginning of the id; a longer beginning counts before a shorter one."""
 _ORDINARY = 1.0
-_PUBLISHED = 2.0
+_PUBLISHED = 4.0
 """How much more a curve is worth for each number that the source prints of it."""
 _FURTHER_SEED = 0.1
 """What a second or third seed is worth beside the first."""
@@ -253,18 +255,13 @@ def _worth_of(name: str) -> float:
 
 
 def _published_by_label(one: Experiment) -> dict[str, int]:
-    """Returns how many published numbers each curve of an id has, by its label, from the id's shipped result; the queue
-    ranks jobs by them.
-    """
-    path = store.SHIPPED / f"{one.id}.json"
-    # Without a shipped result nothing is known to be published, and no curve of the id is ranked above another.
-    if not path.is_file():
-        return {}
+    """Returns how many published numbers each curve of an id has, by its label."""
     counts: dict[str, int] = {}
-    for row in json.loads(path.read_text("utf-8"))["compared"]:
-        # Rows are named "accuracy, LABEL" or "loss, LABEL"; what follows the first comma is the curve's label.
-        label = row["what"].partition(", ")[2]
-        counts[label] = counts.get(label, 0) + 1
+    for number in published_numbers():
+        if number.id == one.id:
+            # A number is named by what it measures and by its curve: "accuracy, DP-SGD, lr 0.1".
+            label = number.what.partition(", ")[2]
+            counts[label] = counts.get(label, 0) + 1
     return counts
 
 
