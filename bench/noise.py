@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from sordino.rng import normals
-from sordino.rng.compiled_noise import describe_status, noise_kernel
-from sordino.rng.keystream import KeyStream
+from sordino.rng.keystream import KeyStream, describe_status, noise_kernel
 from sordino.rng.streams import Rng
 
 RESULTS = Path(__file__).parent / "results"

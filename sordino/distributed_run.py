@@ -42,12 +42,10 @@ from sordino.distributed.shared_lot import Disagreement, RankedLot, check_in_ste
 from sordino.ledger import claims
 from sordino.ledger.ledger import Ledger
 from sordino.lots import data_digest
-from sordino.lots.chunking import CuttingInTurn
 from sordino.lots.data_owners import CuttingBySite, Sites, assign_sites
-from sordino.lots.draw_request import DrawRequest
 from sordino.lots.first_records import choose_batch_size
-from sordino.lots.loading import Loader, LotBatches
-from sordino.lots.lot import Lot
+from sordino.lots.loading import CuttingInTurn, Loader, LotBatches
+from sordino.lots.lot import DrawRequest, Lot
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.privacy_units import UnitLoader
 from sordino.per_sample.captured_backend import Captured

@@ -40,11 +40,10 @@ from sordino.ledger.divergence import Diverged, first_not_finite
 from sordino.ledger.ledger import Ledger, ledger_for
 from sordino.ledger.live_epsilon import LiveEpsilon
 from sordino.lots.draw_arguments import DrawArguments
-from sordino.lots.draw_request import DrawPhase, DrawRequest, check_physical_batch
 from sordino.lots.first_records import probe_first_records
 from sordino.lots.isolated import isolated_backend, isolated_request
 from sordino.lots.loading import MapStyle, count_records
-from sordino.lots.lot import Draws, Lot
+from sordino.lots.lot import DrawPhase, DrawRequest, Draws, Lot, check_physical_batch
 from sordino.lots.lot_gradients import LotGradients
 from sordino.lots.privacy_units import AnyUnit
 from sordino.lots.record_lengths import class_labels, gradient_lengths, records_for_samplers

@@ -14,7 +14,7 @@ from sordino.app.cli.train import Command
 from sordino.app.runs import Recipe
 from sordino.app.runs.recipe import FIELDS, MEASURED, SETTING_RECORDS
 from sordino.app.runs.settings import Options
-from sordino.rng.compiled_noise import describe_status
+from sordino.rng.keystream import describe_status
 
 COMMAND = [sys.executable, "-m", "sordino.app.cli.main"]
 SMALL = ("train", "spiral", "--steps", "20", "--records", "500", "--evaluate-every", "10")

@@ -112,7 +112,7 @@ def test_only_the_door_unseals_and_only_the_door_adds_noise():
                 "rng/streams.py",
                 "release/noise.py",
                 "kernels/noise_kernel.py",
-                "rng/compiled_noise.py",
+                "rng/keystream.py",
                 "rng/device_noise.py",  # compares a device's first values with the CPU's before it is used
                 "rng/phase_noise.py",  # makes the noise of earlier steps again, for release/correlated_noise.py
             ), path

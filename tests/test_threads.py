@@ -8,7 +8,7 @@ from threading import get_ident
 import pytest
 import torch
 
-from sordino.kernels import threads
+from sordino.kernels import abi
 
 _SIZE, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 _KERNEL = ctypes.CFUNCTYPE(
@@ -27,10 +27,10 @@ _WITHOUT_RANGES = {
 @pytest.fixture(params=["torch's", "a pool"])
 def team(request, monkeypatch):
     if request.param == "a pool":
-        monkeypatch.setattr(threads, "_load_team", lambda: None)
+        monkeypatch.setattr(abi, "_load_team", lambda: None)
     else:
         torch.randn(1 << 16).sum()  # its runtime is loaded by now
-        if threads._load_team() is None:
+        if abi._load_team() is None:
             pytest.skip("torch has no OpenMP runtime that is known here, or nothing was compiled")
 
 
@@ -47,7 +47,7 @@ def test_every_part_is_done_once(team, count, begin, end, multiple):
 
     held = ctypes.create_string_buffer(8)
     before, after = (2, held, 1 << 40), (1 << 41, None, 0.25, held)
-    threads.run_in_parts(_KERNEL(run), before, after, end, count, multiple, begin=begin)
+    abi.run_in_parts(_KERNEL(run), before, after, end, count, multiple, begin=begin)
     assert sorted(seen) == list(range(begin, end))
     assert all((first - begin) % multiple == 0 for first in by)
     if begin < end:
@@ -60,20 +60,20 @@ def test_a_function_of_another_type_runs_by_the_pool(team):
     """threads.c calls a function through its own type only; it has none for this one."""
     seen = []
     function = _UNKNOWN(lambda scale, first, last: seen.append((scale, first, last)) or 0)
-    threads.run_in_parts(function, (0.5,), (), 10, 2)
+    abi.run_in_parts(function, (0.5,), (), 10, 2)
     assert sorted(seen) == [(0.5, 0, 5), (0.5, 5, 10)]
 
 
 def test_threads_c_has_a_caller_for_every_kernel_over_ranges():
     torch.randn(1 << 16).sum()  # its runtime is loaded by now
-    team = threads._load_team()
+    team = abi._load_team()
     if team is None:
         pytest.skip("torch has no OpenMP runtime that is known here, or nothing was compiled")
-    modules = [import_module(f"sordino.kernels.{path.stem}") for path in Path(threads.__file__).parent.glob("*.py")]
+    modules = [import_module(f"sordino.kernels.{path.stem}") for path in Path(abi.__file__).parent.glob("*.py")]
     types = {name: kinds for module in modules for name, kinds in getattr(module, "FUNCTIONS", {}).items()}
     over_ranges = {name: kinds for name, kinds in types.items() if name not in _WITHOUT_RANGES}
     assert len(over_ranges) >= 17
-    letters = {name: "".join(threads._KINDS[kind] for kind in kinds) for name, kinds in over_ranges.items()}
+    letters = {name: "".join(abi._KINDS[kind] for kind in kinds) for name, kinds in over_ranges.items()}
     assert [name for name, kinds in letters.items() if team.find_signature(kinds.encode()) < 0] == []
 
 
@@ -85,14 +85,14 @@ def test_a_problem_that_a_function_without_a_result_left_behind_is_none(team):
     )
     seen = []
     function = signature(lambda *given: seen.append(given))
-    threads.run_in_parts(function, (1, None, 0.5, 0.25), (3, None, 5, 7, 9), 10, 2, short="a row")
+    abi.run_in_parts(function, (1, None, 0.5, 0.25), (3, None, 5, 7, 9), 10, 2, short="a row")
     assert sorted(seen) == [(1, None, 0.5, 0.25, 0, 5, 3, None, 5, 7, 9), (1, None, 0.5, 0.25, 5, 10, 3, None, 5, 7, 9)]
 
 
 def test_what_a_function_takes_for_a_float_may_be_a_whole_number(team):
     seen = set()
     function = _KERNEL(lambda *given: seen.add(given[7]) or 0)
-    threads.run_in_parts(function, (0, None, 0), (0, None, 3, None), 10, 2)
+    abi.run_in_parts(function, (0, None, 0), (0, None, 3, None), 10, 2)
     assert seen == {3.0}
 
 
@@ -103,8 +103,8 @@ def test_a_problem_of_any_part_is_told_and_the_next_call_works(team, bad):
 
     before, after = (0, None, 0), (0, None, 0.0, None)
     with pytest.raises(MemoryError, match="no memory for a row"):
-        threads.run_in_parts(_KERNEL(run), before, after, 10, 2, short="a row")
+        abi.run_in_parts(_KERNEL(run), before, after, 10, 2, short="a row")
     done = []
     kernel = _KERNEL(lambda *given: done.append(given[3:5]) or 0)
-    threads.run_in_parts(kernel, before, after, 10, 2, short="a row")
+    abi.run_in_parts(kernel, before, after, 10, 2, short="a row")
     assert sorted(done) == [(0, 5), (5, 10)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sordino.rng.compiled_noise import noise_kernel
+from sordino.rng.keystream import noise_kernel
 from tools import lot_walk
 
 MOST_FILES = 66

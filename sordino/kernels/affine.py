@@ -14,9 +14,18 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address_of, are_close, load_verified, make_struct
+from sordino.kernels.abi import (
+    INT,
+    POINTER,
+    SIZE,
+    STEP,
+    address_of,
+    are_close,
+    load_verified,
+    make_struct,
+    run_in_parts,
+)
 from sordino.kernels.kernel_tensors import are_cpu_floats
-from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {"sordino_affine": (INT, INT, POINTER, SIZE, SIZE)}
 _COLUMNS = 32  # of the widest tile: threads begin at multiples

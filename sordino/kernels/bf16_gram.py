@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, are_close, load_verified, pack_numbers
-from sordino.kernels.threads import run_in_parts
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, are_close, load_verified, pack_numbers, run_in_parts
 
 FUNCTIONS = {"sordino_bf16_grams": (INT, INT, POINTER, POINTER, SIZE, SIZE, SIZE, FLOAT, POINTER)}
 _SPLIT = 1 << 22  # multiplications; fewer are not worth a second thread

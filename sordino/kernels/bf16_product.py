@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, are_close, load_verified, pack_numbers
-from sordino.kernels.threads import run_in_parts
+from sordino.kernels.abi import INT, POINTER, SIZE, STEP, are_close, load_verified, pack_numbers, run_in_parts
 
 FUNCTIONS = {
     "sordino_bf16_sum": (INT, INT, POINTER, SIZE, SIZE, INT),

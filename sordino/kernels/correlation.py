@@ -28,9 +28,9 @@ from sordino.kernels.abi import (
     are_close,
     load_verified,
     make_shape,
+    run_in_parts,
 )
 from sordino.kernels.kernel_tensors import are_cpu_floats
-from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_correlation": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),

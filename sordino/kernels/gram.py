@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, are_close, load_verified, make_struct
-from sordino.kernels.threads import run_in_parts
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, STEP, are_close, load_verified, make_struct, run_in_parts
 
 FUNCTIONS = {"sordino_grams": (INT, INT, POINTER, SIZE, SIZE, SIZE, SIZE, POINTER, FLOAT, POINTER)}
 _SPLIT = 1 << 21  # multiplications; fewer are not worth a second thread

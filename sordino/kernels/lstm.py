@@ -15,9 +15,18 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, STEP, address_of, are_close, load_verified, make_struct
+from sordino.kernels.abi import (
+    INT,
+    POINTER,
+    SIZE,
+    STEP,
+    address_of,
+    are_close,
+    load_verified,
+    make_struct,
+    run_in_parts,
+)
 from sordino.kernels.kernel_tensors import Room, allocate, are_cpu_floats
-from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = dict.fromkeys(("sordino_lstm_forward", "sordino_lstm_backward"), (INT, INT, POINTER, SIZE, SIZE))
 _SPLIT = 1 << 20  # multiplications; fewer are not worth a second thread

@@ -1,7 +1,7 @@
 """Binding of the compiled noise: AES key stream, Box–Muller, addition and division in one pass.
 
 It takes addresses and a stream, and knows nothing of what the values are for (noise.c). Whether it is used at all is
-decided in rng/compiled_noise.py, which compares it bit for bit with the slow path.
+decided in rng/keystream.py, which compares it bit for bit with the slow path.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, pack_numbers
-from sordino.kernels.threads import run_in_parts
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, pack_numbers, run_in_parts
 
 LEVELS = ("key stream of OpenSSL", "AES and AVX2", "VAES")
 BEST = len(LEVELS) - 1

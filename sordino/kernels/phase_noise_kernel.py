@@ -15,8 +15,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, make_struct, pack_numbers
-from sordino.kernels.threads import run_in_parts
+from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, make_struct, pack_numbers, run_in_parts
 
 FUNCTIONS = {
     "sordino_advance_phase": (INT, INT, ctypes.c_char_p, POINTER, SIZE, SIZE),

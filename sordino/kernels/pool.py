@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelWindow, load_verified
+from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelWindow, load_verified, run_in_parts
 from sordino.kernels.kernel_tensors import are_cpu_floats
-from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = dict.fromkeys(("sordino_pool", "sordino_pool_input"), (INT, INT, POINTER, STEP, STEP, *[POINTER] * 3))
 _TAPS = 1 << 15  # that two bytes can name

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from sordino.kernels import build
-from sordino.kernels.abi import INT, POINTER, SIZE, are_close, load_verified, pack_numbers
+from sordino.kernels.abi import INT, POINTER, SIZE, are_close, load_verified, pack_numbers, run_in_parts
 from sordino.kernels.kernel_tensors import are_cpu_floats
-from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_product": (INT, INT, POINTER, SIZE, SIZE, INT),

@@ -14,9 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from sordino.kernels.abi import BEST, INT, POINTER, STEP, KernelGeometry, address_of, are_close, make_shape
+from sordino.kernels.abi import (
+    BEST,
+    INT,
+    POINTER,
+    STEP,
+    KernelGeometry,
+    address_of,
+    are_close,
+    make_shape,
+    run_in_parts,
+)
 from sordino.kernels.kernel_tensors import are_cpu_floats, make_waves
-from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_rows": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),

@@ -32,9 +32,9 @@ from sordino.kernels.abi import (
     are_close,
     load_verified,
     make_shape,
+    run_in_parts,
 )
 from sordino.kernels.kernel_tensors import Room, allocate, make_waves
-from sordino.kernels.threads import run_in_parts
 
 FUNCTIONS = {
     "sordino_winograd": (INT, INT, POINTER, STEP, STEP, *[POINTER] * 4),

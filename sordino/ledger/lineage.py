@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from sordino.distributed.row_shard import is_shard
-from sordino.kernels.bytes_at import read_bytes
+from sordino.kernels.abi import read_bytes
 from sordino.ledger import claims
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from torch.optim.optimizer import (
 )
 
 from sordino.distributed.row_shard import is_shard, local_rows, shard_like, version_of
-from sordino.kernels.bytes_at import read_bytes, read_two_floats
+from sordino.kernels.abi import read_bytes, read_two_floats
 from sordino.ledger import claims
 from sordino.ledger.lineage import Lineage, find_unnamed_past
 from sordino.ledger.watchers import LeftBehind

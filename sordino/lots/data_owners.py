@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from sordino import validate
-from sordino.lots.chunking import Indices, cut_into_batches
+from sordino.lots.loading import ROW_LOADERS, Indices, Load, cut_into_batches, find_row_loader
 from sordino.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -101,6 +103,31 @@ class Sites(Dataset[Any]):
         # Within a site the place here and the number among all records differ by a constant.
         offsets = np.array([self.ends[site] for site in self.held]) - ends
         return np.asarray(places + offsets[np.searchsorted(ends, places, side="right")], dtype=np.int64)
+
+
+def _make_row_loader(sites: Sites) -> Load | None:
+    """Returns a function that loads rows of all data owners' sites held here, or None if one of them is not of tensors."""
+    by_site = {site: load for site, held in sites.held.items() if (load := find_row_loader(held)) is not None}
+    return partial(_load_rows_of_sites, sites, by_site) if len(by_site) == len(sites.held) else None
+
+
+def _load_rows_of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
+    """Returns rows of tensors for loading a batch where they are held by site; a batch of a lot is of one site."""
+    # Rows of one site are read at once, in the order in which they were asked for.
+    sites_of_rows = np.searchsorted(sites.ends, indices, side="right")
+    order = np.argsort(sites_of_rows, kind="stable")
+    parts = []
+    for some in np.split(order, np.flatnonzero(np.diff(sites_of_rows[order])) + 1):
+        site = int(sites_of_rows[some[0]])
+        parts.append(sites.entry_of_site(site, by_site)(indices[some] - sites.first_record_of(site)))
+    if len(parts) == 1:
+        return parts[0]
+    # Rows of several sites are put back into the order of the indices.
+    inverse_order = torch.from_numpy(np.argsort(order))
+    return tuple(torch.cat(columns)[inverse_order] for columns in zip(*parts, strict=True))
+
+
+ROW_LOADERS[Sites] = _make_row_loader
 
 
 @dataclass(frozen=True, eq=False)

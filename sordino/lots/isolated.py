@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.lots.collate import join_records
-from sordino.lots.draw_request import DrawRequest
 from sordino.lots.frozen_state import FrozenState
 from sordino.lots.loading import Alter, Loader
+from sordino.lots.lot import DrawRequest
 from sordino.lots.one_record import dataset_of_one_record
 from sordino.per_sample import model_checks
 from sordino.per_sample.batch_structure import batch_size, move_to, to_plain_containers

@@ -1,29 +1,33 @@
-"""Loads batches by index: tensor datasets by rows, others through collate.
+"""Cuts a lot into batches and loads them by index: tensor datasets by rows, others through collate.
 
-A lot is cut into physical chunks. With workers, the chunks of coming lots are prefetched; a lot that is abandoned
-half-way leaves chunks behind, which are skipped. A lot that is gone through a second time is loaded again in this
-process.
+A lot is cut into physical batches, each of which is computed by one rank. The cuts follow from public numbers, never from
+the number of ranks: the sums of the batches are rounded one by one, and must be the same whoever makes them.
+
+With workers, the batches of coming lots are prefetched; a lot that is abandoned half-way leaves batches behind, which are
+skipped. A lot that is gone through a second time is loaded again in this process.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from sordino.lots.chunking import ONE_PROCESS, Indices, LotCutting
 from sordino.lots.collate import join_records
-from sordino.lots.data_owners import Sites
 from sordino.per_sample.batch_structure import to_plain_containers
 from sordino.refusal import Refusal
 from sordino.sampling.sampler import Draw
+
+Indices = NDArray[np.int64]
 
 Load = Callable[[Indices], Any]
 Alter = Callable[[list[Any]], list[Any]]
@@ -33,6 +37,70 @@ STREAM_GIVEN = """a stream was given ({kind}), whose records cannot be drawn by 
 Without a public number of records, and a place for each, nothing is known of who is in a lot.
 Cut it into shards, and train on it in one pass, by draws(data, sd.FixedOrder(batch_size=…), …), with
 data = sd.Shards.from_stream(stream, records=…, shard_size=…), or sd.Shards(names, sizes, load) for files."""
+
+
+class LotCutting(Protocol):
+    """A way to cut the lots of a run into batches and to divide these among the ranks."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        ...
+
+    def cut(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
+        """Returns the batches of a lot, as indices of its records."""
+        ...
+
+    def shares_of_ranks(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
+        """Returns, for each rank, the numbers of the batches that it computes."""
+        ...
+
+
+@dataclass(frozen=True)
+class CuttingInTurn:
+    """Gives the batches to the ranks in turn: batch c belongs to rank c mod W."""
+
+    rank: int
+    size: int
+
+    def cut(self, indices: Indices, physical_batch: int, records: int | None) -> list[Indices]:
+        """Returns the batches of a lot, cut by the records' numbers."""
+        return cut_into_batches(indices, physical_batch, records)
+
+    def shares_of_ranks(self, chunks: Sequence[Indices]) -> Sequence[Sequence[int]]:
+        """Returns the numbers of the batches of each rank, in turn; the first ranks may have one more."""
+        return [range(rank, len(chunks), self.size) for rank in range(self.size)]
+
+
+ONE_PROCESS = CuttingInTurn(0, 1)
+"""The cutting of one process, which computes every batch."""
+
+
+def cut_into_batches(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
+    """Returns a lot's indices, cut into chunks: batches of at most `physical_batch` records; none for an empty lot.
+
+    Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
+    until a batch fits: one record more or fewer changes its own batch and no other, and so the rounding of one sum
+    only. Others go in as few batches as possible, of equal size or nearly.
+    """
+    if len(indices) <= physical_batch:
+        return [indices] if len(indices) else []
+    # At halves of the record numbers: one record more in a lot changes the chunk that it is in, and no other.
+    if records is not None and bool((np.diff(indices) > 0).all()):
+        return list(_cut_by_halves(indices, 0, records, physical_batch))
+    return np.array_split(indices, -(-len(indices) // physical_batch))
+
+
+def _cut_by_halves(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
+    """Yields the ascending indices of [first, last), cut by halves into chunks that fit into a batch."""
+    if len(indices) <= physical_batch:
+        if len(indices):
+            yield indices
+        return
+    middle = (first + last) // 2
+    cut = int(np.searchsorted(indices, middle))
+    yield from _cut_by_halves(indices[:cut], first, middle, physical_batch)
+    yield from _cut_by_halves(indices[cut:], middle, last, physical_batch)
 
 
 @runtime_checkable
@@ -100,7 +168,7 @@ class Loader:
         self._dataset = dataset
         self._collate = collate
         self._before_reading: Loader | None = None
-        self._tensors = _row_loader(dataset) if collate is None else None
+        self._tensors = find_row_loader(dataset) if collate is None else None
         self._join = join_records if collate is None else collate
         self._read_many = getattr(dataset, "__getitems__", None)
 
@@ -198,37 +266,35 @@ def _copy_without_data(thing: Any) -> Any:
     return copied
 
 
-def _row_loader(dataset: Any) -> Load | None:
-    """Returns a function for loading batches by indexing, if the dataset consists of tensors; otherwise None."""
-    # Tensors are indexed at once; the result is the same as collating the records one by one, and much faster.
-    if type(dataset) is TensorDataset:
-        columns = dataset.tensors
-        return lambda indices: _select_rows(columns, torch.from_numpy(indices))
+def find_row_loader(dataset: Any) -> Load | None:
+    """Returns a function for loading batches by indexing, if the dataset consists of tensors; otherwise None.
+
+    Tensors are indexed at once; the result is the same as collating the records one by one, and much faster.
+    """
     # Exact types only: a subclass may run code of its own for every record.
-    if type(dataset) is Subset:
-        inner = _row_loader(dataset.dataset)
-        if inner is not None:
-            chosen = np.asarray(dataset.indices, dtype=np.int64)
-            return lambda indices: inner(chosen[indices])
-    if type(dataset) is Sites:
-        by_site = {site: load for site, held in dataset.held.items() if (load := _row_loader(held)) is not None}
-        if len(by_site) == len(dataset.held):
-            return partial(_load_rows_of_sites, dataset, by_site)
-    return None
+    make_loader = ROW_LOADERS.get(type(dataset))
+    return None if make_loader is None else make_loader(dataset)
 
 
-def _load_rows_of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
-    """Returns rows of tensors for loading a batch where they are held by site; a batch of a lot is of one site."""
-    sites_of_rows = np.searchsorted(sites.ends, indices, side="right")
-    order = np.argsort(sites_of_rows, kind="stable")
-    parts = []
-    for some in np.split(order, np.flatnonzero(np.diff(sites_of_rows[order])) + 1):
-        site = int(sites_of_rows[some[0]])
-        parts.append(sites.entry_of_site(site, by_site)(indices[some] - sites.first_record_of(site)))
-    if len(parts) == 1:
-        return parts[0]
-    inverse_order = torch.from_numpy(np.argsort(order))
-    return tuple(torch.cat(columns)[inverse_order] for columns in zip(*parts, strict=True))
+def _load_tensor_rows(dataset: TensorDataset) -> Load:
+    columns = dataset.tensors
+    return lambda indices: _select_rows(columns, torch.from_numpy(indices))
+
+
+def _load_rows_of_subset(dataset: Subset[Any]) -> Load | None:
+    """Returns a function that loads rows of the dataset inside a subset, or None if that does not consist of tensors."""
+    inner = find_row_loader(dataset.dataset)
+    if inner is None:
+        return None
+    chosen = np.asarray(dataset.indices, dtype=np.int64)
+    return lambda indices: inner(chosen[indices])
+
+
+ROW_LOADERS: dict[type, Callable[[Any], Load | None]] = {
+    TensorDataset: _load_tensor_rows,
+    Subset: _load_rows_of_subset,
+}
+"""What makes the function that loads rows, by the exact type of a dataset; `data_owners` adds its own datasets."""
 
 
 def _select_rows(columns: tuple[Tensor, ...], indices: Tensor) -> tuple[Tensor, ...]:

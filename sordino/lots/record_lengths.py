@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.lots.chunking import cut_into_batches
-from sordino.lots.loading import Load
+from sordino.lots.loading import Load, cut_into_batches
 from sordino.per_sample.batch_structure import batch_size
 from sordino.per_sample.batch_structure import columns as columns_of
 from sordino.per_sample.protocol import PerSample

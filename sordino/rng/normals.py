@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from sordino.rng.keystream import WordStream
 
 BLOCK = 1 << 18
 """Values made of one stretch of key stream."""
@@ -51,6 +50,22 @@ _ODD = _float32_constants("0x1.250e42p-2", "0x1.535b18p-2", "0x1.0004acp-1", "0x
 _SINE = _float32_constants("0x1.5dc8c4p-19", "-0x1.9f70eep-13", "0x1.110edap-7", "-0x1.55554cp-3")
 _COSINE = _float32_constants("-0x1.196accp-22", "0x1.9f931cp-16", "-0x1.6c14b8p-10", "0x1.55555p-5", "-0x1p-1", "0x1p0")
 _LOG4, _PI = _float32_constants("-0x1.62e43p0", "0x1.921fb6p-31")  # −2 ln 2; π·2⁻³¹, for a signed word of half turns
+
+
+class WordStream(Protocol):
+    """A key stream of 32-bit words, of whatever cipher: what normal values are made of."""
+
+    def fill(self, buffer: memoryview | bytearray) -> None:
+        """Overwrites the buffer with the bytes that come next."""
+        ...
+
+    def word_at(self, index: int) -> int:
+        """Returns the word number `index`."""
+        ...
+
+    def words_at(self, first: int, n: int) -> NDArray[np.uint32]:
+        """Returns the words first, first + 1, …"""
+        ...
 
 
 def normal_blocks(stream: WordStream, n: int, scale: float) -> Iterator[F32]:

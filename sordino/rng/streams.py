@@ -33,9 +33,8 @@ from torch import Tensor
 
 from sordino.rng import normals
 from sordino.rng.chacha_stream import ChaChaStream
-from sordino.rng.compiled_noise import noise_kernel
 from sordino.rng.device_noise import make_normals
-from sordino.rng.keystream import KEY_BYTES, KeyStream
+from sordino.rng.keystream import KEY_BYTES, KeyStream, noise_kernel
 
 if TYPE_CHECKING:
     from sordino.kernels.noise_kernel import NoiseKernel

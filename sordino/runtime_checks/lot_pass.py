@@ -26,8 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.lots.chunking import cut_into_batches
-from sordino.lots.loading import Alter, BatchReader
+from sordino.lots.loading import Alter, BatchReader, cut_into_batches
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample.formulas.gradient_part import is_autocast_on
 from sordino.per_sample.protocol import PerSample

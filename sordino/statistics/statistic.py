@@ -26,9 +26,8 @@ from sordino.distributed.process_group import new_rng
 from sordino.events import Event
 from sordino.ledger import claims
 from sordino.ledger.ledger import Ledger
-from sordino.lots.chunking import cut_into_batches
 from sordino.lots.data_digest import add_records
-from sordino.lots.loading import Loader, MapStyle, count_records
+from sordino.lots.loading import Loader, MapStyle, count_records, cut_into_batches
 from sordino.lots.repeated_records import charge_as_group, count_most_copies
 from sordino.refusal import Refusal
 from sordino.release.noise import Noise

@@ -95,7 +95,7 @@ MUTATIONS = (
     Mutation("a padding record of weight 1e-8", WEIGH, TAKE, TAKE.replace("(weights,", "(weights + 1e-8,")),
     Mutation("a record that is not finite is kept", WEIGH, "weights = torch.where(finite, weights, 0)",
              "weights = torch.where(finite, weights, 1)"),
-    Mutation("a record twice in its lot", "lots/draw_request.py", "Batches(draw.indices, chunk",
+    Mutation("a record twice in its lot", "lots/lot.py", "Batches(draw.indices, chunk",
              "Batches(np.append(draw.indices, draw.indices[:1]), chunk"),
     Mutation("chunks overwritten, not added", "release/vectors.py", "self._second = chunk",
              "self._first = chunk"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sordino as sd
-from sordino.lots.draw_request import DrawPhase
+from sordino.lots.lot import DrawPhase
 from sordino.matrix_factorization import participation, strategies
 from sordino.matrix_factorization.toeplitz import toeplitz_matrix
 from sordino.release import compiled_combinations, noise_combinations

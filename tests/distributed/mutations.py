@@ -14,7 +14,7 @@ from sordino.distributed.noise_division import Stretches
 from sordino.distributed.process_group import Ranks
 from sordino.distributed.shared_lot import RankedLot
 from sordino.distributed_run import DistributedRun
-from sordino.lots.chunking import CuttingInTurn
+from sordino.lots.loading import CuttingInTurn
 from sordino.private import Private
 from sordino.release import release as door
 from sordino.release.exact_sums import OnGrid

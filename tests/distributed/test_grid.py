@@ -9,7 +9,7 @@ from torch import nn
 
 import sordino as sd
 from sordino.distributed.process_group import Ranks, ranks_of
-from sordino.lots.chunking import cut_into_batches
+from sordino.lots.loading import cut_into_batches
 from sordino.per_sample import Captured
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.release.exact_sums import GRID_BITS, ROUNDING_STEPS, Grid, OnGrid, OnGridAccumulator

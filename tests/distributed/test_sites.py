@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import sordino as sd
-from sordino.lots.chunking import cut_into_batches
 from sordino.lots.data_owners import CuttingBySite, assign_sites
+from sordino.lots.loading import cut_into_batches
 from tests.distributed import sharded_jobs
 from tests.distributed.gang import Failed
 from tests.distributed.test_same_bits import the_same

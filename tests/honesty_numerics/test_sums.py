@@ -8,7 +8,7 @@ from torch import nn
 import sordino as sd
 from sordino.clipping.clipping_rule import sum_clipped
 from sordino.kernels.bf16_product import load_low_products
-from sordino.lots.chunking import cut_into_batches
+from sordino.lots.loading import cut_into_batches
 from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.formulas.gradient_part import add_rows
 from sordino.per_sample.formulas.output_gradient import add_weighted_product

@@ -15,7 +15,7 @@ from sordino.kernels import build, noise_kernel
 from sordino.release.release import release
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity
-from sordino.rng import compiled_noise as choice
+from sordino.rng import keystream as choice
 from sordino.rng import normals
 from sordino.rng.keystream import KeyStream
 from sordino.rng.streams import Rng
@@ -99,7 +99,7 @@ def test_a_wrong_kernel_is_not_trusted(compiled):
 
 
 def status(folder: Path, **environment: str) -> str:
-    code = "from sordino.rng.compiled_noise import describe_status; print(describe_status())"
+    code = "from sordino.rng.keystream import describe_status; print(describe_status())"
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)} | environment,
         capture_output=True, text=True, check=True,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.rng import compiled_noise as of_random
+from sordino.rng import keystream as of_random
 from sordino.rng import normals
 from sordino.rng.keystream import KeyStream
 from sordino.rng.streams import Rng

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.lots.chunking import cut_into_batches
+from sordino.lots.loading import cut_into_batches
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.engine import pruned_backward
 from sordino.per_sample.engine.batch_result import Result

@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         print(_help_text())
         return 0 if arguments else BAD_INPUT
     if arguments[0] in ("-V", "--version"):
-        from sordino.rng.compiled_noise import describe_status
+        from sordino.rng.keystream import describe_status
 
         print(f"sordino {__version__} (noise: {describe_status()})")
         return 0
