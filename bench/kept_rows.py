@@ -22,7 +22,7 @@ from bench.models import PROBLEMS, Problem
 from bench.real_models import REAL
 from bench.step import RESULTS, kind, processor
 from bench.turns import enough_rounds, ratios, steps_in_a_turn, time_by_turns
-from sordino.per_sample.engine import kept_rows_budget
+from sordino.per_sample.engine import batch_result
 
 BOUNDS = {"0": 0, "8 MiB": 1 << 23, "64 MiB": 1 << 26, "none": 1 << 62}
 _MODELS = "MNIST CNN,CIFAR net,ResNet-18,WRN-16-4,GPT-like,MiniLM,GPT-2"
@@ -32,7 +32,7 @@ def with_bound(step: Step, most: int) -> Step:
     """Returns the step with this bound on the kept rows."""
 
     def run() -> None:
-        kept_rows_budget._MOST = most
+        batch_result._MOST = most
         step()
 
     return run

@@ -11,7 +11,7 @@
 
     Trainer     every device holds the model, of which all parameters or adapters are trained; a rank makes the noise of its
                 own coordinates on a core and copies it to the device; lots are tested at the rates of
-                runtime_checks/check_schedule.py; one rank writes each checkpoint while the others wait
+                runtime_checks/test_runner.py; one rank writes each checkpoint while the others wait
 
 Latency and bandwidth of gloo are fitted to what bench.scale measured of collectives on two ranks, and compared with three;
 the processor's time of a lot is fitted on one and two, and compared with three. For larger machines both are assumed.

@@ -17,7 +17,7 @@ former_names.install()
 
 _NAMES = {
     "ledger.claims": ("Claim", "Guarantee", "NoGuarantee"),
-    "ledger.divergence": ("Diverged",),
+    "runtime_checks.lot_checks": ("Diverged",),
     "queries.calibrate_query": ("calibrate",),
     "queries.dry_run": ("dry_run",),
     "ledger.ledger": ("Ledger",),

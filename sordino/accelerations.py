@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 FUNCTIONS = {
     "sordino.clipping.flat.clip_by_squares": "sordino.kernels.matrices.accelerate_clipping",
     "sordino.clipping.clipping_rule.are_surely_within": "sordino.kernels.matrices.accelerate_bound",
-    "sordino.ledger.divergence.are_all_finite": "sordino.kernels.matrices.accelerate_finiteness",
+    "sordino.runtime_checks.lot_checks.are_all_finite": "sordino.kernels.matrices.accelerate_finiteness",
     "sordino.release.release.add_in_float64": "sordino.kernels.matrices.accelerate_wide_addition",
 }
 """Plain functions that are marked by `@accelerate`, and what makes the faster function of each."""

@@ -36,7 +36,6 @@ from sordino.events import Event, NonPrivate
 from sordino.former_names import former_method
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim
-from sordino.ledger.divergence import Diverged, first_not_finite
 from sordino.ledger.ledger import Ledger, ledger_for
 from sordino.ledger.live_epsilon import LiveEpsilon
 from sordino.lots.draw_arguments import DrawArguments
@@ -66,6 +65,7 @@ from sordino.replay import SAVED_FORMAT, Replay, open_saved_state, refuse_unknow
 from sordino.rng.device_noise import find_device_noise_fault
 from sordino.rng.streams import Rng
 from sordino.runtime_checks import LotChecks
+from sordino.runtime_checks.lot_checks import Diverged, first_not_finite
 from sordino.runtime_checks.post_processing_watch import PostProcessingWatch
 from sordino.sampling.record_access import Label
 from sordino.sampling.sampler import Sampler

@@ -88,7 +88,7 @@ def test_rows_within_a_bound_are_seen_and_rows_beyond_it_settle_nothing():
 
 @pytest.mark.parametrize("value", [0.0, torch.inf, torch.nan])
 def test_what_is_not_finite_is_found_by_both(value):
-    from sordino.ledger.divergence import are_all_finite
+    from sordino.runtime_checks.lot_checks import are_all_finite
 
     tensors = [torch.randn(3, 4), torch.tensor([1.0, value])]
     assert are_all_finite(tensors) == are_all_finite.plain(tensors) == (value == 0.0)

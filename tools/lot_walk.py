@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.runtime_checks.check_schedule import CheckSchedule
+from sordino.runtime_checks.test_runner import CheckSchedule
 from tools.module_listing import first_line
 
 LIBRARY = Path(sd.__file__).parent

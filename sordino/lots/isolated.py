@@ -32,11 +32,9 @@ from sordino.lots.one_record import dataset_of_one_record
 from sordino.per_sample import model_checks
 from sordino.per_sample.batch_structure import batch_size, move_to, to_plain_containers
 from sordino.per_sample.batch_structure import call_loss as losses_of
-from sordino.per_sample.chunked import make_empty
-from sordino.per_sample.materialised import Materialised
-from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.materialised import Materialised, make_empty
+from sordino.per_sample.model_inventory import Inventory, find_spectral_vectors, keep_vectors
 from sordino.per_sample.protocol import Backend, LossFn, PerSample, trainable_parameters
-from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.refusal import Refusal
 from sordino.release.vectors import accumulation_dtype
 from sordino.rng.global_generators import preserve_generators, seed_all

@@ -28,11 +28,10 @@ from sordino.lots.pass_model import PassModel
 from sordino.penalty import L2
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample.captured_backend import Captured
-from sordino.per_sample.chunked import Chunked, make_empty
 from sordino.per_sample.displaced_model import displace_model
-from sordino.per_sample.model_inventory import Inventory, list_tensor_names
-from sordino.per_sample.protocol import Backend, LossFn, PerSample, estimate_kind
-from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
+from sordino.per_sample.materialised import make_empty
+from sordino.per_sample.model_inventory import Inventory, find_spectral_vectors, keep_vectors, list_tensor_names
+from sordino.per_sample.protocol import Backend, Chunked, LossFn, PerSample, estimate_kind
 from sordino.per_sample.unit_loss import UnitBatch, compute_unit_losses
 from sordino.refusal import Refusal
 from sordino.release.release import Release

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from sordino.distributed.fully_sharded import FullySharded
-from sordino.per_sample.model_inventory import Inventory, ParameterNames, list_model_tensors, list_tensor_names
-from sordino.per_sample.spectral_norm import advance_vectors, find_spectral_vectors
+from sordino.per_sample.model_inventory import (
+    Inventory,
+    ParameterNames,
+    advance_vectors,
+    find_spectral_vectors,
+    list_model_tensors,
+    list_tensor_names,
+)
 
 
 class PassModel:

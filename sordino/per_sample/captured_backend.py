@@ -35,12 +35,11 @@ from sordino.per_sample.engine.two_pass import run_two_passes
 from sordino.per_sample.first_batch.learn_model import find_layouts_again, learn_from_first_batch
 from sordino.per_sample.formulas.formula_timing import Stopwatch
 from sordino.per_sample.formulas.workspace import Workspace
-from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.model_inventory import Inventory, find_spectral_vectors, keep_vectors
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import Backend, LossFn, Norms, PerSample, trainable_parameters
 from sordino.per_sample.recording.sample_layout import NOTHING_KNOWN, OtherLength, UnseenCall
 from sordino.per_sample.recording.tape import Checkpointed
-from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import TorchState, preserve_generators
 

@@ -31,9 +31,9 @@ from sordino import validate
 from sordino.per_sample import model_checks
 from sordino.per_sample.batch_structure import batch_size, take_rows
 from sordino.per_sample.batch_structure import call_loss as losses_of
-from sordino.per_sample.chunked import make_empty
-from sordino.per_sample.engine.autograd_graph import require_loss_per_sample
-from sordino.per_sample.engine.loss_identity import find_loss_identity
+from sordino.per_sample.engine.module_plan import find_loss_identity
+from sordino.per_sample.engine.pruned_backward import require_loss_per_sample
+from sordino.per_sample.materialised import make_empty
 from sordino.per_sample.model_inventory import Inventory
 from sordino.per_sample.protocol import LossFn, Norms, PerSample, trainable_parameters
 from sordino.per_sample.row_arithmetic import zero_sum

@@ -12,8 +12,8 @@ from sordino.per_sample.batch_structure import batch_size, take_rows
 from sordino.per_sample.batch_structure import call_loss as losses_of
 from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.model_checks import require_one_loss
+from sordino.per_sample.model_inventory import find_spectral_vectors, keep_vectors
 from sordino.per_sample.protocol import LossFn, trainable_parameters
-from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.release.vectors import Grads
 
 

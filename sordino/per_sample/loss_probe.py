@@ -27,9 +27,8 @@ from sordino.per_sample.batch_structure import batch_size, list_tensors, map_ten
 from sordino.per_sample.batch_structure import call_loss as losses_of
 from sordino.per_sample.forward_writes import make_up_batch, refuse_changed, refuse_written
 from sordino.per_sample.model_checks import require_loss_vector
-from sordino.per_sample.model_inventory import list_modules
+from sordino.per_sample.model_inventory import find_spectral_vectors, keep_vectors, list_modules
 from sordino.per_sample.protocol import LossFn
-from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.per_sample.user_state import UserState
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import GlobalState, preserve_generators, seed_all

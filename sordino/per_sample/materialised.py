@@ -54,6 +54,13 @@ class Materialised:
         return total
 
 
+def make_empty(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
+    """Returns the gradients of no samples: an empty draw is a draw."""
+    rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
+    device = next((row.device for row in rows.values()), torch.device("cpu"))
+    return Materialised(rows, torch.zeros(0, device=device), estimate)
+
+
 _TOGETHER = 320
 """Rows in one product: it runs through all of them in float32, and the roundings of more come to too much."""
 

@@ -1,8 +1,13 @@
-"""Protocols of backends and of the per-sample gradients that they return.
+"""Per-sample gradients: the protocols of backends and of what they return, and a lot of several batches.
 
 A backend turns (model, loss_fn, batch) into a `PerSample`: B gradients that can be measured and summed but need never
 exist. Parameters are the model's trainable tensors in the order of `named_parameters()`, each once, tied or not; P of
 them. Everything is a sum: no method divides by B, because B is private.
+
+`Chunked` is the `PerSample` of a lot larger than memory, whose batches are computed one at a time. The parts can be gone
+through again: a rule that is fixed beforehand needs them once, whoever looks at the norms of the whole lot first pays for
+a second pass. Chunked or whole, the sums are the same up to rounding. They can also be asked for at other parameters: the
+same samples, another θ.
 
 Privacy: the values here are not protected by anything yet. They pass to a clipping rule and then through `release`;
 only the query touches them, and nothing here prints, logs or raises on what they contain.
@@ -16,8 +21,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino.distributed.shared_lot import RankedLot
+from sordino.refusal import Refusal
 from sordino.release.sensitivity import EXACT, Estimate
 from sordino.release.vectors import Grads
 
@@ -168,3 +178,84 @@ def estimate_kind(backend: Backend | None) -> Estimate:
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the trainable parameters by name, in order, tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """Computes the gradients of a lot part by part.
+
+    `parts()` gives the parts of the lot, from the first, each time it is called; at least one. `parts_at(by)` gives
+    them for a model whose parameters are moved by `by`.
+    """
+
+    parts: Callable[[], Iterable[PerSample]]
+    parts_at: Callable[[Mapping[str, Tensor]], Iterable[PerSample]] | None = None
+    records: NDArray[np.int64] | None = None  # which records of the dataset they are, in order; private
+    estimate: Estimate = EXACT  # what the norms of its parts are
+    sizes: Callable[[], Mapping[str, int]] | None = None  # the elements of each tensor; public
+    most: int | None = None  # no part has more records; public
+    ranked: RankedLot | None = None  # of several ranks: `parts` are those of this one
+
+    def __iter__(self) -> Iterator[PerSample]:
+        """Returns the parts of the whole lot; refuses where other ranks have some of them."""
+        # A query that goes through the lot by itself would see only this rank's share.
+        if self.ranked is not None and self.ranked.ranks.size > 1:
+            raise Refusal(
+                "this query goes through the records of a lot by itself.\n"
+                "On several ranks each of them has some of the records.\n"
+                "Use a query that sums by a clipping rule, such as NoisySum, or one process."
+            )
+        return self.iterate_local_parts()
+
+    def iterate_local_parts(self) -> Iterator[PerSample]:
+        """Yields the parts that this rank computes: all of them, where there are no ranks."""
+        yield from self.parts()
+
+    @property
+    def losses(self) -> Tensor:
+        """Every sample's loss."""
+        return torch.cat([part.losses for part in self])
+
+    def norms(self) -> Norms:
+        """Returns the norms of all samples of a chunked lot, by a pass over the lot."""
+        if self.ranked is None:
+            found = [part.norms() for part in self]
+            return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
+        # Where ranks share the lot, each measures its own parts, and all get the norms in the order of the lot.
+        try:
+            found = [part.norms() for part in self.iterate_local_parts()]
+        except Exception as error:
+            self.ranked.report_failure(error)
+        self.ranked.agree_after_pass(found[0].names)
+        squared = self.ranked.gather_in_order([norms.squared for norms in found])
+        return Norms(squared, found[0].names, found[0].estimate)
+
+    def dot(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Returns ⟨g_i, u⟩ of all samples, by a pass over the lot."""
+        return torch.cat([part.dot(u) for part in self])
+
+    def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
+        """Returns Σ_i w_i g_i over all samples of a chunked lot, by a pass over the lot, with the weights cut to each
+        chunk.
+        """
+        # Weights belong to samples by their place in the lot.
+        total, start = into, 0
+        for part in self:
+            rows = len(part.losses)
+            total = part.weighted_sum(weights[start : start + rows], into=total)
+            start += rows
+        assert total is not None, "a lot has at least one part"
+        return total
+
+
+def move_gradients(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
+    """Returns the gradients of the same samples at θ + by, chunked: one pass over the lot when they are asked for."""
+    # Only a lot of `Private` knows how to compute gradients at another point.
+    if not isinstance(grads, Chunked) or grads.parts_at is None:
+        raise Refusal(
+            f"gradients at other parameters were asked of a {type(grads).__name__}.\n"
+            "Only a lot knows how to compute them.\n"
+            "Ask the lot that Private hands a query."
+        )
+    at = grads.parts_at
+    return Chunked(lambda: at(by), estimate=grads.estimate, sizes=grads.sizes, most=grads.most, ranked=grads.ranked)

@@ -11,9 +11,8 @@ from sordino import validate
 from sordino.clipping.clipping_rule import State
 from sordino.events import Event
 from sordino.ledger.ledger import Ledger
-from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.materialised import Materialised
-from sordino.per_sample.protocol import Backend, estimate_kind
+from sordino.per_sample.protocol import Backend, Chunked, estimate_kind
 from sordino.queries.noisy_sum import NO_NORMS, Query
 from sordino.release.sensitivity import Estimate
 from sordino.rng.streams import Rng

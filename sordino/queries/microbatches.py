@@ -24,8 +24,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.clipping.clipping_rule import ClippingRule, Rule, State
-from sordino.per_sample.chunked import Chunked
-from sordino.per_sample.protocol import Norms, PerSample
+from sordino.per_sample.protocol import Chunked, Norms, PerSample
 from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.queries.noisy_sum import clip_and_sum, release_sum
 from sordino.refusal import Refusal

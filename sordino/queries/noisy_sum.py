@@ -20,13 +20,11 @@ import torch
 from torch import Tensor
 
 from sordino import validate
-from sordino.clipping.clipping_rule import ClippingRule, Rule, State, sum_clipped
+from sordino.clipping.clipping_rule import ClippingRule, RowwiseWatch, Rule, State, sum_clipped
 from sordino.clipping.layerwise import Layerwise
 from sordino.clipping.noise_shares import Multipliers
-from sordino.clipping.rowwise_check import RowwiseWatch
 from sordino.events import compose
-from sordino.per_sample.chunked import Chunked
-from sordino.per_sample.protocol import Norms, PerSample
+from sordino.per_sample.protocol import Chunked, Norms, PerSample
 from sordino.registry import Declaration, Example
 from sordino.release.exact_sums import OnGrid
 from sordino.release.noise import Gaussian, Noise

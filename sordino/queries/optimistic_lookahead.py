@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from sordino import validate
 from sordino.clipping.clipping_rule import ClippingRule, State
-from sordino.per_sample.chunked import move_gradients
-from sordino.per_sample.protocol import PerSample
+from sordino.per_sample.protocol import PerSample, move_gradients
 from sordino.queries.noisy_sum import NoisySum
 from sordino.queries.virtual_steps import add_scaled, check_learning_rate, learning_rate_at
 from sordino.registry import Declaration, Method

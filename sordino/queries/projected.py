@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 from sordino.clipping.clipping_rule import ClippingRule, State
 from sordino.events import compose
-from sordino.per_sample.chunked import move_gradients
-from sordino.per_sample.protocol import PerSample
+from sordino.per_sample.protocol import PerSample, move_gradients
 from sordino.queries.noisy_sum import NoisySum, clip_and_sum
 from sordino.queries.virtual_steps import add_scaled, check_learning_rate, learning_rate_at, part_weights
 from sordino.registry import Declaration, Method

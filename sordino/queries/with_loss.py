@@ -18,8 +18,7 @@ from torch import Tensor
 from sordino import validate
 from sordino.clipping.clipping_rule import State
 from sordino.events import compose
-from sordino.per_sample.chunked import Chunked
-from sordino.per_sample.protocol import PerSample
+from sordino.per_sample.protocol import Chunked, PerSample
 from sordino.queries.noisy_sum import Query
 from sordino.refusal import Refusal
 from sordino.registry import Declaration, Example

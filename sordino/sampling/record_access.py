@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.clipping.rowwise_check import refuse_statistics
+from sordino.clipping.clipping_rule import refuse_statistics
 from sordino.events import Event
 from sordino.release.sealed import Sealed
 from sordino.rng.streams import Rng

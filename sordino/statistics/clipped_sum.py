@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from sordino import validate
+from sordino.clipping.clipping_rule import refuse_statistics
 from sordino.clipping.flat import shorten
-from sordino.clipping.rowwise_check import refuse_statistics
 from sordino.per_sample.row_arithmetic import flatten_rows
 from sordino.release.noise import Laplace, Noise
 from sordino.release.sensitivity import Sensitivity

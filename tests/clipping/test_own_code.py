@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sordino as sd
-from sordino.clipping.rowwise_check import is_own_code
+from sordino.clipping.clipping_rule import is_own_code
 from tests.honesty.data import cross_entropy, network, vectors
 
 LENGTHS = sd.per_sample.Norms(torch.tensor([[0.25], [4.0], [64.0], [9.0]]), ("weight",))

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 import sordino as sd
-from sordino.clipping.clipping_rule import Rule, bound_weights, sum_clipped
+from sordino.clipping.clipping_rule import Rule, bound_weights, sum_clipped, works_row_by_row
 from sordino.clipping.noise_shares import EqualShare, LeastNoise
-from sordino.clipping.rowwise_check import works_row_by_row
 from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.protocol import Norms
 from sordino.refusal import Refusal

@@ -15,8 +15,7 @@ import sordino as sd
 from sordino.clipping.clipping_rule import Rule, Stateless, sum_clipped
 from sordino.clipping.flat import shorten
 from sordino.events import Event
-from sordino.per_sample.chunked import Chunked
-from sordino.per_sample.protocol import Norms, PerSample
+from sordino.per_sample.protocol import Chunked, Norms, PerSample
 from sordino.release.release import Release, release
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity, Unproven

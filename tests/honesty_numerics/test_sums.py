@@ -9,11 +9,11 @@ import sordino as sd
 from sordino.clipping.clipping_rule import sum_clipped
 from sordino.kernels.bf16_product import load_low_products
 from sordino.lots.loading import cut_into_batches
-from sordino.per_sample.chunked import Chunked
 from sordino.per_sample.formulas.gradient_part import add_rows
 from sordino.per_sample.formulas.output_gradient import add_weighted_product
 from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.physical_batch import MOST
+from sordino.per_sample.protocol import Chunked
 from sordino.refusal import Refusal
 from sordino.release.noise import Gaussian
 from sordino.release.release import release, tap_releases

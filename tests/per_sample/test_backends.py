@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sordino.per_sample import Chunked, Loop, Vmap
-from sordino.per_sample.chunked import make_empty
+from sordino.per_sample.materialised import make_empty
 from sordino.per_sample.protocol import trainable_parameters
 from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.refusal import Refusal

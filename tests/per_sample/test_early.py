@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from sordino.lots.loading import cut_into_batches
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.engine import pruned_backward
-from sordino.per_sample.engine.batch_result import Result
-from sordino.per_sample.engine.kept_rows_budget import KeepBudget
+from sordino.per_sample.engine.batch_result import KeepBudget, Result
 from sordino.per_sample.formulas.gradient_part import GradientRows
 from sordino.per_sample.physical_batch import activation_bytes, choose_physical_batch
-from sordino.per_sample.recording.recorded_use import Use
+from sordino.per_sample.recording.tape import Use
 from tests.per_sample.oracle import same, square
 from tests.per_sample.zoo import GRID, Case
 

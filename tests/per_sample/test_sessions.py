@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample import Captured
-from sordino.per_sample.engine.loss_identity import find_loss_identity
+from sordino.per_sample.engine.module_plan import find_loss_identity
 from sordino.refusal import Refusal
 from tests.per_sample.oracle import same, square
 

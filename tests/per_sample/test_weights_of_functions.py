@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
 from sordino.per_sample import Captured, Loop, PerformanceOptions
-from sordino.per_sample.spectral_norm import advance_vectors
+from sordino.per_sample.model_inventory import advance_vectors
 from sordino.refusal import Refusal
 from tests.per_sample.models import Net
 from tests.per_sample.oracle import same, square

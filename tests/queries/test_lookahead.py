@@ -11,8 +11,8 @@ from sordino.accounting import PLD
 from sordino.events import Gaussian, Poisson, Repeat
 from sordino.ledger import claims
 from sordino.per_sample import Captured, Loop, PerformanceOptions, Vmap
-from sordino.per_sample.chunked import move_gradients
 from sordino.per_sample.displaced_model import displace_model
+from sordino.per_sample.protocol import move_gradients
 from sordino.queries.dry_run import no_gradients
 from sordino.queries.virtual_steps import part_weights
 from sordino.release.sensitivity import Exact

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sordino.per_sample.formulas.gradient_part import Part
 from sordino.per_sample.formulas.matrix_product import Matmul
-from sordino.per_sample.recording.recorded_use import Use
+from sordino.per_sample.recording.tape import Use
 from sordino.release.vectors import accumulation_dtype
 
 

@@ -1,9 +1,13 @@
-"""Holds the gradients of a batch as parts, which are measured and summed but never written out."""
+"""Holds the gradients of a batch as parts, which are measured and summed but never written out.
+
+Where per-sample rows are made to measure a part, they may be kept for the sum. `KeepBudget` limits the memory that kept
+rows take, all layers together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -11,17 +15,53 @@ from torch import Tensor, nn
 
 from sordino import accelerations
 from sordino.per_sample.engine.gradient_buffer import Pool
-from sordino.per_sample.engine.kept_rows_budget import KeepBudget
-from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic, full_precision
+from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic, full_precision, measure_part
+from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import Norms
 from sordino.per_sample.recording.layer_accelerations import JointParts
+from sordino.per_sample.recording.tape import Use
 from sordino.release.vectors import Grads, accumulation_dtype
+
+_ROWS = 1.25
+"""Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
+_MOST = 1 << 26
+"""Bytes of them: more are fresh memory every time, whose page faults cost what a second product does."""
 
 _SMALL = 1 << 20
 """Elements of a sum up to which its memory does not cost page faults."""
 _FINDERS: list[Callable[[Sequence[Part | None], int], JointParts | None]] = [
     accelerations.load(name) for name in accelerations.JOINT_PARTS
 ]
+
+
+class KeepBudget:
+    """Measures parts, and counts the rows they keep against one allowance for the whole model."""
+
+    __slots__ = ("_held", "options")
+
+    def __init__(self, options: PerformanceOptions, held: int | None = None) -> None:
+        """Takes the options, and the bytes of what is held, if the allowance is to follow from them."""
+        self.options, self._held = options, held
+
+    @classmethod
+    def for_uses(cls, options: PerformanceOptions, recorded_uses: Sequence[Use]) -> KeepBudget:
+        """Returns the budget for kept rows that the options give, or one in proportion to what the batch takes anyway,
+        up to a limit.
+        """
+        if options.keep_bytes is None:
+            return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in recorded_uses]))
+        return cls(options)
+
+    def measure(self, part: Part) -> Tensor:
+        """Returns ‖g_i‖², (B,), and takes the rows that the part keeps off the budget for kept rows."""
+        if self._held is not None:
+            self.options, self._held = replace(self.options, keep_bytes=min(_MOST, int(_ROWS * self._held))), None
+        squared = measure_part(part, self.options)
+        kept = getattr(part, "kept", None)
+        if kept is not None:
+            left = max(0, (self.options.keep_bytes or 0) - kept.nbytes)
+            self.options = replace(self.options, keep_bytes=left)
+        return squared
 
 
 @dataclass

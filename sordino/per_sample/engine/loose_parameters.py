@@ -10,7 +10,7 @@ first batch said of this operation (`SharedOperation`). In those runs every resu
 follows from it is written down (`ParameterUseEvent`), and `first_batch/find_layouts.py` compares the two lists.
 
 What cannot be recorded is left to autograd, which leaves the parameter in the graph, where
-`autograd_graph.require_recorded_uses` finds it: nothing is dropped silently.
+`pruned_backward.require_recorded_uses` finds it: nothing is dropped silently.
 """
 
 from __future__ import annotations

@@ -14,18 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from sordino.per_sample.batch_structure import batch_size, call_loss
-from sordino.per_sample.engine.autograd_graph import require_loss_per_sample, require_recorded_uses
-from sordino.per_sample.engine.batch_result import Inner, Result
-from sordino.per_sample.engine.kept_rows_budget import KeepBudget
+from sordino.per_sample.engine.batch_result import Inner, KeepBudget, Result
 from sordino.per_sample.engine.module_plan import Installed, ModulePlan, make_plan
-from sordino.per_sample.engine.pruned_backward import UsedDifferently, run_backward_pass
+from sordino.per_sample.engine.pruned_backward import (
+    UsedDifferently,
+    require_loss_per_sample,
+    require_recorded_uses,
+    run_backward_pass,
+)
 from sordino.per_sample.formulas.workspace import Workspace
-from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.model_inventory import Inventory, find_spectral_vectors, keep_vectors
 from sordino.per_sample.performance_options import PerformanceOptions
 from sordino.per_sample.protocol import LossFn
 from sordino.per_sample.recording.sample_layout import NOTHING_KNOWN, Layouts
 from sordino.per_sample.recording.tape import KeepingTape, Tape
-from sordino.per_sample.spectral_norm import find_spectral_vectors, keep_vectors
 from sordino.rng.global_generators import TorchState
 
 AnyTape = TypeVar("AnyTape", bound=Tape)

@@ -22,9 +22,8 @@ from sordino.per_sample.engine.functional_layers import FUNCTIONS
 from sordino.per_sample.formulas.compound_parts import join_parts
 from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.per_sample.formulas.pulled_back import PulledBack, pull_back_rows
-from sordino.per_sample.recording.recorded_use import to_parts
 from sordino.per_sample.recording.sample_layout import FoundLayout, Layout, UnknownLayout
-from sordino.per_sample.recording.tape import Tape
+from sordino.per_sample.recording.tape import Tape, to_parts
 
 _SIGNS = ("add", "sub", "mul", "truediv")
 _FORMULAS = ("add", "sub", "mul", "div", "true_divide", "multiply", "subtract", "divide", "pow", "where", "lerp")

@@ -16,14 +16,13 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
 from sordino.per_sample.batch_structure import batch_size
-from sordino.per_sample.engine.autograd_graph import require_recorded_uses
 from sordino.per_sample.engine.batch_result import allocate_sum
+from sordino.per_sample.engine.pruned_backward import require_recorded_uses
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.formulas.compound_parts import SeveralParts, join_parts
 from sordino.per_sample.formulas.gradient_part import NEVER, Part, full_precision, measure_part, raise_cancelled_norms
 from sordino.per_sample.protocol import Norms
-from sordino.per_sample.recording.recorded_use import Use
-from sordino.per_sample.recording.tape import HandOverTape
+from sordino.per_sample.recording.tape import HandOverTape, Use
 from sordino.refusal import Refusal
 from sordino.release.vectors import Grads, accumulation_dtype
 from sordino.rng.global_generators import GlobalState, preserve_generators

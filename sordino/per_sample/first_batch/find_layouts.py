@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import torch
 
 from sordino.per_sample.batch_structure import take_rows
-from sordino.per_sample.engine.autograd_graph import find_reachable_nodes, find_unrecorded_parameters, refuse_reentrant
 from sordino.per_sample.engine.loose_parameters import PARAMETER, ParameterUseEvent
+from sordino.per_sample.engine.pruned_backward import find_reachable_nodes, find_unrecorded_parameters, refuse_reentrant
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.first_batch.second_order import SecondOrder
 from sordino.per_sample.layers.fallback import run_fallback
