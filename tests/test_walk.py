@@ -5,7 +5,7 @@ import pytest
 from sordino.rng.keystream import noise_kernel
 from tools import lot_walk
 
-MOST_FILES = 66
+MOST_FILES = 45
 MOST_RETURNS = 10
 """How often one lot comes back to private.py from another file."""
 

@@ -11,7 +11,7 @@ from sordino.kernels.affine import FUNCTIONS, Affines, agrees_with_torch
 from sordino.kernels.processor import torch_computes_sixteen_at_once
 from sordino.per_sample import Captured, PerformanceOptions
 from sordino.per_sample.formulas import choice_by_shape
-from sordino.per_sample.formulas import linear_map as mapped
+from sordino.per_sample.formulas import matrix_product as mapped
 from sordino.per_sample.formulas.formula_timing import Stopwatch
 from sordino.per_sample.formulas.workspace import Workspace
 from tests.kernels.libraries import levels

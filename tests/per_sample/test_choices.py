@@ -136,7 +136,7 @@ class _NoClock:
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks the engine's clocks fails."""
     monkeypatch.setattr("sordino.per_sample.formulas.formula_timing.time", _NoClock())
-    monkeypatch.setattr("sordino.per_sample.formulas.linear_map._SMALL", 0)
+    monkeypatch.setattr("sordino.per_sample.formulas.matrix_product._SMALL", 0)
 
 
 def test_a_backend_that_measures_asks_the_clock(no_clock: None) -> None:

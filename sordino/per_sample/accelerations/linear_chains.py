@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
-from sordino.distributed.layer_by_layer import is_layer_by_layer
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.layers.linear import run_linear
@@ -114,7 +113,9 @@ def _is_usual_pass(tape: Tape, x: Any) -> bool:
         and tape.holds_inputs
         and not tape.outputs
         and not x.requires_grad
-        and not is_layer_by_layer()  # weights are read again on the way back, outside autograd
+        # Weights are read again on the way back, outside autograd. Who gathers them layer by layer, or runs layers again
+        # from a checkpoint, reroutes what autograd keeps.
+        and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         and not torch._C._is_any_autocast_enabled()
         and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
         and not (hooks._global_backward_hooks or hooks._global_backward_pre_hooks)

@@ -16,8 +16,7 @@ from torch.nn import functional as F
 
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part
-from sordino.per_sample.formulas.linear_map import run_linear_map
-from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.matrix_product import Matmul, run_linear_map
 from sordino.per_sample.formulas.output_gradient import prepare_factors, sum_over_positions
 from sordino.per_sample.layers.conv import record_convolution
 from sordino.per_sample.layers.embedding import record_lookup

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from sordino.per_sample.formulas.compound_parts import Block
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares, lift_precision
-from sordino.per_sample.formulas.linear_map import run_linear_map
-from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.matrix_product import Matmul, run_linear_map
 from sordino.per_sample.formulas.output_gradient import prepare_factors, sum_over_positions
 from sordino.per_sample.formulas.parameter_product import ParameterProduct
 from sordino.per_sample.layers.layer_registry import rule
