@@ -38,7 +38,6 @@ from sordino.integrations.log import Log as Log
 from sordino.ledger.claims import Claim as Claim
 from sordino.ledger.claims import Guarantee as Guarantee
 from sordino.ledger.claims import NoGuarantee as NoGuarantee
-from sordino.ledger.divergence import Diverged as Diverged
 from sordino.ledger.ledger import Ledger as Ledger
 from sordino.ledger.voiding import ClaimVoided as ClaimVoided
 from sordino.ledger.voiding import ClaimVoidedWarning as ClaimVoidedWarning
@@ -72,6 +71,7 @@ from sordino.release.noise import Gaussian as Gaussian
 from sordino.release.noise import Laplace as Laplace
 from sordino.release.sealed import Sealed as Sealed
 from sordino.replay import Replay as Replay
+from sordino.runtime_checks.lot_checks import Diverged as Diverged
 from sordino.sampling.balls_in_bins import BallsInBins as BallsInBins
 from sordino.sampling.cyclic_poisson import CyclicPoisson as CyclicPoisson
 from sordino.sampling.fixed_order import FixedOrder as FixedOrder
