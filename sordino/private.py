@@ -102,6 +102,9 @@ class RunInside:
     """The stream that the lots of the current call of `draws` are drawn from; None before the first."""
     draw_position: int
     """How many lots of that call were drawn."""
+    phase_number: int | None
+    """The number of that call, from which the noise of a phase that is charged as a whole follows; None before the first,
+    and where lots are charged one by one."""
     records: NDArray[np.int64] | None
     """The records of the lot drawn last."""
 
@@ -280,6 +283,12 @@ class Private:
         expected, steps = self._drawn_plan
         coordinates = sum(p.numel() for p in self.trained_parameters().values())
         return StepNoise.of_query(self._query, expected_batch=expected, coordinates=coordinates, steps=steps)
+
+    @property
+    def is_within_phase(self) -> bool:
+        """Whether the next lots belong to a phase that was charged as a whole before its first release."""
+        phase = self._resumed_phase or self._phase
+        return phase is not None and phase.noise is not None and phase.position < phase.steps
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         """Returns the parameters of the `Private` run that are trained, by name."""
@@ -942,6 +951,7 @@ class Private:
             noise_state=self._noise.state_dict(),
             draw_stream=None if phase is None else self._root.child("draws", phase.number),
             draw_position=0 if phase is None else phase.position,
+            phase_number=None if phase is None or phase.noise is None else phase.number,
             records=self._last_records,
         )
 

@@ -86,8 +86,8 @@ class Method:
     """Builds the sampler, where the method is a way to draw lots."""
     backend: Callable[[RunNumbers, Parameters], Backend] | None = None
     """Builds the backend, where the method is a way to compute gradients."""
-    noise: Callable[[float], Noise] | None = None
-    """Builds the noise from its multiplier, where the method is another noise."""
+    noise: Callable[[RunNumbers, Parameters], Noise] | None = None
+    """Builds the noise, where the method is another noise; its multiplier is one of the run's numbers."""
     word: str = ""
     """What its part is called, where that is not the method's name."""
     words: Mapping[str, str] = field(default_factory=dict)
@@ -109,9 +109,11 @@ class NamedSampler:
 
     name: str
     about: str
-    build: Callable[[float, int], Sampler]
-    """Builds a sampler from a rate and the public number of records."""
+    build: Callable[..., Sampler]
+    """Builds a sampler from a rate, the public number of records, and its parameters by name."""
     example: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Names and defaults of what can be said beside the rate: `--parameter groups=32`."""
 
 
 @dataclass(frozen=True)

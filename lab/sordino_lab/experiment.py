@@ -28,6 +28,12 @@ SOURCES: Mapping[str, str] = {
     "004": "Matthews, Foster & Sunray 2023, DP-SGD (slides)",
 }
 """The five sources by number."""
+LATER_PAPERS: Mapping[str, str] = {
+    "005": "Papers on correlated noise: Kalinin & Lampert 2024 (arXiv:2405.13763), Kalinin et al. 2025 (arXiv:2505.12128)",
+}
+"""Papers beside the five sources: they have no notebook, and are cited by their numbers at arXiv in place of lines."""
+ALL_SOURCES: Mapping[str, str] = {**SOURCES, **LATER_PAPERS}
+"""The five sources and later papers by number, in the order of the lab's page."""
 OWN = "own"
 """The source of an experiment that a user wrote; see `docs/how_to/own_variants.md`."""
 
@@ -192,8 +198,8 @@ class Experiment:
     """The file of a user's own experiment; empty for the figures of the sources."""
 
     def __post_init__(self) -> None:
-        if self.source not in (*SOURCES, OWN):
-            raise ValueError(f"source={self.source!r}: need one of {', '.join((*SOURCES, OWN))}")
+        if self.source not in (*ALL_SOURCES, OWN):
+            raise ValueError(f"source={self.source!r}: need one of {', '.join((*ALL_SOURCES, OWN))}")
 
     @property
     def is_first_look(self) -> bool:

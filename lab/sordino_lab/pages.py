@@ -17,7 +17,7 @@ from sordino.app.report.panel_figures import inline_svg
 from sordino.app.report.templates import template_environment
 from sordino_lab import store
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import FAILS, HOLDS, SOURCES, UNTESTED, Compared, ExperimentSize, read_outcome
+from sordino_lab.experiment import ALL_SOURCES, FAILS, HOLDS, UNTESTED, Compared, ExperimentSize, read_outcome
 from sordino_lab.scoreboard import Score, score_results, write_summary, write_table
 from sordino_lab.source_errors import SLIPS, list_not_private
 
@@ -55,7 +55,7 @@ def write_html(folder: Path, path: Path) -> Path:
         "summary": write_summary(scores),
         "scores": [_describe_score(one) for one in scores],
         "contents": _list_contents(results),
-        "sources": SOURCES,
+        "sources": ALL_SOURCES,
         "verdicts": {name: (_CLASSES[name], verdicts[name]) for name in _CLASSES},
         "classes": _CLASSES,
         "not_private": list_not_private(),
@@ -78,7 +78,7 @@ def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, 
             name,
             [(one.figure, one.id, one.id in results) for one in experiments().values() if one.source == number],
         )
-        for number, name in SOURCES.items()
+        for number, name in ALL_SOURCES.items()
     ]
 
 
@@ -163,7 +163,7 @@ def write_index() -> str:
     German terms of source 001.
     """
     parts = []
-    for number, name in SOURCES.items():
+    for number, name in ALL_SOURCES.items():
         # A source without figures of its own keeps its heading, so that the index shows every source.
         rows = [
             f"| {_cell(one.figure)} | {_cell(one.title)} | `sordino lab run {one.id}` | "

@@ -57,8 +57,10 @@ def make_canary_loss(loss_fn: LossFn) -> LossFn:
         assert isinstance(model, ModelWithCanaryNumbers)
         # An ordinary record has its own loss; a gradient canary has a loss that is linear in one number of its own.
         everybody: Tensor = loss_fn(model.model, x, y)
-        own_number: Tensor = model.numbers(number).reshape(-1)
-        return torch.where(number == model.nobody, everybody, LENGTH * own_number)
+        own_number: Tensor = model.numbers(number.clamp(max=model.nobody)).reshape(-1)
+        losses = torch.where(number == model.nobody, everybody, LENGTH * own_number)
+        # A canary that is left out, but keeps its place, adds nothing.
+        return torch.where(number > model.nobody, torch.zeros_like(losses), losses)
 
     return loss
 
@@ -74,18 +76,23 @@ class Canaries:
     inside: NDArray[np.bool_]
     each: int
 
-    def add_to_dataset(self, train: TensorDataset) -> TensorDataset:
+    def add_to_dataset(self, train: TensorDataset, *, keep_places: bool = False) -> TensorDataset:
         """Returns the training set, with nobody's number on every record, and the canaries whose coin came up heads
         added to it.
+
+        With `keep_places`, canaries whose coin came up tails are there too, and contribute nothing: that is the neighbour
+        of a claim about one record's contribution replaced by nothing, where removing a record would move all others.
         """
         # Canaries whose coin came up tails are held out, to be guessed at as well.
         x, y = train.tensors
-        chosen = torch.from_numpy(np.flatnonzero(self.inside))
+        inside = torch.from_numpy(self.inside)
+        chosen = torch.arange(len(inside)) if keep_places else inside.nonzero().reshape(-1)
+        number = torch.where(inside, self.number, torch.full_like(self.number, self.each + 1))
         nobody = torch.full((len(x),), self.each, dtype=torch.long)
         return TensorDataset(
             torch.cat([x, self.x[chosen].to(x.dtype)]),
             torch.cat([y, self.y[chosen]]),
-            torch.cat([nobody, self.number[chosen]]),
+            torch.cat([nobody, number[chosen]]),
         )
 
     def places_of(self, kind: Kind) -> NDArray[np.int64]:

@@ -101,8 +101,9 @@ DECLARED = Declaration(
         NamedSampler(
             "cyclic-poisson",
             "each record is in one of 16 groups, which take turns, and in a lot of its group by its own coin",
-            lambda rate, records: CyclicPoisson(min(1.0, 16 * rate), 16),
+            lambda rate, records, groups: CyclicPoisson(min(1.0, groups * rate), int(groups)),
             example="sd.CyclicPoisson(rate=0.4, groups=4)",
+            parameters={"groups": 16.0},
         ),
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sordino_lab import catalogue, store
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import SOURCES, ExperimentSize, read_outcome
+from sordino_lab.experiment import ALL_SOURCES, ExperimentSize, read_outcome
 from sordino_lab.workbench import Workbench
 
 
@@ -20,7 +20,7 @@ def kept(tmp_path_factory) -> Path:
 def test_the_catalogue_is_in_the_order_of_the_papers():
     assert len(experiments()) >= 83
     assert [one.source for one in experiments().values()] == sorted(one.source for one in experiments().values())
-    assert {one.source for one in experiments().values()} == set(SOURCES)
+    assert {one.source for one in experiments().values()} == set(ALL_SOURCES)
 
 
 def test_facts_without_a_function_are_refused(tmp_path, monkeypatch):

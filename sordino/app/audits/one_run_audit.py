@@ -2,7 +2,8 @@
 
 Steinke, Nasr & Jagielski 2023; Mahloujifar, Melis & Chaudhuri 2024; canaries as in `canaries.py`.
 
-    white box   every released gradient is seen: a canary's score is Σ_t ⟨released_t, its own clipped gradient⟩
+    white box   every released gradient is seen: a canary's score is Σ_t ⟨released_t, its own clipped gradient⟩; under
+                correlated noise a gradient canary's is the likelihood ratio over all steps (`auditing/canary_scores.py`)
     black box   the final network is seen: a canary's score is how far its loss fell
 
 Privacy: none is promised by a small number. A lower bound above the claim shows that the claim is false, but for the chance
@@ -22,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from sordino.accounting.phases import relation_of
 from sordino.accounting.tradeoff import tradeoff
 from sordino.app.runs.job import Job
 from sordino.app.runs.problem import build
@@ -30,7 +32,9 @@ from sordino.auditing import guesses
 from sordino.auditing.bounds import one_run, one_run_tradeoff, tradeoff_tests
 from sordino.auditing.bounds.tradeoff_tests import LessNoisyFamily
 from sordino.auditing.canaries import KINDS, Canaries, Kind, ModelWithCanaryNumbers, make_canaries, make_canary_loss
-from sordino.events import Event
+from sordino.auditing.canary_scores import score_canaries_in_phase
+from sordino.events import CyclicPoisson, Event, FixedOrder, Relation, event_counts
+from sordino.events.correlated_steps import find_correlated
 from sordino.ledger.claims import Guarantee, NoGuarantee
 from sordino.ledger.ledger import Ledger
 from sordino.per_sample.batch_structure import move_to
@@ -158,7 +162,9 @@ def audit_one_run(
     model = ModelWithCanaryNumbers(problem.model, canaries_per_kind).to(device)
     # The black-box score is how much a canary's loss fell, so the network before training is kept.
     before = copy.deepcopy(model)
-    train = drawn_canaries.add_to_dataset(prepared.train)
+    # Where a claim is about a contribution replaced by nothing, a canary that is out keeps its place.
+    keep_places = relation_of(job.event()) is Relation.ZERO_OUT
+    train = drawn_canaries.add_to_dataset(prepared.train, keep_places=keep_places)
     audited_query, loss_fn = query or job.create_query(), make_canary_loss(problem.loss_fn)
     private = Private(
         model,
@@ -172,7 +178,9 @@ def audit_one_run(
     # The numbers of the gradient canaries are trained as all other parameters are.
     optimizer = problem.optimizer
     optimizer.add_param_group({"params": list(model.numbers.parameters())})
-    # Train as the run does, and score every canary against each released gradient.
+    # Train as the run does, and score every canary against each released gradient. Under correlated noise the steps are
+    # one release, and are scored together at the end.
+    released_to_canaries: list[NDArray[np.float64]] = []
     white_box_scores = np.zeros(len(drawn_canaries.kind))
     steps_between_evaluations = max(1, job.steps // gradient_evaluations)
     input_canaries = np.concatenate(
@@ -186,9 +194,9 @@ def audit_one_run(
         # A gradient canary has a parameter of its own, so its score is read off there.
         canary_gradient = model.numbers.weight.grad
         if "gradient" in kinds and canary_gradient is not None:
-            white_box_scores[drawn_canaries.places_of("gradient")] += (
-                canary_gradient.detach().cpu().reshape(-1)[:canaries_per_kind].double().numpy()
-            )
+            at_canaries = canary_gradient.detach().cpu().reshape(-1)[:canaries_per_kind].double().numpy()
+            white_box_scores[drawn_canaries.places_of("gradient")] += at_canaries
+            released_to_canaries.append(at_canaries * expected / job.settings.recipe.bound)
         # Input canaries need a pass of their own, so they are scored at some of the steps.
         if len(input_canaries) and lot.step % steps_between_evaluations == 0:
             white_box_scores[input_canaries] += _project_on_canaries(
@@ -197,6 +205,11 @@ def audit_one_run(
         optimizer.step()
         if (lot.step + 1) % max(1, job.steps // 4) == 0:
             report_progress(f"step {lot.step + 1} of {job.steps}")
+    phase = _find_correlated_phase(private.event if claimed is None else claimed.event)
+    if phase is not None and released_to_canaries:
+        white_box_scores[drawn_canaries.places_of("gradient")] = score_canaries_in_phase(
+            np.stack(released_to_canaries), phase
+        )
     # Compare the guesses with what the claim allows.
     claimed_curves = claimed or _claimed_curves_of(private, job)
     black_box_scores = _evaluate_canary_losses(before, loss_fn, drawn_canaries) - _evaluate_canary_losses(
@@ -226,6 +239,14 @@ def audit_one_run(
                 )
             )
     return OneRunAudit(claimed_curves.epsilon, claimed_curves.delta, claimed_curves.mu, job.steps, tuple(measured))
+
+
+def _find_correlated_phase(event: Event) -> CyclicPoisson | FixedOrder | None:
+    """Returns the phase with correlated noise that a one-run audit is of, or None if steps have noise of their own."""
+    for part, _ in event_counts(event):
+        if isinstance(part, CyclicPoisson | FixedOrder) and find_correlated(part.event) is not None:
+            return part
+    return None
 
 
 def _claimed_curves_of(private: Private, job: Job) -> ClaimedCurves:

@@ -8,6 +8,8 @@ A run's key, data and settings give every step again, bit by bit. At a chosen st
     noise     what left it is that sum plus multiplier × bound × the stream's own values, over the public number
     digest    the parameters after the step are those that the ledger had entered, as after every step on the way
     event     the claim charges as many draws as the ledger has steps, at that multiplier
+    phase     where a phase is charged as a whole, it is the one that the settings say; and over all of its lots, drawn
+        again from the key, no record comes back earlier than it was charged for
 
 This is no statistical test: a step is right or it is not. n steps are checked, so a run of which a share f is bad
 passes with probability (1 − f)ⁿ. What cannot be seen: what was done outside the run, and bits that no released value
@@ -30,11 +32,14 @@ import torch
 from torch import Tensor
 
 from sordino.app.audits.step_parts import (
+    PhaseStep,
     RecordedRelease,
+    find_early_return,
     flat_bound,
     measure_noise_error,
     measure_sum_error,
     redraw_lot,
+    redraw_phase,
 )
 from sordino.app.report.evidence import read as read_evidence
 from sordino.app.runs import run_checkpoint, write_ahead
@@ -47,7 +52,8 @@ from sordino.app.runs.settings import read_config
 from sordino.app.runs.training_loop import Training, read_key
 from sordino.app.runs.write_ahead import parameter_digest
 from sordino.environment import current_environment, describe_difference
-from sordino.events import event_counts
+from sordino.events import CyclicPoisson, FixedOrder, event_counts
+from sordino.release.correlated_noise import find_correlated_noise
 from sordino.release.noise import Noise
 from sordino.release.release import tap_releases
 from sordino.release.sensitivity import Sensitivity, Unproven
@@ -58,6 +64,8 @@ LARGEST_SUM_ERROR = 1e-3
 """Of the bound: how far a sum may be from the oracle's. One record too many, or too few, moves it by up to the bound."""
 LARGEST_NOISE_ERROR = 1e-5
 """Relative."""
+LARGEST_CORRELATED_ERROR = 1e-4
+"""Relative, of correlated noise, which a run adds up in float32 over all steps of a phase."""
 
 
 @dataclass
@@ -76,6 +84,8 @@ class ReplayResult:
     chain: str = ""
     farthest_sum: float = 0.0
     farthest_noise: float = 0.0
+    lots_redrawn: int = 0
+    """Lots of a phase that was charged as a whole, in which every return of a record was looked for."""
 
     @property
     def passed(self) -> bool:
@@ -103,6 +113,10 @@ class ReplayResult:
             f"{self.probability_of_passing(0.01):.3f} at 1 %, {self.probability_of_passing(0.1):.3f} at 10 %",
             f"  ledger       ends in {self.chain}",
         ]
+        if self.lots_redrawn:
+            lines.append(
+                f"  phase        charged as a whole; {self.lots_redrawn} lots searched for early returns"
+            )
         lines += [f"  environment  {self.environment}: bits may differ for that reason"] if self.environment else []
         lines += [f"  FOUND        {what}" for what in self.wrong]
         lines += [f"  not tried    {what}" for what in self.not_tried]
@@ -117,6 +131,7 @@ class ReplayResult:
             "digests": self.digests,
             "farthest_sum": self.farthest_sum,
             "farthest_noise": self.farthest_noise,
+            "lots_redrawn": self.lots_redrawn,
             "chain": self.chain,
             "environment": self.environment,
             "found": self.wrong,
@@ -191,8 +206,13 @@ def _check_charged_draws(run: Run, steps: int, lineage: int, result: ReplayResul
     if guarantee is None or lineage:
         result.not_tried.append("event: there is no claim, or steps were left out")
         return
-    # A claim that charges fewer draws than were entered would be too small.
-    charged_draws = sum(count for part, count in event_counts(guarantee.event) if part.is_one_draw)
+    # A claim that charges fewer draws than were entered would be too small. A phase that is charged as a whole has as
+    # many draws as it was charged for, whether they were made or not.
+    charged_draws = sum(
+        count * (part.steps if isinstance(part, CyclicPoisson | FixedOrder) else 1)
+        for part, count in event_counts(guarantee.event)
+        if part.is_one_draw or part.is_whole_phase
+    )
     if charged_draws and charged_draws != steps:
         result.wrong.append(f"event: the claim charges {charged_draws} draws, and {steps} steps were entered")
     elif not charged_draws:
@@ -225,6 +245,7 @@ class _StepReplayer:
     def check_steps(self, chosen: Sequence[int]) -> None:
         """Replays and checks the steps that a replay audit chose, in order, each from the nearest state before it."""
         training: Training | None = None
+        is_phase_checked = False
         for step in chosen:
             # Steps are chosen in order, so one training goes on until a later checkpoint is nearer.
             nearest_start = max(start for start in self._start_checkpoints if start < step)
@@ -235,6 +256,9 @@ class _StepReplayer:
                 self._compare_digest(training)
             self._check_step(training)
             self._compare_digest(training)
+            if not is_phase_checked:
+                self._check_phase(training)
+                is_phase_checked = True
             self._result.checked.append(step)
             self._say(f"step {step}: {'as entered' if not self._result.wrong else self._result.wrong[-1]}")
 
@@ -289,6 +313,12 @@ class _StepReplayer:
             self._result.wrong.append(f"step {step}: other records than the key and the step's number give")
         # The sum, then the noise, each by a second implementation.
         self._check_sum(training, before, indices, releases[0], step)
+        # Correlated noise is made of that of all earlier steps of its phase, by the strategy of the settings.
+        correlated = find_correlated_noise(training.job.create_query())
+        inside, phase_step = private.open_for_audit(), None
+        if correlated is not None:
+            assert inside.phase_number is not None, "correlated noise is released within a phase"
+            phase_step = PhaseStep(correlated.strategy, inside.phase_number, inside.draw_position - 1)
         released_gradients = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
         relative_error = measure_noise_error(
             releases[0],
@@ -297,12 +327,38 @@ class _StepReplayer:
             multiplier=training.job.multiplier,
             bound=flat_bound(training),
             expected_batch=training.job.expected_batch,
+            phase_step=phase_step,
         )
         self._result.farthest_noise = max(self._result.farthest_noise, relative_error)
-        if relative_error > LARGEST_NOISE_ERROR:
+        if relative_error > (LARGEST_NOISE_ERROR if correlated is None else LARGEST_CORRELATED_ERROR):
             self._result.wrong.append(
                 f"step {step}: the noise is {relative_error:.2g} of itself away from multiplier × bound × key's"
             )
+
+    def _check_phase(self, training: Training) -> None:
+        """Checks what was charged for a phase as a whole: that it is the phase of the settings, and that over all of its
+        lots, drawn again from the key, no record comes back earlier than it was charged for.
+        """
+        # Only phases have a separation that the price depends on; lots that are charged one by one have none.
+        planned = [part for part, _ in event_counts(training.job.event()) if part.is_whole_phase]
+        if not planned or training.private.open_for_audit().phase_number is None:
+            return
+        (phase,) = planned
+        assert isinstance(phase, CyclicPoisson | FixedOrder)
+        guarantee = read_evidence(self._run.folder).guarantee
+        if guarantee is not None:
+            # A run whose key was changed on the way has a second phase, which the settings do not know.
+            charged = [part for part, _ in event_counts(guarantee.event) if part.is_whole_phase]
+            if phase not in charged:
+                self._result.wrong.append(f"event: the claim charges {charged}, and the settings say {phase}")
+        separation = phase.groups if isinstance(phase, CyclicPoisson) else phase.separation
+        early = find_early_return(redraw_phase(training, phase.steps), separation)
+        if early is not None:
+            self._result.wrong.append(
+                f"phase: a record is in the lots of steps {early[0] + 1} and {early[1] + 1}, and {separation} steps "
+                "apart was charged for"
+            )
+        self._result.lots_redrawn = phase.steps
 
     def _check_sum(
         self, training: Training, before: dict[str, Tensor], indices: Any, release: RecordedRelease, step: int

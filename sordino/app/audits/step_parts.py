@@ -3,12 +3,16 @@
 sum      Σ_i min(1, C / ‖g_i‖) g_i: autograd for one record at a time, norms and sum in float64; a gradient that is
     not finite adds nothing
 noise    (released × L − sum) − σ C (1 + slack) z, z by numpy from the run's key, whatever kernel trained
+correlated noise
+    the same with w_t = Σ_{k ≤ t} d_k z_{t−k} in place of z, where d is the first column of C⁻¹: all independent vectors
+    of the phase are made again from its first step on, and summed in float64; nothing of earlier steps is kept
+phase    every lot of a phase that was charged as a whole, drawn again from the key: no record comes back too early
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +24,7 @@ from torch import Tensor
 from sordino.app.runs.run_device import device_of
 from sordino.clipping.flat import Flat
 from sordino.lots.loading import Loader
+from sordino.matrix_factorization.strategies import Strategy
 from sordino.per_sample import batch_structure as batches
 from sordino.queries.noisy_sum import NoisySum
 from sordino.release.noise import Gaussian, Noise
@@ -32,6 +37,12 @@ if TYPE_CHECKING:
     from sordino.app.runs.training_loop import Training
 
 
+_ROUNDING_OF_VECTOR = 2.0**-22
+"""By how much correlated noise is raised for every vector that is combined, relative to it."""
+_NOTHING = 1e-12
+"""Coefficients of C⁻¹ below this are rounding of the division, where C⁻¹ has few bands."""
+
+
 @dataclass(frozen=True, eq=False)
 class RecordedRelease:
     """What came to the release, the sensitivity promised for it, and the noise to be added."""
@@ -39,6 +50,64 @@ class RecordedRelease:
     value: Grads
     sensitivity: Sensitivity | Unproven
     noise: Noise
+
+
+@dataclass(frozen=True)
+class PhaseStep:
+    """A step of a phase with correlated noise, as the run's settings and its place in the phase say."""
+
+    strategy: Strategy
+    phase_number: int
+    step: int
+    """Counted from 0 at the beginning of the phase."""
+
+    def make_noise(self, noise_stream: Rng, size: int) -> Tensor:
+        """Returns w_t = (C⁻¹ Z)_t in float64, from the run's noise stream and nothing that the run has kept."""
+        stream = noise_stream.child("phase", self.phase_number)
+        column = self._invert_encoder()
+        total = torch.zeros(size, dtype=torch.float64)
+        for lag, factor in enumerate(column):
+            # Strategies whose inverse is banded end here; what is left of the division is rounding.
+            if abs(factor) < _NOTHING:
+                continue
+            stream.counter = self.step - lag
+            blocks = [block.clone() for block in stream.normal_blocks(size, 1.0)]
+            total.add_(torch.cat(blocks).double(), alpha=float(factor))
+        return total
+
+    def _invert_encoder(self) -> NDArray[np.float64]:
+        """Returns the first column of C⁻¹, by division of power series: d_0 = 1, d_t = −Σ_k c_k d_{t−k}."""
+        given = np.zeros(self.step + 1)
+        coefficients = self.strategy.encoder(self.step + 1)[: self.step + 1]
+        given[: len(coefficients)] = coefficients
+        column = np.zeros(self.step + 1)
+        column[0] = 1.0
+        for t in range(1, self.step + 1):
+            column[t] = -float(given[1 : t + 1] @ column[t - 1 :: -1][:t])
+        return column
+
+
+def find_early_return(lots: Iterator[NDArray[np.int64]], separation: int) -> tuple[int, int] | None:
+    """Returns the first two steps, fewer than `separation` apart, whose lots share a record; None if there are none.
+
+    >>> find_early_return(iter([np.array([0, 1]), np.array([2]), np.array([1])]), 3)
+    (0, 2)
+    """
+    last: dict[int, int] = {}
+    for step, records in enumerate(lots):
+        for record in records.tolist():
+            if step - last.get(record, step - separation) < separation:
+                return last[record], step
+            last[record] = step
+    return None
+
+
+def redraw_phase(training: Training, steps: int) -> Iterator[NDArray[np.int64]]:
+    """Yields the records of the first `steps` lots of the phase that an audited step belongs to, drawn from the key."""
+    inside = training.private.open_for_audit()
+    assert inside.draw_stream is not None, "a lot was drawn"
+    draws = training.job.sampler.draws(training.job.data.drawn, inside.draw_stream, 0)
+    return (draw.indices for draw in itertools.islice(draws, steps))
 
 
 def redraw_lot(training: Training, number: int) -> NDArray[np.int64] | None:
@@ -102,12 +171,13 @@ def measure_noise_error(
     multiplier: float,
     bound: float | None,
     expected_batch: float,
+    phase_step: PhaseStep | None = None,
 ) -> float:
     """Returns the distance of the noise, a part of an audited step, from what the run's settings and key give, relative
     to its length.
 
     The multiplier and, if the clipping rule is `Flat`, the bound are those of the configuration, not what the release
-    was given.
+    was given. So is the strategy of correlated noise, in `phase_step`.
     """
     assert isinstance(release.sensitivity, Sensitivity)
     # The scale follows from the configuration.
@@ -115,7 +185,11 @@ def measure_noise_error(
     scale = multiplier * effective_bound * (1 + release.sensitivity.rounding)
     # The values follow from the key.
     sizes = [value.numel() for value in release.value.values()]
-    if isinstance(release.noise, Gaussian):
+    if phase_step is not None:
+        # Correlated noise is raised by what rounding may take from each vector that is combined.
+        scale *= 1 + phase_step.strategy.vectors * _ROUNDING_OF_VECTOR
+        values = phase_step.make_noise(stream, sum(sizes))
+    elif isinstance(release.noise, Gaussian):
         blocks = [block.clone() for block in stream.normal_blocks(sum(sizes), 1.0)]
         values = torch.cat(blocks).double()
     else:
@@ -125,8 +199,12 @@ def measure_noise_error(
     # What was added is the written gradient, undone by the public factors, minus the sum.
     squared_error = squared_length = 0.0
     for (name, value), piece in zip(release.value.items(), values.split(sizes), strict=True):
-        expected_noise = torch.empty_like(value, dtype=torch.float64)  # in the order of memory
-        expected_noise.as_strided((expected_noise.numel(),), (1,)).copy_(piece)
+        expected_noise = torch.empty_like(value, dtype=torch.float64)
+        if phase_step is not None:
+            # A coordinate has the same place at every step of a phase, whatever the layout in memory is.
+            expected_noise.copy_(piece.view(value.shape))
+        else:
+            expected_noise.as_strided((expected_noise.numel(),), (1,)).copy_(piece)  # in the order of memory
         observed_noise = released_gradients[name].double() * expected_batch * factors.get(name, 1.0) - value.double()
         squared_error += float((observed_noise - scale * expected_noise).square().sum())
         squared_length += float((scale * expected_noise).square().sum())

@@ -8,9 +8,9 @@ from __future__ import annotations
 from sordino.app.report.svg_figures import SERIES, SOFT
 
 _ORDER: tuple[tuple[str, ...], ...] = (
-    ("dpsgd", "decoupled", "pld", "exact", "analytic", "gaussian", "local-flat"),
-    ("sorted", "classical", "laplace", "strong", "basic", "local-layerwise"),
-    ("projected", "minimum", "moments", "advanced", "rdp", "momentum", "global-flat"),
+    ("dpsgd", "decoupled", "pld", "exact", "analytic", "gaussian", "local-flat", "banded"),
+    ("sorted", "classical", "laplace", "strong", "basic", "local-layerwise", "inverse-banded"),
+    ("projected", "minimum", "moments", "advanced", "rdp", "momentum", "global-flat", "fitted-bands"),
     ("l2-inside", "threshold", "noisy-lookahead", "private-sorted", "adam", "transfer", "global-layerwise"),
     ("class-diverse", "quantile-sorted", "adagrad", "microbatches", "similar-length"),
     ("median", "ignored", "printed", "jl", "attack", "own"),

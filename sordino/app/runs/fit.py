@@ -424,7 +424,9 @@ def resume(
         for event, what in read_further_releases(run.folder):
             training.ledger.release(event)
             training.ledger.declare(f"{what}: of the records that the run was trained on")
-        planned = job.planned_claim(training.ledger, training.private.steps)
+        planned = job.planned_claim(
+            training.ledger, training.private.steps, is_within_phase=training.private.is_within_phase
+        )
         run.write_privacy(planned, RUNNING, job.steps, settings.budget)  # not that of where it stopped: it goes on
         return _train_to_end(training)
 

@@ -121,7 +121,7 @@ class Job:
             clipping, noise = Flat(math.inf), Gaussian(0.0)
         else:
             clipping = find_word("weigher", self._words["weigher"]).build(run, parameters["weigher"])
-            noise = find_word("noise", self._words["noise"]).build(multiplier)
+            noise = find_word("noise", self._words["noise"]).build(run, parameters["noise"])
         query: Query = find_word("query", self._words["query"]).build(run, parameters["query"], clipping, noise)
         return query
 
@@ -164,12 +164,13 @@ class Job:
         )
         return compose([*preparation_events(self.settings.recipe), training])
 
-    def planned_claim(self, so_far: Ledger | None = None, steps: int = 0) -> Claim:
+    def planned_claim(self, so_far: Ledger | None = None, steps: int = 0, *, is_within_phase: bool = False) -> Claim:
         """Returns the claim that will hold when the whole job is done; what it will not cover is known before the first
         step.
 
         For a run that goes on, `so_far` is its ledger after `steps` steps. If these did not cost what the plan says,
-        the whole plan is added to them, which is more than will be spent.
+        the whole plan is added to them, which is more than will be spent. `is_within_phase` says that the next lots belong
+        to a phase that was charged as a whole, so that they cost nothing more.
         """
         parameter_count = sum(p.numel() for p in self.problem.model.parameters())
         planned_event, uncovered = self.event(), self.list_not_covered()
@@ -177,7 +178,7 @@ class Job:
         if so_far is not None:
             uncovered = so_far.disclosed
             event_so_far = so_far.event()
-            on_plan = steps > 0 and event_so_far == self.event(steps=steps)
+            on_plan = steps > 0 and event_so_far == self.event(steps=None if is_within_phase else steps)
             planned_event = planned_event if on_plan else compose([event_so_far, planned_event])
         recipe = self.settings.recipe
         unit = recipe.unit or RECORD

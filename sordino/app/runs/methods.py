@@ -23,9 +23,11 @@ from sordino import clipping, queries, sampling
 from sordino.app.runs import own_code
 from sordino.app.runs.recipe import PLAIN, Recipe
 from sordino.app.suggestions import did_you_mean
+from sordino.matrix_factorization.strategies import Banded, Buffered, InverseBanded
 from sordino.per_sample import JL, Captured, Loop, PerformanceOptions, Vmap
 from sordino.queries.noisy_sum import NoisySum
 from sordino.registry import PARTS, Declaration, Example, Method, NamedSampler, Parameters, RunNumbers
+from sordino.release.correlated_noise import Correlated
 from sordino.release.noise import Gaussian, Laplace
 
 DECLARED = Declaration(
@@ -46,6 +48,28 @@ DECLARED = Declaration(
             "dp-gd-laplace-exact",
             "all records in every step, measured and bounded in L1, with Laplace noise",
             words={"sampler": "full", "query": "l1-sum", "noise": "laplace"},
+        ),
+        # Correlated noise needs draws for which it has a price, so each of these names its sampler too.
+        Method(
+            "banded",
+            "noise that cancels between steps, on cyclic draws: BandMF (Choquette-Choo et al. 2023)",
+            noise=lambda run, own: Correlated(run.multiplier, Banded(int(own["bands"]))),
+            words={"sampler": "cyclic-poisson"},
+            parameters=lambda run: {"bands": 16.0},
+        ),
+        Method(
+            "inverse-banded",
+            "noise that cancels between steps, in a fixed order: BISR (Kalinin et al. 2025)",
+            noise=lambda run, own: Correlated(run.multiplier, InverseBanded(int(own["bands"]))),
+            words={"sampler": "fixed-order"},
+            parameters=lambda run: {"bands": 16.0},
+        ),
+        Method(
+            "buffered",
+            "noise that cancels between steps, in a fixed order: BLT (McMahan et al. 2024)",
+            noise=lambda run, own: Correlated(run.multiplier, Buffered.for_steps(int(own["buffers"]), run.steps)),
+            words={"sampler": "fixed-order"},
+            parameters=lambda run: {"buffers": 3.0},
         ),
     ),
     examples=(
@@ -113,8 +137,8 @@ _DPSGD_WORDS: Mapping[str, tuple[Word, ...]] = {
         ),
     ),
     "noise": (
-        Word("gaussian", "for a bound in L2", Gaussian),
-        Word("laplace", "for a bound in L1", Laplace),
+        Word("gaussian", "for a bound in L2", lambda run, own: Gaussian(run.multiplier)),
+        Word("laplace", "for a bound in L1", lambda run, own: Laplace(run.multiplier)),
     ),
     "backend": (
         # Nothing is measured, so that a replay computes the same bits.
@@ -127,7 +151,9 @@ _DPSGD_WORDS: Mapping[str, tuple[Word, ...]] = {
 
 def _word_of_sampler(one: NamedSampler) -> Word:
     """Returns the word for a sampler that has a name."""
-    return Word(one.name, one.about, lambda run, own: one.build(run.rate, run.records))
+    return Word(
+        one.name, one.about, lambda run, own: one.build(run.rate, run.records, **own), lambda run: dict(one.parameters)
+    )
 
 
 def _words_of_part(part: str) -> dict[str, Word]:

@@ -133,7 +133,8 @@ class PrivacyPlan:
     query: str | None = None
     """What is asked of each lot. None: the method's own."""
     noise: str | None = None
-    """gaussian or laplace. None: the method's own."""
+    """gaussian or laplace; or banded, inverse-banded or buffered, which cancel between steps and need cyclic-poisson or
+    fixed-order draws. None: the method's own."""
     backend: str | None = None
     """How per-sample gradients are computed. None: the method's own."""
     unit: str | None = None
