@@ -1,6 +1,7 @@
 """Accuracy with correlated noise against DP-SGD at the same ε, on texts, digits and a stream.
 
-    python -m bench.correlated_accuracy [--task r8-head …] [--lots 20] [--epochs 2 4 8] [--epsilon 3] [--stream]
+    python -m bench.correlated_accuracy [--task r8-head …] [--lots 100] [--epochs 2 4 8] [--epsilon 3] [--stream]
+    python -m bench.correlated_accuracy --table            the table of docs/how_to/correlated_noise.md
 
 Every row has two methods, which see lots of the same expected size for the same number of steps, with SGD and momentum and
 a rate that falls to 0:
@@ -103,11 +104,12 @@ def load(task: str) -> Data:
     if task.endswith("head"):
         width = train.vectors.shape[1]
         return Data((train.vectors, labels[0]), (test.vectors, labels[1]), lambda: create_linear(width, classes))
-    from sordino.finetuning.finetune_texts import ADAPTED, ADAPTER_LEARNING_RATES, DIRECTION_SCALE
     from sordino.finetuning.frozen_texts import find_adaptable_layer
     from sordino.finetuning.last_layer import AdaptedVectors
+    from sordino.finetuning.plan import ADAPTED, ADAPTER_LEARNING_RATES, DIRECTION_SCALE
 
     layer, width = find_adaptable_layer(load_encoder()[0]), train.vectors.shape[1]
+    assert layer is not None, "MiniLM has BERT's layers"
     scaled = {name: DIRECTION_SCALE * load_directions()[name] for name in ADAPTED}
 
     def create_adapted() -> nn.Module:
@@ -250,15 +252,49 @@ def compare(task: str, lots: int, epochs: int, epsilon: float, *, is_stream: boo
     return row | {"cpu_seconds": round(time.process_time() - began)}
 
 
+NAMES = {
+    "20news": "20 Newsgroups, words",
+    "20news-head": "20 Newsgroups, head on MiniLM",
+    "r8-head": "R8, head on MiniLM",
+    "r8-lora": "R8, LoRA of rank 4",
+    "mnist": "MNIST, linear",
+}
+
+
+def write_table(rows: list[dict[str, Any]]) -> str:
+    """Returns the rows as a Markdown table, in the order of task, epochs, lot and ε."""
+    head = "| task | epochs | lot | ε | bands | error over DP-SGD's | DP-SGD | correlated | gain |\n|" + "---|" * 9
+    order = list(NAMES)
+    lines = []
+    for row in sorted(
+        rows, key=lambda r: (order.index(r["task"]), not r["stream"], r["epochs"], -r["lots"], r["epsilon"])
+    ):
+        # A gain is bold where it is more than both spreads together.
+        plain, ours = row["DP-SGD"], row["correlated"]
+        gain = ours["mean"] - plain["mean"]
+        shown = f"**{gain:+.1f}**" if abs(gain) > plain["spread"] + ours["spread"] else f"{gain:+.1f}"
+        epochs = "1, stream" if row["stream"] else row["epochs"]
+        lines.append(
+            f"| {NAMES[row['task']]} | {epochs} | 1/{row['lots']} | {row['epsilon']:g} | {row['bands']} | "
+            f"{row['error_over_dp_sgd']:.2f} | {plain['mean']:.1f} ± {plain['spread']:.1f} | "
+            f"{ours['mean']:.1f} ± {ours['spread']:.1f} | {shown} |"
+        )
+    return "\n".join([head, *lines])
+
+
 def main() -> None:
     """Compares the methods at every setting and writes the rows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", nargs="+", default=["r8-head"], choices=[*RATES])
     parser.add_argument("--epochs", nargs="+", type=int, default=[2, 4, 8])
-    parser.add_argument("--lots", nargs="+", type=int, default=[20], help="lots in an epoch")
+    parser.add_argument("--lots", nargs="+", type=int, default=[100], help="lots in an epoch")
     parser.add_argument("--epsilon", nargs="+", type=float, default=[3.0])
     parser.add_argument("--stream", action="store_true", help="one pass in a fixed order")
+    parser.add_argument("--table", action="store_true", help="print the kept rows as Markdown, and run nothing")
     a = parser.parse_args()
+    if a.table:
+        print(write_table(json.loads(RESULTS.read_text())))  # noqa: T201
+        return
     torch.set_num_threads(1)
     for task, lots, epsilon, epochs in product(a.task, a.lots, a.epsilon, [1] if a.stream else a.epochs):
         row = compare(task, lots, epochs, epsilon, is_stream=a.stream)

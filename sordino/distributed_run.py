@@ -305,9 +305,12 @@ class DistributedRun:
         keys = [digest_of(stream.state_dict()) for stream in run.streams]
         query = ClaimFacts(b"")
         query.add("query", run.query)
+        # Each rank makes the correlated noise of its own coordinates, so all must be at the same step of the phase.
+        phase = run.streams[1].phase
         return (
             run.steps,
             keys,
+            None if phase is None else (phase.step, phase.steps),
             run.query_state,
             run.ledger.length,
             sums_of_words(self._replicated_tensors()),

@@ -219,7 +219,9 @@ MUTATIONS = [
     (forget_to_advance_compiled, lambda _: detectors.check_covariance(sd.Banded(3))),
     (forget_to_advance_compiled, lambda _: detectors.check_covariance(sd.Buffered((0.9,), (0.4,)))),
     (resume_with_a_stale_row_compiled, lambda folder: detectors.check_resume(sd.Banded(3), folder)),
+    (resume_with_a_stale_row_compiled, lambda folder: detectors.check_resume(sd.Buffered((0.9,), (0.4,)), folder)),
     (shift_a_rank_compiled, lambda _: detectors.check_parts(sd.InverseBanded(3))),
+    (shift_a_rank_compiled, lambda _: detectors.check_parts(sd.Banded(3))),
 ]
 NAMES = [f"{mutate.__name__}-{i}" for i, (mutate, _) in enumerate(MUTATIONS)]
 

@@ -111,6 +111,7 @@ class Case:
     records: bool = False
     dtype: torch.dtype = torch.float32
     broken: str = ""
+    correlated: bool = False
     divided: bool = False
     layered: bool = False
 
@@ -126,6 +127,10 @@ def train(ranks: Ranks, case: Case) -> Came:
         x, y = data.tensors
         data = torch.utils.data.TensorDataset(x.to(case.dtype), y)
     query = sd.NoisySum(sd.AdaptiveQuantile(1.0, 0.5, 2.0), sd.Gaussian(1.0))
+    sampler: Any = sd.Poisson(case.rate)
+    if case.correlated:
+        query = sd.NoisySum(sd.Flat(1.0), sd.Correlated(1.0, sd.Banded(2)))
+        sampler = sd.CyclicPoisson(2 * case.rate, 2)
     with ExitStack() as undo:
         if case.broken:
             undo.enter_context(mutations.ALL[case.broken](ranks))
@@ -133,7 +138,7 @@ def train(ranks: Ranks, case: Case) -> Came:
         private = sd.Private(model, cross_entropy, query, seed=case.seed, mesh=ranks, backend=backend)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
         options: dict[str, Any] = {"expected_batch": 12, "physical_batch": case.physical_batch, "workers": case.workers}
-        for lot in private.draws(data, sd.Poisson(case.rate), case.steps, **options):
+        for lot in private.draws(data, sampler, case.steps, **options):
             private.backward(lot)
             optimizer.step()
     return came(private, model)

@@ -18,6 +18,7 @@ from sordino.lots.loading import CuttingInTurn
 from sordino.private import Private
 from sordino.release import release as door
 from sordino.release.exact_sums import OnGrid
+from sordino.rng.phase_noise import PhaseNoise
 from sordino.rng.streams import Rng
 
 Mutation = Callable[[Ranks], AbstractContextManager[None]]
@@ -161,7 +162,34 @@ def one_rank_fails(ranks: Ranks) -> Iterator[None]:
         yield
 
 
+def _shifted(name: str, shift: Callable[[Any, int], int]) -> Mutation:
+    """The last rank is a step ahead of the others in a phase of correlated noise."""
+
+    @contextmanager
+    def changed(ranks: Ranks) -> Iterator[None]:
+        right = getattr(PhaseNoise, name)
+
+        def ahead(self: PhaseNoise, *given: Any) -> int:
+            found = right(self, *given)
+            return shift(self, found) if ranks.size > 1 and ranks.rank == ranks.size - 1 else found
+
+        with patch.object(PhaseNoise, name, ahead):
+            yield
+
+    return changed
+
+
+def _go_ahead(phase: PhaseNoise, _: Any) -> int:
+    """Takes the phase itself one step further than was drawn."""
+    phase.step += 1
+    return phase.step
+
+
 ALL: dict[str, Mutation] = {
+    "a rank's phase is a step ahead": _shifted("draw_step", _go_ahead),
+    "a rank's correlated noise is a step ahead": _shifted(
+        "take_step", lambda phase, step: min(step + 1, phase.steps - 1)
+    ),
     "every rank adds noise to all": every_rank_adds_noise_to_all,
     "σ/W": _scaled(lambda size: 1 / size),
     "σ/√W": _scaled(lambda size: size**-0.5),

@@ -1,6 +1,7 @@
 """What goes wrong on many ranks elsewhere is noticed: by the ranks themselves before anything is released, or by bits."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ STOPPED = {
     "one chunk twice": "computed twice, or by nobody",
     "an empty rank skips the lot": "the ranks do not agree",
     "another learning rate": "the ranks do not agree",
+    "a rank's phase is a step ahead": "the ranks do not agree",
 }
 """Stopped by the meeting before the sum, on every rank."""
 
@@ -24,6 +26,7 @@ OTHER_NOISE = [
     "σ/√W with a dead rank",
     "a rank adds no noise",
     "noise at other coordinates",
+    "a rank's correlated noise is a step ahead",
 ]
 """After the meeting all ranks hold the same wrong numbers; one process has others."""
 
@@ -37,7 +40,8 @@ DIVIDED = [name for name in STOPPED if name != "another learning rate"]
     [*((name, size, False) for name in STOPPED for size in (2, 3)), *((name, 2, True) for name in DIVIDED)],
 )
 def test_a_disagreement_stops_every_rank_before_the_door(gang, name, size, divided):
-    case = Case(rate=0.05 if "empty" in name else 0.2, steps=8, physical_batch=4, broken=name, divided=divided)
+    rate, is_correlated = 0.05 if "empty" in name else 0.2, "phase" in name
+    case = Case(rate, steps=8, physical_batch=4, broken=name, divided=divided, correlated=is_correlated)
     with pytest.raises(Failed) as caught:
         gang(jobs.train, size, case)
     assert len(re.findall(f"Disagreement: .*{STOPPED[name]}", str(caught.value))) == size
@@ -46,8 +50,9 @@ def test_a_disagreement_stops_every_rank_before_the_door(gang, name, size, divid
 @pytest.mark.parametrize("divided", [False, True])
 @pytest.mark.parametrize("name", OTHER_NOISE)
 def test_other_noise_has_other_bits(gang, name, divided):
-    wanted = gang(jobs.train, 1, Case(broken="σ/W"))[0]  # of one rank this is no change
-    found = gang(jobs.train, 2, Case(broken=name, divided=divided))
+    is_correlated = "correlated" in name
+    wanted = gang(jobs.train, 1, Case(broken="σ/W", correlated=is_correlated))[0]  # of one rank this is no change
+    found = gang(jobs.train, 2, Case(broken=name, divided=divided, correlated=is_correlated))
     assert {came.parameters for came in found}.isdisjoint({wanted.parameters})
 
 
@@ -62,8 +67,10 @@ def test_an_error_on_one_rank_ends_all_of_them(gang, divided):
 
 def test_the_ranks_go_on_after_that(gang):
     """A meeting that failed leaves no message behind that a later one would take for its own."""
-    cases = [(1, Case()), (3, Case()), (3, Case(divided=True))]
-    assert len({came.parameters for size, case in cases for came in gang(jobs.train, size, case)}) == 1
+    for is_correlated in (False, True):
+        case = Case(correlated=is_correlated)
+        cases = [(1, case), (3, case), (3, replace(case, divided=True))]
+        assert len({came.parameters for size, each in cases for came in gang(jobs.train, size, each)}) == 1
 
 
 def test_every_mutation_is_tried():

@@ -114,9 +114,7 @@ class ReplayResult:
             f"  ledger       ends in {self.chain}",
         ]
         if self.lots_redrawn:
-            lines.append(
-                f"  phase        charged as a whole; {self.lots_redrawn} lots searched for early returns"
-            )
+            lines.append(f"  phase        charged as a whole; {self.lots_redrawn} lots searched for early returns")
         lines += [f"  environment  {self.environment}: bits may differ for that reason"] if self.environment else []
         lines += [f"  FOUND        {what}" for what in self.wrong]
         lines += [f"  not tried    {what}" for what in self.not_tried]
