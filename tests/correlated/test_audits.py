@@ -237,7 +237,7 @@ def test_one_training_with_correlated_noise_is_not_contradicted(method):
     assert audited.measured[0].estimate > 0.3
 
 
-@pytest.mark.parametrize("method", ["banded", "inverse-banded"])
+@pytest.mark.parametrize("method", [pytest.param("banded", marks=pytest.mark.slow), "inverse-banded"])
 def test_one_training_without_noise_is_contradicted(method):
     job = job_of(method, 1.0)
     silent = sd.NoisySum(sd.Flat(job.settings.recipe.bound), sd.Correlated(1e-3, job.create_query().noise.strategy))

@@ -156,10 +156,10 @@ def delta_of_mixtures(columns, rate, sigma, epsilon):
     [
         ("square root of 3 bands", 6, 3, 0.3, 1.2, 1.5),
         ("square root of 3 bands", 5, 3, 0.99, 2.0, 1.0),
-        ("identity", 2, 1, 0.5, 0.7, 2.0),
         ("momentum", 8, 4, 0.2, 3.0, 0.3),
-        ("decay", 7, 4, 0.9, 4.0, 0.5),
-        ("schedule", 7, 5, 0.05, 1.5, 0.4),
+        pytest.param("identity", 2, 1, 0.5, 0.7, 2.0, marks=pytest.mark.slow),
+        pytest.param("decay", 7, 4, 0.9, 4.0, 0.5, marks=pytest.mark.slow),
+        pytest.param("schedule", 7, 5, 0.05, 1.5, 0.4, marks=pytest.mark.slow),
     ],
 )
 def test_a_cyclic_phase_costs_what_a_mixture_over_all_patterns_costs(name, steps, groups, rate, sigma, epsilon):

@@ -74,7 +74,7 @@ COMPUTED = {
     **{
         (number.id, number.what): "follows from the coefficients 1, 1/2, 3/8, … and 1, −1/2, −1/8, …"
         for number in published_numbers()
-        if number.where.startswith("arXiv:")
+        if "arXiv:" in number.where
     },
 }
 """Numbers that follow from what the source prints, or are in the paper that it summarises."""
