@@ -116,6 +116,9 @@ def draw_error_against_bands(bench: Workbench) -> Outcome:
     )
 
 
-_PLACES = {words: "arXiv:2505.12128" if words.startswith("inverse") else "arXiv:2405.13763" for words, *_ in ONE_EPOCH}
+_PLACES = {
+    words: f"from the coefficients of arXiv:{'2505.12128' if words.startswith('inverse') else '2405.13763'}"
+    for words, *_ in ONE_EPOCH
+}
 
 FIGURES = {"correlated-error": Figure(draw_error_against_bands)}
