@@ -54,7 +54,7 @@ FILES = {
     "one class": ("t.csv", "\n".join([HEAD, "31,F,yes", "32,M,yes"]), [], "only one class in 'income'; need two or more"),
     "unclosed quote": ("t.csv", at(11, '31,"F,yes'), [], "t.csv, line 11: quotes that are opened here are never closed"),
     "huge field": ("t.csv", at(11, "31," + "F" * 1_100_000 + ",yes"), [], "line 11: a cell of more than 1,000,000"),
-    "semicolons": ("t.csv", table(HEAD).replace(",", ";"), [], "its name holds ';'; say --delimiter ';'"),
+    "another delimiter": ("t.csv", table(HEAD), ["--delimiter", ";"], "its name holds ','; say --delimiter ','"),
     "a target of numbers": ("t.csv", "a,income\n" + "".join(f"1,{k}\n" for k in range(200)), [], "for a number say --loss"),
     "free text as a column": ("t.csv", "a,income\n" + "".join(f"w{k},{k % 2}\n" for k in range(200)), [], "(--drop a)"),
     "ending": ("t.xlsx", table(HEAD), [], "a file that ends in '.xlsx'; need .csv, .tsv, .jsonl, .parquet, .npz, or a"),

@@ -24,24 +24,24 @@ def rare(tmp_path):
     return OwnFile(path=str(path), target="y", bounds={"a": (0, 100)}, classes=("no", "yes"))
 
 
-def test_public_weights_multiply_each_record_s_loss():
+def test_public_weights_multiply_each_record_s_loss_and_the_largest_is_one():
     x, y = torch.randn(30, 2), torch.arange(30) % 3
     data = torch.utils.data.TensorDataset(x, y)
     recipe = find("spiral")
     plain = build(recipe, Prepared(data, data, 3), seed=0)
     weighted = build(recipe.but(class_weights="1=4,2=0.5"), Prepared(data, data, 3), seed=0)
-    by_hand = plain.loss_fn(plain.model, x, y) * torch.tensor([1.0, 4.0, 0.5])[y]
+    by_hand = plain.loss_fn(plain.model, x, y) * torch.tensor([0.25, 1.0, 0.125])[y]
     torch.testing.assert_close(weighted.loss_fn(weighted.model, x, y), by_hand)
     with pytest.raises(ValueError, match="need CLASS=WEIGHT"):
         build(recipe.but(class_weights="yes=4"), Prepared(data, data, 3), seed=0)
 
 
 def test_balanced_weights_are_those_of_a_noisy_histogram():
-    """Counts of 900 and 100 with noise of deviation 1: the weights are 1000/1800 and 1000/200 within a few percent."""
+    """Counts of 900 and 100 with noise of deviation 1: the weights are 100/900 and 1 within a few percent."""
     x, y = torch.randn(1000, 3), (torch.arange(1000) < 100).long()
     model, ledger = torch.nn.Sequential(ClassWeights(2)), Ledger()
     balance_classes(model, torch.utils.data.TensorDataset(x, y), 1.0, ledger, Rng.from_seed(1))
-    torch.testing.assert_close(model[0].weights, torch.tensor([1000 / 1800, 1000 / 200]), rtol=0.06, atol=0)
+    torch.testing.assert_close(model[0].weights, torch.tensor([100 / 900, 1.0]), rtol=0.06, atol=0)
     assert ledger.event() == Gaussian(1.0)
     # A record that is in the data twice is charged as two.
     twice = torch.utils.data.TensorDataset(x.repeat(2, 1), y.repeat(2))

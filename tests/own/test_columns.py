@@ -129,3 +129,11 @@ def test_all_faults_of_a_file_are_told_at_once(tmp_path):
         "--missing age",
     ):
         assert part in words
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_the_delimiter_is_read_off_the_names(tmp_path, mark):
+    path = tmp_path / "t.csv"
+    path.write_text(f"\ufeffage{mark}town\n31{mark}Ulm, old town\n", encoding="utf-8")
+    made = read_table(path)
+    assert (made.columns, made.cells) == (("age", "town"), [["31", "Ulm, old town"]])

@@ -60,7 +60,7 @@ class Command:
     target: str | None = None
     """With inspect: the column that is to be learnt."""
     delimiter: str | None = None
-    """With inspect: between the cells of a CSV file, if it is no comma."""
+    """With inspect: between the cells of a CSV file; read off its first line without it."""
     out: Path | None = None
     """With inspect: the schema file to write; printed without it."""
     json: bool = False

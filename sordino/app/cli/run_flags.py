@@ -55,7 +55,7 @@ class OwnFlags:
     held_out: float | None = None
     """The share that is held out for testing; each record by a hash of itself."""
     delimiter: str | None = None
-    """Between the cells of a CSV file, if it is no comma."""
+    """Between the cells of a CSV file; read off its first line without it."""
     size: str | None = None
     """Make all images of this size, as in 32x32."""
     channels: int | None = None

@@ -110,11 +110,14 @@ def _explain_accuracy(history: History) -> list[str]:
         return []
     if measures["accuracy"] > baseline["accuracy"]:
         return []
-    return [
-        "",
-        "The accuracy is no better than that of always saying the most frequent class. AUC shows how well the",
-        "probabilities rank records; `--class-weights balanced` makes rare classes count more, within the same ε.",
-    ]
+    lines = ["", "The accuracy is no better than that of always saying the most frequent class."]
+    if read_config(history.run / CONFIG).recipe.get("class_weights") is None:
+        lines += [
+            "AUC shows how well the probabilities rank records; `--class-weights balanced` makes rare classes count"
+        ]
+        return [*lines, "more, within the same ε."]
+    lines += ["Class weights make the model name rare classes more often, which costs accuracy: judge it by AUC and"]
+    return [*lines, "balanced accuracy."]
 
 
 def _takes_files(history: History) -> bool:

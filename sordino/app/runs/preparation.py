@@ -176,8 +176,10 @@ class ClassWeights(nn.Module):
 def balance_classes(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
     """Prepares a run by fitting the model's `ClassWeights` on a noisy histogram of the classes, and charges the ledger.
 
-        weight(c) = Σ n / (C · n_c)        n_c: noisy count of class c, no less than three deviations of its noise
+        weight(c) = min n / n_c        n_c: noisy count of class c, no less than three deviations of its noise
 
+    The rarest class has weight 1 and the others less. Weights above 1 would be undone: a record's gradient is clipped
+    after the weight is applied, so the frequent classes must become lighter rather than the rare one heavier.
     A record adds 1 to one count, so the histogram has sensitivity 1. The records themselves are handed over beside their
     classes, so that one that is in the data several times is charged as often.
     """
@@ -194,7 +196,7 @@ def balance_classes(model: nn.Module, train: TensorDataset, multiplier: float, l
     # A count below its noise would give a weight beyond reason.
     counts = noisy.clamp(min=max(1.0, 3 * multiplier))
     with torch.no_grad():
-        layer.weights.copy_(counts.sum() / (len(counts) * counts))
+        layer.weights.copy_(counts.min() / counts)
 
 
 def find_ranges(model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:

@@ -170,10 +170,13 @@ def _parse_class_weights(text: str, names: Sequence[str]) -> Tensor:
     """Returns the weight of every class in a problem's loss from a text such as no=1,yes=20; a class that is not named
     has weight 1.
 
+    The largest weight is scaled to 1. Clipping comes after the weight, so a weight above 1 would be undone by it: the
+    other classes become lighter instead.
+
     >>> _parse_class_weights("yes=20", ("no", "yes")).tolist()
-    [1.0, 20.0]
+    [0.05000000074505806, 1.0]
     """
-    # Classes that are not named keep weight 1.
+    # Classes that are not named have weight 1 before all of them are scaled.
     weights = torch.ones(len(names))
     for part in text.split(","):
         name, equals, number = part.rpartition("=")
@@ -183,7 +186,7 @@ def _parse_class_weights(text: str, names: Sequence[str]) -> Tensor:
             weights[list(names).index(name.strip())] = validate.positive(f"class_weights {name}", float(number))
         except ValueError as error:
             raise ValueError(f"class_weights {part!r}: need a positive weight ({error})") from None
-    return weights
+    return weights / weights.max()
 
 
 def build_network(

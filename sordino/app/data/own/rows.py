@@ -23,6 +23,8 @@ import numpy as np
 from sordino.app.data.own.bad_file import BadFile, Fault, check_names, read_text
 from sordino.app.suggestions import did_you_mean
 
+_DELIMITERS = ",;\t|"
+"""The delimiters of CSV files, in the order in which they are looked for."""
 LONGEST_CELL = 1_000_000
 """Characters of a cell: a quote that is never closed makes one of the rest of the file."""
 
@@ -88,22 +90,32 @@ def rows_from_records(records: Sequence[Mapping[str, Any]]) -> TableRows:
 
 def _read_csv(path: Path, delimiter: str | None) -> TableRows:
     """Reads the rows of a user's CSV or TSV file with a limit on the size of a cell."""
+    if delimiter is not None and len(delimiter) != 1:
+        raise ValueError(f"delimiter={delimiter!r}: need one character")
+    text = read_text(path)
+    if delimiter is None:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else _find_delimiter(text)
     # The limit of the csv module is the process's, so it is put back.
-    separator = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
-    if len(separator) != 1:
-        raise ValueError(f"delimiter={separator!r}: need one character")
     former_limit = csv.field_size_limit(LONGEST_CELL)
     try:
-        return _read_csv_rows(path, separator)
+        return _read_csv_rows(path, text, delimiter)
     finally:
         csv.field_size_limit(former_limit)
 
 
-def _read_csv_rows(path: Path, separator: str) -> TableRows:
+def _find_delimiter(text: str) -> str:
+    """Returns the delimiter of a user's CSV file, read off the line of its names: a comma unless there is none in it.
+
+    >>> _find_delimiter("age;city")
+    ';'
+    """
+    names = next((line for line in text.splitlines() if line.strip()), "")
+    return next((mark for mark in _DELIMITERS if mark in names), ",")
+
+
+def _read_csv_rows(path: Path, text: str, separator: str) -> TableRows:
     """Reads the rows of a user's CSV file and checks that all have as many cells as there are names."""
-    reader = csv.reader(
-        io.StringIO(read_text(path), newline=""), delimiter=separator, skipinitialspace=True, strict=True
-    )
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
     columns: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
@@ -138,7 +150,9 @@ def _check_header(path: Path, row: list[str], separator: str) -> tuple[str, ...]
     column.
     """
     # A file in one column whose name holds another separator was surely written with that one.
-    likely_separator = next((mark for mark in ";\t|" if mark != separator and len(row) == 1 and mark in row[0]), None)
+    likely_separator = next(
+        (mark for mark in _DELIMITERS if mark != separator and len(row) == 1 and mark in row[0]), None
+    )
     if likely_separator is not None:
         raise BadFile(
             path,
