@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -44,6 +44,7 @@ from sordino.lots.isolated import isolated_backend, isolated_request
 from sordino.lots.loading import MapStyle, count_records
 from sordino.lots.lot import DrawPhase, DrawRequest, Draws, Lot, check_physical_batch
 from sordino.lots.lot_gradients import LotGradients
+from sordino.lots.padding import IN_ORDER, LotPadding, refuse_to_pad
 from sordino.lots.privacy_units import AnyUnit
 from sordino.lots.record_lengths import class_labels, gradient_lengths, records_for_samplers
 from sordino.noise_key import NoiseKey, write_secret
@@ -51,6 +52,8 @@ from sordino.optim.step_noise import StepNoise
 from sordino.penalty import L2, prepare_backend
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
+from sordino.per_sample.captured_backend import Captured
+from sordino.per_sample.compiled_models import find_compiler, unwrap_compiled
 from sordino.per_sample.model_devices import refuse_unusable_devices
 from sordino.per_sample.protocol import Backend, LossFn, Measuring, PerSample, Resumable, trainable_parameters
 from sordino.progress_bar import ProgressBar
@@ -189,6 +192,9 @@ class Private:
         # Refuse what cannot be trained privately before anything else is created.
         query, self._target = resolve_query(query, epsilon, delta, clip)
         model_checks.refuse_wrong_arguments(model, loss_fn, query)
+        # Of a compiled model the engine trains the module inside, whose layers it can see, and keeps the compiler.
+        self._compiler = find_compiler(model)
+        model = unwrap_compiled(model)
         model_checks.refuse_bad_structure(model)
         self._isolate = isolate
         self._model, self._loss_fn, self._query = model, loss_fn, query
@@ -306,6 +312,7 @@ class Private:
         epochs: float | None = None,
         expected_batch: float | None = None,
         physical_batch: int | None = None,
+        pad_lots: bool = False,
         workers: int = 0,
         collate: Callable[[list[Any]], Any] | None = None,
         unit: AnyUnit | None = None,
@@ -323,6 +330,9 @@ class Private:
             expected_batch: the public number that every sum is divided by; `batch_size` where that was given. Without
                 either rate × N is used, and the claim says that it does not cover the dataset's size.
             physical_batch: records processed at once; None for as many as fit in memory.
+            pad_lots: whether every batch is filled up to one size with rows that carry no weight, so that all passes have
+                one shape, as `torch.compile` wants it; the sampler's lots must have a largest size, as those of
+                `TruncatedPoisson` have. A model that `torch.compile` was applied to then runs compiled.
             workers: processes that load a dataset which is not plain tensors.
             collate: makes a batch of a list of records.
             unit: what is drawn and claimed, such as `Unit("speaker")`; a record by default.
@@ -339,6 +349,8 @@ class Private:
         # finds its noise here, because sampler and steps are known now.
         model_checks.refuse_bad_structure(self._model)
         public_divisor = expected_batch
+        if pad_lots:
+            refuse_to_pad(ranks=self._distributed.ranks is not None, unit=unit is not None, isolate=self._isolate)
 
         def make_request() -> DrawRequest:
             """Checks the arguments of the call on this rank."""
@@ -373,6 +385,7 @@ class Private:
             "backend": self._backend,
             "accountant": self._accountant,
             "physical_batch": physical_batch,
+            "pad_lots": pad_lots,
             "isolate": self._isolate,
         }
         request = self._distributed.agree_on_request(make_request, self._facts_for_ranks, settings)
@@ -389,6 +402,13 @@ class Private:
             chunk = given_chunk or self._distributed.choose_physical_batch(
                 self._lot_gradients, probe_batch, request.expected, by_shapes=self._by_shapes
             )
+        # Padded lots have one shape, for which the passes of a compiled model can be compiled.
+        padding = None
+        if pad_lots:
+            padding = LotPadding.create(request.sampler, request.n, chunk, probe_batch)
+            chunk, request = padding.rows, replace(request, cutting=IN_ORDER)
+            if self._compiler is not None and isinstance(self._backend, Captured):
+                self._backend.compile_passes(self._model, padding.rows, self._compiler)
         # Name the dataset's size as not covered where the run's public numbers tell it.
         for name in (*size_not_covered(request.sampler, request.n, public_divisor), *request.not_covered):
             self._ledger.disclose(name)
@@ -397,7 +417,7 @@ class Private:
         ranks = self._distributed.ranks
         is_first_rank = ranks is None or ranks.rank == 0
         bar = ProgressBar(request.steps, "lot") if progress and is_first_rank else None
-        return Draws(request.steps, self._generate_lots(request, chunk), bar)
+        return Draws(request.steps, self._generate_lots(request, chunk, padding), bar)
 
     def _calibrate_to_target(self, arguments: DrawArguments, *, counts_from_start: bool) -> int:
         """Returns how many lots a `Private` run has left to draw. If the run has a target ε and no noise yet, it finds
@@ -427,7 +447,9 @@ class Private:
             )
         return arguments.steps - done
 
-    def _generate_lots(self, request: DrawRequest, chunk: int) -> Generator[Lot, None, None]:
+    def _generate_lots(
+        self, request: DrawRequest, chunk: int, padding: LotPadding | None = None
+    ) -> Generator[Lot, None, None]:
         """Yields the lots of one call of `Private.draws`.
 
         The phase begins with the first lot, so a call of `draws` whose lots are never asked for draws nothing.
@@ -463,7 +485,9 @@ class Private:
                     self._ledger_section = self._ledger.new_section()
                 # Charge the draw before anything of it is computed. The charge is the event of a dry run, until the
                 # release replaces it by its own.
-                lot = drawn.make_lot(self._steps, request.expected, self._ledger)
+                most = None if padding is None else padding.rows_rounded_together
+                lot = drawn.make_lot(self._steps, request.expected, self._ledger, most)
+                self._lot_gradients.padding = padding  # until the next lot is drawn, by whichever call of draws
                 planned = partial(_planned_event, self._query, self._query_state, request.expected, self._backend)
                 self._ledger.open(
                     drawn.amplify,
@@ -927,6 +951,7 @@ class Private:
             mesh=self._distributed.ranks,
             isolate=self._isolate,
         )
+        twin._compiler = self._compiler
         # The twin takes a ledger section of its own, and its query state must not be shared.
         state = self.state_dict()
         twin.continue_logged_run({**state, "page": None, "state": copy.deepcopy(state["state"])})

@@ -66,7 +66,7 @@ CARD = "PRIVACY.md"
 _REFUSED: dict[str, tuple[Any, str]] = {
     "fp16": (False, "its gradient scaler would scale gradients that were released; use bf16=True, or float32"),
     "label_smoothing_factor": (0.0, "its loss is a mean over the batch; give loss_fn= with the smoothing in it"),
-    "torch_compile": (False, "compiled layers cannot be seen; leave it out"),
+    "torch_compile": (False, "its lots have no fixed shape; leave it out, or compile the model in a loop of your own"),
     "auto_find_batch_size": (
         False,
         "lots are drawn by rate; set per_device_train_batch_size, which memory alone limits",

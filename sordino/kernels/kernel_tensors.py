@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 Room: TypeAlias = Callable[[tuple[int, ...], Tensor], Tensor]
 """Makes an uninitialised tensor of that shape, of the dtype and on the device of another: a caller may reuse buffers."""
@@ -29,8 +30,11 @@ def allocate(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def are_cpu_floats(*tensors: Tensor) -> bool:
-    """Returns whether all are float32 on the CPU, which is all that kernels read and write."""
-    return all([x.dtype is torch.float32 and x.is_cpu for x in tensors])  # noqa: C419 — a generator costs more
+    """Returns whether all are float32 on the CPU, which is all that kernels read and write.
+
+    Tensors of a pass that is traced have no values, and are left to torch.
+    """
+    return all([x.dtype is torch.float32 and x.is_cpu and type(x) is not FakeTensor for x in tensors])  # noqa: C419
 
 
 def make_waves(step: float, *shape: int) -> Tensor:

@@ -268,10 +268,13 @@ class DrawnLot(NamedTuple):
     amplify: Callable[[Event], Event]  # from what is released on the draw to its charge
     nearby: tuple[BatchReader, int] | None = None  # reader and number of the records that tests take, if not all
 
-    def make_lot(self, step: int, expected_batch: float, seal: Seal) -> Lot:
-        """Returns the lot as the training loop sees it; opening its size is recorded by `seal`."""
+    def make_lot(self, step: int, expected_batch: float, seal: Seal, most: int | None = None) -> Lot:
+        """Returns the lot as the training loop sees it; opening its size is recorded by `seal`.
+
+        `most` is as how many records' sum the lot's sums are rounded; by default that of one batch.
+        """
         size = Sealed(len(self.draw.indices), seal)
-        return Lot(step, size, expected_batch, self.batches, self.batches.most)
+        return Lot(step, size, expected_batch, self.batches, self.batches.most if most is None else most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from sordino.distributed.fully_sharded import FullySharded
 from sordino.distributed.shared_lot import RankedLot
 from sordino.lots.lot import Lot
+from sordino.lots.padding import LotPadding, keep_first_rows
 from sordino.penalty import L2
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample.captured_backend import Captured
@@ -168,6 +169,7 @@ class LotGradients:
         self._unit_loss = partial(compute_unit_losses, loss_fn)
         self.written: str | None = None  # a parameter or buffer that a forward pass wrote to
         self.watcher: Watcher | None = None  # sees the next training pass over a lot's first batch, once
+        self.padding: LotPadding | None = None  # of the lot drawn last, if its batches are filled up to one size
 
     def loss_for(self, batch: Any) -> LossFn:
         """Returns the loss, or its mean over the records of a unit where the batch is of units."""
@@ -187,10 +189,16 @@ class LotGradients:
             yield
 
     def compute_gradients(self, batch: Any) -> PerSample:
-        """Returns the per-sample gradients of one batch that is the whole pass over a lot."""
-        return self._compute_part(
-            _backend_for_pass(self.backend, Inventory(self.model)), batch, self.pass_model.names.trained
-        )[0]
+        """Returns the per-sample gradients of one batch that is the whole pass over a lot.
+
+        Where lots are padded, a batch of about their size is padded too, so that tests at the size of training make the
+        passes of training. A few records are computed on as they are.
+        """
+        padding = self.padding
+        if padding is not None and 2 * batches.batch_size(batch) < padding.rows:
+            padding = None
+        backend = _backend_for_pass(self.backend, Inventory(self.model))
+        return self._compute_part(backend, batch, self.pass_model.names.trained, padding)[0]
 
     def compute_gradients_of_model(self, model: nn.Module, batch: Any) -> PerSample:
         """Returns a batch's per-sample gradients for another model than the lot's, such as a copy in double precision,
@@ -286,13 +294,21 @@ class LotGradients:
         backend = _backend_for_pass(self.backend, self.pass_model.inventory)
         for batch in lot.loads() if ranked is None else self._load_local_batches(lot, ranked):
             if watcher is None:
-                part, loss = self._compute_part(backend, batch, parameters)
+                part, loss = self._compute_part(backend, batch, parameters, self.padding)
             else:
-                part, loss = watcher.watch(batch, partial(self._compute_part, backend, batch, parameters))
+                part, loss = watcher.watch(batch, partial(self._compute_part, backend, batch, parameters, self.padding))
                 watcher = None
             losses.append(loss)
             yield part
             del part  # or it would live on beside the next one
+        # A padded lot takes one number of passes, however few records it has: the others run on rows of zeros, and add
+        # nothing.
+        if self.padding is not None and self.padding.has_seen_records:
+            for _ in range(self.padding.passes - len(losses)):
+                part, loss = self._compute_part(backend, self.padding.blank, parameters, self.padding, real_rows=0)
+                losses.append(loss)
+                yield part
+                del part
         # An empty lot still has one part, so that noise is added to a sum of zeros.
         if not losses:
             part = make_empty(parameters, estimate_kind(backend))
@@ -333,9 +349,21 @@ class LotGradients:
         return generator
 
     def _compute_part(
-        self, backend: Backend, batch: Any, parameters: Mapping[str, nn.Parameter]
+        self,
+        backend: Backend,
+        batch: Any,
+        parameters: Mapping[str, nn.Parameter],
+        padding: LotPadding | None = None,
+        real_rows: int | None = None,
     ) -> tuple[PerSample, Tensor]:
-        """Returns the per-sample gradients of one batch of a lot, the penalty in them, and its losses."""
+        """Returns the per-sample gradients of one batch of a lot, the penalty in them, and its losses.
+
+        With a `padding` the batch is filled up to its size for the pass, and nobody sees the rows that were added. Only
+        the first `real_rows` rows are records; None for all of them.
+        """
+        if padding is not None:
+            real_rows = batches.batch_size(batch) if real_rows is None else real_rows
+            batch = padding.fill(batch)
         # The versions of all tensors before and after show whether the forward pass wrote to any of them.
         seen = self.pass_model
         before = list(map(_version, seen.tensors))
@@ -347,8 +375,10 @@ class LotGradients:
         if before != after:
             named = zip(list_tensor_names(seen.inventory.modules), before, after, strict=True)
             self.written = next(name for name, a, b in named if a != b)
-        losses = part.losses
-        return part if self.penalty is None else self.penalty.add_to(part, parameters), losses
+        part, losses = part if self.penalty is None else self.penalty.add_to(part, parameters), part.losses
+        if real_rows is not None:
+            return keep_first_rows(part, real_rows), losses[:real_rows]
+        return part, losses
 
 
 def _wants_layer_by_layer(backend: Backend, penalty: L2 | None, sharded: FullySharded | None) -> bool:

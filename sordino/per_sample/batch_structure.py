@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from sordino.per_sample.compiled_models import run_uncompiled
 from sordino.refusal import Refusal
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -46,13 +47,15 @@ def call_loss(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
     """Calls the loss on a batch by the batch's structure: a tuple or list is spread, a dict by name where the loss
     names its keys.
     """
-    # Tuples and lists are spread into arguments, as torch users expect.
-    if isinstance(batch, tuple | list):
-        return loss_fn(model, *batch)
-    if not isinstance(batch, dict):
-        return loss_fn(model, batch)
-    own_batch = to_plain_containers(batch)
-    return loss_fn(model, **own_batch) if _takes_names(loss_fn, own_batch) else loss_fn(model, own_batch)
+    # A compiled model hides its layers, so whatever was compiled runs by its own code here.
+    with run_uncompiled():
+        # Tuples and lists are spread into arguments, as torch users expect.
+        if isinstance(batch, tuple | list):
+            return loss_fn(model, *batch)
+        if not isinstance(batch, dict):
+            return loss_fn(model, batch)
+        own_batch = to_plain_containers(batch)
+        return loss_fn(model, **own_batch) if _takes_names(loss_fn, own_batch) else loss_fn(model, own_batch)
 
 
 def _takes_names(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:

@@ -29,6 +29,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from sordino.distributed.layer_by_layer import is_layer_by_layer, keep_gathered
 from sordino.per_sample import model_checks
 from sordino.per_sample.batch_structure import count_rows, list_tensors
+from sordino.per_sample.compiled_models import Compiler
+from sordino.per_sample.engine.compiled_passes import CompiledPasses
 from sordino.per_sample.engine.module_plan import Plans
 from sordino.per_sample.engine.session import Session
 from sordino.per_sample.engine.two_pass import run_two_passes
@@ -61,6 +63,7 @@ class Captured:
     """Whether to find the inner products of the gradients with their parameters too, for a penalty inside the clip."""
     _plans: Plans = field(init=False, repr=False, compare=False, default_factory=Plans)
     _workspace: Workspace = field(init=False, repr=False, compare=False)
+    _compiled: CompiledPasses | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_workspace", Workspace(Stopwatch(self.options.measure)))
@@ -72,6 +75,15 @@ class Captured:
     def per_sample(self, model: nn.Module, loss_fn: LossFn, batch: Any) -> PerSample:
         """Runs the forward and pruned backward pass; norms and sums are computed when asked for."""
         return self.compute_for_inventory(Inventory(model), loss_fn, batch)
+
+    def compile_passes(self, model: nn.Module, rows: int, compiler: Compiler) -> None:
+        """Compiles the captured backend's passes over batches of exactly `rows` samples of a model, from here on; others
+        run eagerly.
+
+        A penalty inside the clip needs outputs that compiled passes do not keep, and stays eager.
+        """
+        if not self.inner:
+            object.__setattr__(self, "_compiled", CompiledPasses(model, rows, compiler))
 
     def for_pass(self, inventory: Inventory) -> Backend:
         """Returns a backend for the batches of one pass over a lot, which lists the model's modules only once."""
@@ -124,8 +136,19 @@ class Captured:
         """Runs the captured backend's engine in one pass, or in two where the model checkpoints activations or the
         options ask for it.
         """
+        plan, compiled = session.plan, self._compiled
+        if compiled is not None and compiled.apply_to(session, b):
+            try:
+                if not (plan.learned.needs_two_passes or self.options.two_pass):
+                    return compiled.run(session, batch, initial_rng)
+            except Checkpointed:
+                pass
+            raise Refusal(
+                "a compiled model checkpoints activations, or two_pass=True was given.\n"
+                "A compiled pass keeps all activations, so neither would save memory.\n"
+                "Switch it off, or pass the model as it was before torch.compile."
+            )
         # A model that was seen to checkpoint its activations always runs in two passes.
-        plan = session.plan
         if plan.learned.needs_two_passes:
             _refuse_recomputed_layers()
         if plan.learned.needs_two_passes or self.options.two_pass:

@@ -115,7 +115,6 @@ _WRAPPERS = {
     "DistributedDataParallel": "It adds up gradients that are no releases, and Private divides lots among ranks by "
     "itself",
     "FullyShardedDataParallel": "Its parameters are pieces of one long vector; use torch.distributed.fsdp.fully_shard",
-    "OptimizedModule": "torch.compile hides its layers",
 }
 
 
@@ -129,11 +128,6 @@ def refuse_wrappers(model: nn.Module) -> None:
                 raise Refusal(
                     f"{label} is a {kind.__name__}.\n{_WRAPPERS[kind.__name__]}.\nPass the plain module inside it."
                 )
-        # A compiled module runs as one piece, and its layers have no place for a rule.
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            raise Refusal(
-                f"{label} was compiled by .compile().\nIts layers cannot be seen.\nMake the model without it."
-            )
     # Shards of other kinds than fully_shard's cannot be gathered here.
     if any(map(is_shard, model.parameters())) and wrap_if_sharded(model) is None:
         name = next(name for name, p in model.named_parameters() if is_shard(p))

@@ -37,6 +37,8 @@ class Scripted:
 
     lots: tuple[tuple[int, ...], ...]
     size_is_public: bool = False
+    max_batch: int = 12
+    """No lot is larger, which padding asks."""
 
     def expected_size(self, n: int) -> float:
         return 4.0
@@ -102,6 +104,7 @@ class World:
     loss: LossFn = squared_error
     learning_rate: float = 0.05
     unit: sd.Unit | sd.Views | None = None
+    pad_lots: bool = False
 
 
 Units = Callable[[int], tuple[int, sd.Unit | sd.Views]]
@@ -235,7 +238,12 @@ def _run(
     written = []
     with tap_releases(tap, tap.choose), untested():
         for lot in private.draws(
-            world.dataset, world.sampler, steps=world.steps, physical_batch=physical_batch, unit=world.unit
+            world.dataset,
+            world.sampler,
+            steps=world.steps,
+            physical_batch=physical_batch,
+            unit=world.unit,
+            pad_lots=world.pad_lots,
         ):
             private.backward(lot)
             written += [p.grad.clone() for p in model.parameters() if p.grad is not None]

@@ -137,21 +137,6 @@ def test_a_weight_rewritten_by_a_hook_is_refused():
     refused(nn.Sequential(layer), (torch.randn(3, 4),), square, "parametrizations")
 
 
-def test_a_compiled_model_is_refused():
-    class OptimizedModule(nn.Sequential):  # what torch.compile returns, by name: importing it takes seconds
-        pass
-
-    refused(OptimizedModule(nn.Linear(4, 3)), (torch.randn(3, 4),), square, "compiled")
-
-
-def test_a_layer_compiled_in_place_is_refused():
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    model[1]._compiled_call_impl = model[
-        1
-    ]._call_impl  # what module.compile() sets: importing the compiler takes seconds
-    refused(model, (torch.randn(3, 4),), square, "module '1'", "before torch.compile")
-
-
 def test_an_unbatched_sequence_is_refused():
     model = Net(lambda m, x: m.r(x.flatten(0, 1))[0].view(len(x), -1), r=nn.LSTM(4, 3))
     refused(model, (torch.randn(3, 3, 4),), square, "layer 'r'", "unbatched", "Unsqueeze")

@@ -228,13 +228,12 @@ def make_plan(inventory: Inventory) -> ModulePlan:
     stand_ins: list[tuple[int, StandIn]] = []
     loose, convolutions, covered = False, False, set[int]()
     for position, (name, module) in enumerate(model.named_modules()):
-        # A compiled module hides its layers, so none of them could be recorded.
-        compiled = getattr(module, "_compiled_call_impl", None) is not None  # by module.compile()
-        if compiled or isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
+        # A scripted module hides its layers, so none of them could be recorded.
+        if isinstance(module, torch.jit.ScriptModule):
             raise Refusal(
-                f"module '{name or type(module).__name__}' is compiled.\n"
+                f"module '{name or type(module).__name__}' is compiled by torch.jit.\n"
                 "Its layers cannot be seen.\n"
-                "Pass the model as it was before torch.compile or torch.jit."
+                "Pass the model as it was before torch.jit."
             )
         # Modules below a fallback layer run inside it, and get no rule of their own.
         if id(module) in covered:

@@ -87,6 +87,11 @@ class Use:
         """Returns the parts of a recorded use, once the gradient at the output is known; refuses an input that was
         changed since.
         """
+        self.refuse_changed_inputs()
+        return to_parts(self.parts(self.saved, g), self.rows)
+
+    def refuse_changed_inputs(self) -> None:
+        """Raises Refusal if an input of a recorded use was changed in place after the layer had read it."""
         for tensor, version in zip(self.saved, self.versions, strict=True):
             if tensor._version != version:
                 raise Refusal(
@@ -94,7 +99,6 @@ class Use:
                     "Gradients need the value that it computed with.\n"
                     "Use the out-of-place operation (x = x + y, not x += y)."
                 )
-        return to_parts(self.parts(self.saved, g), self.rows)
 
 
 def to_parts(entries: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
