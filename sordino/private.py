@@ -256,6 +256,8 @@ class Private:
             rows.append(("target", f"epsilon={self._target.epsilon:g} at delta={self._target.delta:g}"))
         if self._planned is not None:
             rows.append(("draws", f"{self._planned.steps} lots by {self._planned.sampler!r}"))
+        if self._compiler is not None:
+            rows.append(("compiler", f"{self._compiler.name}, for the passes over padded lots"))
         return [*rows, ("drawn", f"{self._steps} lots so far")]
 
     @property
@@ -349,7 +351,7 @@ class Private:
         # finds its noise here, because sampler and steps are known now.
         model_checks.refuse_bad_structure(self._model)
         public_divisor = expected_batch
-        if pad_lots:
+        if validate.instance("pad_lots", pad_lots, bool, "True or False"):
             refuse_to_pad(ranks=self._distributed.ranks is not None, unit=unit is not None, isolate=self._isolate)
 
         def make_request() -> DrawRequest:
