@@ -276,25 +276,43 @@ def test_a_hook_on_the_compiled_wrapper_is_refused():
         train(model)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # of torch's own, when it imports inductor
-def test_inductor_gives_the_norms_and_sums_of_the_eager_engine(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    config = transformers.GPT2Config(vocab_size=60, n_positions=16, n_embd=32, n_layer=2, n_head=2)
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(config)
+def _compare_gpt2(compiler: Compiler | None, model: nn.Module) -> None:
+    """Compares norms and sums of compiled passes over a small GPT-2 with those of eager passes."""
 
     def loss(m, ids):
         positions = torch.arange(ids.shape[1]).expand(len(ids), -1)
         logits = m(input_ids=ids, position_ids=positions).logits[:, :-1]
         return nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
 
-    batch = (torch.randint(0, 60, (6, 16)),)
-    backend = Captured()
-    backend.compile_passes(model, 6, find_compiler(torch.compile(model)))
+    batch, backend = (torch.randint(0, 60, (6, 16)),), Captured()
+    backend.compile_passes(model, 6, compiler)
     ours, our_sum = norms_and_sum(backend, model, batch, loss)
     theirs, their_sum = norms_and_sum(Captured(), model, batch, loss)
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
     for name, value in their_sum.items():
         torch.testing.assert_close(our_sum[name], value, rtol=1e-3, atol=1e-5)
+    assert backend._compiled._graphs
+
+
+def gpt2(dropout: float) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 60, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, bos_token_id=0, eos_token_id=0))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_passes_of_gpt2_are_those_of_the_eager_engine(dropout):
+    model = gpt2(dropout)
+    _compare_gpt2(find_compiler(torch.compile(model, backend="eager")), model)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # of torch's own, when it imports inductor
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_inductor_gives_the_norms_and_sums_of_the_eager_engine(dropout, tmp_path, monkeypatch):
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model = gpt2(dropout)
+    _compare_gpt2(find_compiler(torch.compile(model)), model)

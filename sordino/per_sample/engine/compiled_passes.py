@@ -189,9 +189,17 @@ class CompiledPasses:
         # The compiler sees tensors without gradients: the backward pass is part of the graph already.
         rng = TorchState.capture()
         examples = [*inputs, *[constant.detach() for constant in constants], *[draw() for draw in draws]]
-        with torch.no_grad():
-            function = self._compiler.compile_graph(traced, examples)
-        rng.restore()
+        try:
+            with torch.no_grad():
+                function = self._compiler.compile_graph(traced, examples)
+        except Exception as error:
+            raise Refusal(
+                f"the compiler {self._compiler.name!r} failed on the passes of the model ({type(error).__name__}).\n"
+                "Their graph, with all that is recorded, could not be made a function.\n"
+                f"Try another backend of torch.compile. {_AS_BEFORE}"
+            ) from error
+        finally:
+            rng.restore()
         return _Graph(function, constants, draws, uses)
 
 
@@ -384,6 +392,8 @@ def _make_draws_inputs(traced: fx.GraphModule) -> list[_RandomDraw]:
     for node in list(traced.graph.nodes):
         if node.op != "call_function" or torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
+        if _has_no_dropout(node):
+            continue
         # A draw may take the shape of one tensor, and no values.
         given, name = list(node.args), node.target._schema.name.rpartition("::")[2]
         takes_shape = bool(given) and isinstance(given[0], fx.Node)
@@ -408,6 +418,15 @@ def _make_draws_inputs(traced: fx.GraphModule) -> list[_RandomDraw]:
     return draws
 
 
+def _has_no_dropout(node: fx.Node) -> bool:
+    """Returns whether an operation with dropout inside it, as attention has, is called with a probability of 0."""
+    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return bool(given == 0.0)
+    return False
+
+
 def _add_input(traced: fx.GraphModule, name: str, like: fx.Node) -> fx.Node:
     """Adds an input behind those that the graph has, with what is known of the node that it replaces."""
     last = [node for node in traced.graph.nodes if node.op == "placeholder"][-1]
@@ -421,6 +440,9 @@ def _flatten_outputs(traced: fx.GraphModule) -> None:
     """Makes the outputs of the graph one flat tuple, which is what compilers expect."""
     output = traced.graph.output_node()
     output.args = (tuple(tree_flatten(output.args[0])[0]),)
+    # A compiler may lay tensors out otherwise than the trace, and then a view of them needs a copy.
+    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
     traced.graph.set_codegen(fx.graph.CodeGen())
     traced.graph.eliminate_dead_code()
     traced.recompile()
