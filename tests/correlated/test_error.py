@@ -1,11 +1,14 @@
 """The error that correlated noise leaves in the parameters: measured in real runs, and against DP-SGD's at the same ε."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 import sordino as sd
+from bench.correlated_accuracy import RESULTS, write_table
 from sordino.accounting import PLD, calibrate
 from sordino.events import Correlated, CyclicPoisson, Gaussian, Poisson, Repeat
 from sordino.matrix_factorization.strategies import error_in, sensitivity_of
@@ -94,3 +97,9 @@ def test_forty_epochs_gain_with_small_lots_and_nothing_with_large_ones():
     """Forty epochs are 20,000 steps with lots of 1/500, and 2,000 with lots of 1/50."""
     assert ratio(3.0, 40, sd.Banded(8), 500) < 0.8
     assert all(ratio(3.0, 40, sd.Banded(bands), 50) > 1 for bands in (2, 4, 8))
+
+
+def test_the_page_has_the_accuracies_that_were_measured():
+    """The table of the how-to is written from the results of the bench."""
+    page = Path(__file__).parents[2] / "docs" / "how_to" / "correlated_noise.md"
+    assert write_table(json.loads(RESULTS.read_text())) in page.read_text()
