@@ -9,8 +9,9 @@ six models for 30, 100, 300 and 1,000 lots and reports
 - how many forward passes it made, over how many records, by purpose.
 
 The two engines take turns of a few lots within one process, so that whatever else the machine does hits both of them. Every
-run has a process of its own, because some work is done once per process. Results are added to the file after every run, and
-runs that are in the file already are skipped: the script can be stopped and started again.
+run has a process of its own, because some work is done once per process. Which lots are tested, and by which questions, is
+drawn by the run's key, so each repetition has another seed and the table has the medians. Results are added to the file
+after every run, and runs that are in the file already are skipped: the script can be stopped and started again.
 
     python -m bench.whole_run [--only NAME,NAME] [--lots 30,100] [--repeats 1] [--opacus] [--out FILE]
 
@@ -238,7 +239,7 @@ def opacus_training(problem: Problem, model: nn.Module, columns: tuple[Tensor, .
     return made
 
 
-def measure(problem: Problem, lots: int, *, with_opacus: bool = False) -> dict[str, Any]:
+def measure(problem: Problem, lots: int, *, seed: int = 0, with_opacus: bool = False) -> dict[str, Any]:
     """Trains one model privately and plainly on the same lots, by turns, and returns a row of the table."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -264,7 +265,7 @@ def measure(problem: Problem, lots: int, *, with_opacus: bool = False) -> dict[s
     with on_the_clock(purposes):
         optimizer = torch.optim.SGD(model.parameters(), RATE)
         query = sd.NoisySum(sd.Flat(BOUND), sd.Gaussian(MULTIPLIER))
-        private = sd.Private(model, loss, query, seed=0)
+        private = sd.Private(model, loss, query, seed=seed)
         with purposes.attribute_to("before the first lot, other"):
             draws = private.draws(TensorDataset(*columns), sd.Poisson(1 / _POPULATION), steps=lots, expected_batch=b)
     for turn in range(0, lots, _TURN):
@@ -298,6 +299,7 @@ def measure(problem: Problem, lots: int, *, with_opacus: bool = False) -> dict[s
         "model": problem.name,
         "lot": b,
         "lots": lots,
+        "seed": seed,
         "ratio": round(whole / plain, 3),
         "training ratio": round(purposes.seconds["training"] / plain, 3),
         "private seconds": round(whole, 3),
@@ -309,9 +311,9 @@ def measure(problem: Problem, lots: int, *, with_opacus: bool = False) -> dict[s
     }
 
 
-def measure_in_a_process(name: str, lots: int, *, with_opacus: bool) -> dict[str, Any]:
+def measure_in_a_process(name: str, lots: int, *, seed: int, with_opacus: bool) -> dict[str, Any]:
     """Runs `measure` in a process of its own and returns the row."""
-    command = [sys.executable, "-m", "bench.whole_run", "--one", name, "--lots", str(lots)]
+    command = [sys.executable, "-m", "bench.whole_run", "--one", name, "--lots", str(lots), "--seed", str(seed)]
     command += ["--opacus"] if with_opacus else []
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -338,13 +340,14 @@ def main() -> None:
     parser.add_argument("--lots", default=",".join(map(str, LOTS)), help="lengths of runs, separated by commas")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--opacus", action="store_true", help="Opacus beside plain training, if it is installed")
+    parser.add_argument("--seed", type=int, default=0, help="of the one run that --one makes")
     parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--one", default="", help="measure this model here, and print the row")
     options = parser.parse_args()
     lengths = [int(k) for k in options.lots.split(",")]
     if options.one:
         problem = next(each for each in MODELS if each.name == options.one)
-        print(json.dumps(measure(problem, lengths[0], with_opacus=options.opacus)))  # noqa: T201
+        print(json.dumps(measure(problem, lengths[0], seed=options.seed, with_opacus=options.opacus)))  # noqa: T201
         return
     empty = {"processor": processor(), "torch": torch.__version__, "rows": []}
     result = json.loads(options.out.read_text()) if options.out.exists() else empty
@@ -355,7 +358,7 @@ def main() -> None:
                 done = sum((row["model"], row["lots"]) == (problem.name, lots) for row in rows)
                 if done > repeat or (options.only and problem.name not in options.only.split(",")):
                     continue
-                rows.append(measure_in_a_process(problem.name, lots, with_opacus=options.opacus))
+                rows.append(measure_in_a_process(problem.name, lots, seed=repeat, with_opacus=options.opacus))
                 print(problem.name, lots, rows[-1]["ratio"], flush=True)  # noqa: T201
                 options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     print(table(rows))  # noqa: T201

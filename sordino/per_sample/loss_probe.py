@@ -15,7 +15,7 @@ and names only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from sordino.per_sample.model_inventory import find_spectral_vectors, keep_vecto
 from sordino.per_sample.protocol import LossFn
 from sordino.per_sample.user_state import UserState
 from sordino.refusal import Refusal
-from sordino.rng.global_generators import GlobalState, preserve_generators, seed_all
+from sordino.rng.global_generators import NextDraws, draw_next, preserve_generators, seed_all
 from sordino.rng.shape_independent import SteadyDraws
 
 PROBE = 3
@@ -100,30 +100,34 @@ def probe_loss(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
     # What the user's objects hold is kept and put back, so that the run does not begin where the probe ended.
     state = UserState([model, loss_fn])
     asked = _LossProbe(model, loss_fn, batch, state)
-    # Look for writes on made-up input, before a private record has been seen; then check the losses' shape.
-    try:
-        refuse_written(model, asked.run_as_it_is, make_up_batch(batch))  # before a private record has been seen
-        state.put_back()
-        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        require_loss_vector(asked.run_as_it_is(batch).losses, samples)
-        refuse_changed(model, before)
-        # Change one record and watch the others, in both modes; then compare single records with the batch.
-        asked.refuse_coupled(changed=samples - 1)
-        with evaluation_mode(model):
-            asked.refuse_coupled(changed=0)
-            asked.refuse_counted()
-    finally:
-        state.put_back()
+    # Every pass seeds the global generators; they are put back once, after the last of them.
+    with preserve_generators():
+        try:
+            # Look for writes on made-up input, before a private record has been seen; then check the losses' shape.
+            refuse_written(model, asked.run_as_it_is, make_up_batch(batch))
+            state.put_back()
+            before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            first = asked.run_as_it_is(batch)
+            require_loss_vector(first.losses, samples)
+            refuse_changed(model, before)
+            # Change one record and watch the others, in both modes; then compare single records with the batch.
+            asked.refuse_coupled(first, changed=samples - 1)
+            with evaluation_mode(model):
+                first = asked.run(batch)
+                asked.refuse_coupled(first, changed=0)
+                asked.refuse_counted(first)
+        finally:
+            state.put_back()
 
 
 @dataclass(frozen=True)
 class _PassResult:
-    """One pass: its losses, and where the generators stood after it."""
+    """One pass: its losses, and what the global generators would have drawn next."""
 
     losses: Tensor
     drawn: bool  # something was drawn at random
     torch_only: bool  # neither numpy nor Python was asked
-    ended: GlobalState
+    ended: NextDraws
 
 
 @dataclass(frozen=True)
@@ -135,10 +139,15 @@ class _LossProbe:
     batch: Any
     state: UserState
 
-    def refuse_coupled(self, changed: int) -> None:
-        """Refuses a probed loss that changes for others when one record does, or that is not the same the second time."""
+    def refuse_coupled(self, first: _PassResult, changed: int) -> None:
+        """Refuses a probed loss that changes for others when one record does, or that is not the same the second time.
+
+        Args:
+            first: the pass over the batch as it is, which was made last.
+            changed: the place of the record that is changed.
+
+        """
         # The same records must give the same losses again; if not, something is kept or counted between passes.
-        first = self.run(self.batch)
         if not _is_same(first.losses, self.run_as_it_is(self.batch).losses):
             raise Refusal(COUNTER if self._is_counted(changed) else _KEPT)
         others = torch.arange(len(first.losses)) != changed
@@ -148,7 +157,7 @@ class _LossProbe:
                 now = self.run(other)
             except Exception:  # the loss does not take such a record
                 continue
-            if now.ended.equals(first.ended):
+            if now.ended == first.ended:
                 if not self._is_same_but_rounding(first.losses, now.losses, others):
                     raise Refusal(_COUPLED)
                 continue
@@ -185,17 +194,21 @@ class _LossProbe:
         after_other = self.run_as_it_is(self.batch).losses
         return _is_same(first, self.run(self.batch).losses) and _is_same(after_itself, after_other)
 
-    def refuse_counted(self) -> None:
-        """Refuses a probed loss that differs for a record alone and the same record among others."""
-        first = self.run(self.batch)
+    def refuse_counted(self, first: _PassResult) -> None:
+        """Refuses a probed loss that differs for a record alone and the same record among others.
+
+        Args:
+            first: the pass over the batch.
+
+        """
         singles = [take_rows(self.batch, slice(i, i + 1)) for i in range(len(first.losses))]
         try:
-            self.run(singles[0])
+            first_alone = self.run(singles[0])
         except Exception as error:
             raise Refusal(_cannot_run(error)) from None
         # Without random draws the losses are compared directly.
         if not first.drawn:
-            alone = torch.cat([self.run(single).losses for single in singles])
+            alone = torch.cat([first_alone.losses, *(self.run(single).losses for single in singles[1:])])
             if not self._is_same_but_rounding(first.losses, alone):
                 raise Refusal(_COUNTED)
             return
@@ -244,8 +257,9 @@ class _LossProbe:
 
     def _run_with_steady_draws(self, batch: Any, seed: int) -> Tensor | None:
         """Returns the probed losses with steady draws; None where not everything drawn could be made so."""
-        with SteadyDraws(seed) as steady:
-            ran = self.run(batch)
+        steady = SteadyDraws(seed)
+        self.state.put_back()
+        ran = self.run_as_it_is(batch, within=steady)
         return None if steady.has_unknown_draws or not ran.torch_only else ran.losses
 
     def run(self, batch: Any, seed: int = 0) -> _PassResult:
@@ -253,18 +267,28 @@ class _LossProbe:
         self.state.put_back()
         return self.run_as_it_is(batch, seed)
 
-    def run_as_it_is(self, batch: Any, seed: int = 0) -> _PassResult:
-        """Makes one pass of the loss probe by a seed; the generators and the vectors of spectral norms are left as they
-        were.
+    def run_as_it_is(self, batch: Any, seed: int = 0, within: SteadyDraws | None = None) -> _PassResult:
+        """Makes one pass of the loss probe by a seed; the vectors of spectral norms are left as they were.
+
+        Args:
+            batch: the records.
+            seed: of the global generators, which `probe_loss` puts back.
+            within: steady draws that the pass meets instead of those of torch's generator.
+
         """
-        with preserve_generators(), keep_vectors(find_spectral_vectors(list_modules(self.model))), torch.enable_grad():
+        seed_all(seed)
+        untouched = draw_next()  # what comes next where the pass draws nothing
+        with (
+            keep_vectors(find_spectral_vectors(list_modules(self.model))),
+            torch.enable_grad(),
+            within or nullcontext(),
+        ):
             # Under one seed passes of one shape draw the same numbers, so what differs is due to the records.
             seed_all(seed)
-            began = GlobalState.capture()
             losses = losses_of(self.loss_fn, self.model, batch)
-            ended = GlobalState.capture()
+        ended = draw_next()
         losses = losses.detach() if isinstance(losses, Tensor) else losses
-        return _PassResult(losses, not began.equals(ended), began.equals_outside_torch(ended), ended)
+        return _PassResult(losses, ended != untouched, ended[1:] == untouched[1:], ended)
 
 
 def _distribution_distance(one: Tensor, other: Tensor) -> float:

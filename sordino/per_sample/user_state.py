@@ -74,6 +74,7 @@ class UserState:
     def __init__(self, roots: Iterable[Any]) -> None:
         self._undo: list[Callable[[], Any]] = []
         self._undo_generators: list[Callable[[], Any]] = []
+        self._empty: list[dict[Any, Any]] = []  # dicts that held nothing; a module of torch has a dozen for its hooks
         self._generators: list[tuple[Callable[[], Any], bytes]] = []  # how to read the state of each, and what it was
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # so that no id is used again while it is in `_seen`
@@ -93,6 +94,9 @@ class UserState:
 
     def put_back(self) -> None:
         """Gives every object the content it had. What cannot be written to is left as it is."""
+        for mapping in self._empty:
+            if mapping:
+                mapping.clear()
         _run_all_undos(self._undo)
         self.put_generators_back()
 
@@ -106,6 +110,10 @@ class UserState:
 
     def _remember(self, found: Any) -> Iterable[Any]:
         """Notes how to put one object of the user's state back, and returns what the object refers to."""
+        # Empty dicts are most of what a module holds, so they come first and are emptied again without a function each.
+        if type(found) in (dict, collections.OrderedDict) and not found:
+            self._empty.append(found)
+            return ()
         # Numbers in memory, and code with what it holds.
         if isinstance(found, Tensor):
             return self._remember_tensor(found)

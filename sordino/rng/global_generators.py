@@ -141,7 +141,9 @@ def draw_next() -> NextDraws:
     """
     of_torch = int(torch.empty((), dtype=torch.int64).random_())
     of_devices = (generator.get_state().numpy().tobytes() for generator in device_generators())
-    return (of_torch, *of_devices), np.random.random_sample(), random.getrandbits(64)
+    # A normal number as well: numpy makes those in pairs and may keep the second one back.
+    of_numpy = np.random.random_sample() + np.random.standard_normal()
+    return (of_torch, *of_devices), of_numpy, random.getrandbits(64)
 
 
 def seed_all(seed: int) -> None:

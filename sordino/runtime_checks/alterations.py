@@ -28,6 +28,10 @@ ALTERATIONS: tuple[tuple[Part, ...], ...] = (
 )
 """What is changed together in one altered record. Each part is left out where the record has nothing that it applies to."""
 
+TOGETHER = ((0, 1), (2, 3))
+"""Alterations that two records of one batch can have at once without hiding one another. Values that are not finite are
+apart from finite ones: code that looks for nan may do nothing else then."""
+
 LENGTHS = frozenset({"longer", "shorter"})
 """Parts that change the shapes of a batch, and with them how much is drawn at random."""
 
@@ -200,7 +204,8 @@ def _kind_of(leaf: Any) -> str:
         return "truths"
     # Floats that are all 0 or 1 are truths, for example one-hot labels.
     if plain.dtype.kind == "f":
-        binary = plain.size > 0 and bool(np.isin(plain, (0.0, 1.0)).all())
+        # The first number says it nearly always; only where it is 0 or 1 the others are looked at.
+        binary = plain.size > 0 and plain.flat[0] in (0.0, 1.0) and bool(((plain == 0.0) | (plain == 1.0)).all())
         return "truths" if binary else "numbers"
     if plain.dtype.kind not in "iu":
         return "else"

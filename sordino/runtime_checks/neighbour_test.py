@@ -46,7 +46,7 @@ from sordino.release.sensitivity import EXACT
 from sordino.rng.global_generators import draw_next, preserve_generators, seed_all
 from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, SteadyDraws
 from sordino.rng.streams import Rng
-from sordino.runtime_checks.alterations import ALTERATIONS, LENGTHS, Alterations
+from sordino.runtime_checks.alterations import ALTERATIONS, LENGTHS, TOGETHER, Alterations
 from sordino.runtime_checks.compare_passes import (
     NOTHING,
     PassResult,
@@ -74,6 +74,8 @@ _MORE = 3
 """Further exchanges with other random numbers, where the model, the loss or collate draws some: each may be a rare case."""
 _EXCHANGED_ONE_IN = 4
 """One of so many records is exchanged in a whole batch, all for one and the same, so that every ranking moves."""
+_FEWEST_FOR_TWO = 6
+"""Records of a test from which on two of them may be altered at once."""
 _SEEDS = 24
 """Seeds under which two batches must draw equally much, before a difference between them is taken for a coupling."""
 _TRIES = 4
@@ -119,6 +121,7 @@ class NeighbourTest:
         thorough: bool,
         extremes: int = len(ALTERATIONS),
         full_batch_size: int | None = None,
+        state: UserState | None = None,
     ) -> CouplingFinding | None:
         """Returns what is broken, if anything is.
 
@@ -132,12 +135,13 @@ class NeighbourTest:
                 is whole.
             full_batch_size: if given, the test is made on as many records as training runs at once, which is
                 this number at most.
+            state: what the user's objects hold now, if the caller has taken it already.
 
         """
         # Which records are tested is drawn from a secret stream, so code cannot behave well for these alone.
         indices = _choose_records(drawn, n, stream, full_batch_size)
         # Everything that the user's code remembers is put back afterwards: a test must not change the training.
-        state = UserState([self._model, *self._code, *load.list_user_code()])
+        state = state or UserState([self._model, *self._code, *load.list_user_code()])
         try:
             with preserve_generators(), torch.enable_grad():
 
@@ -274,14 +278,17 @@ class _RunningTest:
             return
         if self._on_full_batch:  # in the second half, so that there are others in front of all of them
             self._places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _EXCHANGED_ONE_IN)]
+            self._second_place = self._places[:0]
         else:
-            self._places = self._stream.permutation(b)[:1]
+            # Of a few records one is exchanged, and where enough others are left to watch a second may be altered too.
+            order = self._stream.permutation(b)
+            self._places, self._second_place = order[:1], order[1:2] if b >= _FEWEST_FOR_TWO else order[:0]
         # All passes of this test begin with the same random numbers.
         self._seed = self._stream.seed()
         seed_all(self._seed)
         self._untouched = draw_next()  # what is drawn next where a pass drew nothing
         self._watched = torch.ones(b, dtype=torch.bool)
-        self._watched[torch.from_numpy(self._places)] = False
+        self._watched[torch.from_numpy(np.concatenate([self._places, self._second_place]))] = False
         # Random signs make one sum of all watched directions, which moves if any of them turns.
         self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
         self._weights: Tensor | None = None
@@ -309,9 +316,20 @@ class _RunningTest:
             real = None
         if real is not None and not (only_other_shapes and shapes_of(real.batch) == self._first.shapes):
             self._compare_others(real)
-        for k in self._stream.permutation(len(ALTERATIONS))[:extremes].tolist():
-            if self.finding is None and not self.has_unknown_draws:
-                self._exchange_for_altered(ALTERATIONS[k])
+        # Several alterations go into one batch by twos, each on a record of its own, which saves every second pass. What
+        # is random is asked about one by one: which numbers a record meets may depend on the records in front of it.
+        order = self._stream.permutation(len(ALTERATIONS)).tolist()
+        by_twos = extremes > 1 and len(self._second_place) == 1 and not self.draws_at_random
+        groups = [TOGETHER[k] for k in order if k < len(TOGETHER)] if by_twos else [(k,) for k in order]
+        for group in groups[: extremes // 2 if by_twos else extremes]:
+            if self.finding is not None or self.has_unknown_draws:
+                return
+            if by_twos and self._try_two_altered(*group) is not False:
+                continue
+            # Alone, or one after the other where the user's code refused one of the two.
+            for k in group:
+                if self.finding is None and not self.has_unknown_draws:
+                    self._exchange_for_altered(ALTERATIONS[k])
 
     def ask_again(self) -> None:
         """Asks in a neighbour test whether the same batch gives the same losses once more, in the state that the test's
@@ -407,32 +425,58 @@ class _RunningTest:
             if self.finding is None and self._try_altered([part]) is False:
                 self._test._refused.add(part)
 
+    def _try_two_altered(self, first: int, second: int) -> bool | None:
+        """Compares the neighbour test's first pass with one in which two records are altered, each in its own way.
+
+        Only one of the two gets another label: two labels that are exchanged would leave the classes' counts as they
+        were.
+
+        Returns None if nothing applied, and False if the user's code raised.
+        """
+        one, two = ([part for part in ALTERATIONS[k] if part not in self._test._refused] for k in (first, second))
+        if "label" in one:
+            two = [part for part in two if part != "label"]
+        places = (int(self._places[0]), int(self._second_place[0]))
+        return self._run_altered(dict(zip(places, (one, two), strict=True)))
+
     def _try_altered(self, parts: list[str]) -> bool | None:
         """Compares the neighbour test's first pass with one over a batch whose exchanged records are altered.
 
         Returns None if nothing applied, and False if the user's code raised.
         """
+        return self._run_altered(dict.fromkeys(self._places.tolist(), parts))
+
+    def _run_altered(self, parts_at: Mapping[int, list[str]]) -> bool | None:
+        """Compares the neighbour test's first pass with one over a batch with altered records.
+
+        Args:
+            parts_at: in which ways the record at each of these places is altered.
+
+        Returns:
+            Whether the user's code ran; None if no alteration applies to the records.
+
+        """
 
         def alter(records: list[Any]) -> list[Any]:
-            """Alters the exchanged records of a neighbour test in those of the given ways that apply; raises if none
-            does.
-            """
+            """Alters records of a neighbour test in those of the given ways that apply; raises if none does."""
             # The alterations know all records of the batch, so that values stay within what was seen.
             collated = bool(self.together.load.list_user_code())
             alterations = Alterations(records, safe=self._device.type != "cpu", collated=collated)
-            used = [part for part in parts if part in alterations.applicable]
-            if not used:
+            used = {
+                place: [part for part in parts if part in alterations.applicable] for place, parts in parts_at.items()
+            }
+            if not any(used.values()):
                 raise _NothingToAlter
             each = len(records) // len(self.together.indices)  # a unit has several records
-            for place in self._places.tolist():
+            for place, parts in used.items():
                 for k in range(place * each, (place + 1) * each):
-                    records[k] = alterations.alter(records[k], used)
+                    records[k] = alterations.alter(records[k], parts)
             return records
 
         # An error of the user's code on such a record is no finding: it cannot train on it.
         try:
             loaded = self._load(alter=alter)
-            self._compare_others(loaded, altered=True)
+            self._compare_others(loaded, altered=len(parts_at))
         except _NothingToAlter:
             return None
         except Exception:  # the user's code refuses such a record: no dataset that it can train on holds one
@@ -452,13 +496,19 @@ class _RunningTest:
                 break
         return made
 
-    def _compare_others(self, loaded: LoadedTestBatch, *, altered: bool = False) -> None:
+    def _compare_others(self, loaded: LoadedTestBatch, *, altered: int = 0) -> None:
         """Runs the neighbouring batch of a neighbour test, and compares the losses and gradients of all records that
         were not exchanged.
+
+        Args:
+            loaded: the neighbouring batch.
+            altered: how many of its records were altered.
+
         """
-        # A collate function may drop a record that it cannot use; one row fewer shows that, and is no coupling.
+        # A collate function may drop records that it cannot use, or one of two; fewer rows show that, and are no coupling.
         rows = batches.batch_size(loaded.batch)
-        if altered and rows == len(self._watched) - len(self._places):
+        dropped = len(self._watched) - rows
+        if altered and (dropped == altered or (dropped, altered) == (1, 2)):
             raise _LeftOut
         if rows != len(self._watched):
             self.finding = CouplingFinding(Broken.ROWS)

@@ -301,17 +301,19 @@ class NeighbourTestRunner:
         self._lot = None
         pieces = self._schedule.choose_pieces(lot.number, self.tested, self._random_draws, last=last)
         stream = self._schedule.stream_for(lot.number, self.tested)
+        # One look at what the user's objects hold serves all questions: each of them leaves the state as it was.
+        before_pass = UserState([*self._code, *lot.load.list_user_code()])
         # The questions on a few records come before the training pass, as that is where a wrong model is refused first.
         if pieces.ask_few_records:
             self._conclude(
-                self._ask_on_few_records(lot, stream, thorough=pieces.ask_all_questions), step_was_taken=step_was_taken
+                self._ask_on_few_records(lot, stream, thorough=pieces.ask_all_questions, state=before_pass),
+                step_was_taken=step_was_taken,
             )
         # The other questions wait for the training pass, which the watcher remembers.
         own = OwnPass(stream, exchange=pieces.ask_with_rows_exchanged)
         state = None
         if pieces.ask_in_other_company or pieces.ask_with_rows_exchanged:
-            self._gradients.watcher = own
-            state = UserState([*self._code, *lot.load.list_user_code()])
+            self._gradients.watcher, state = own, before_pass
         changed = self._schedule.model_changed
         self._waiting_test = _WaitingTest(lot, pieces, own, stream, step_was_taken, self.tested == 0, changed, state)
         self.tested, self._last_tested = self.tested + 1, lot.number
@@ -422,10 +424,20 @@ class NeighbourTestRunner:
             draws = find_random_draws(lambda: batches.call_loss(loss, self._model, rows))
         return RandomDraws.MASKS if draws is RandomDraws.NOTHING else draws
 
-    def _ask_on_few_records(self, lot: _PendingTestLot, stream: Rng, *, thorough: bool) -> CouplingFinding | None:
-        """Asks the questions on a few records, in passes of their own."""
+    def _ask_on_few_records(
+        self, lot: _PendingTestLot, stream: Rng, *, thorough: bool, state: UserState | None = None
+    ) -> CouplingFinding | None:
+        """Asks the questions on a few records, in passes of their own.
+
+        Args:
+            lot: the lot that is tested.
+            stream: the secret choices of this test.
+            thorough: whether every question is asked.
+            state: what the user's objects hold now, if that was taken already.
+
+        """
         extremes = len(ALTERATIONS) if lot.number < _FIRST else _SOME if thorough else 1
-        return self._test(lot.load, lot.indices, lot.n, stream, extremes=extremes, thorough=thorough)
+        return self._test(lot.load, lot.indices, lot.n, stream, extremes=extremes, thorough=thorough, state=state)
 
     def _ask_in_passes_of_its_own(
         self, ranks: Ranks | None, *, step_was_taken: bool, thorough: bool, full_batch_probability: float

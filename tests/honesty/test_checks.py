@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.per_sample.user_state import UserState
+from sordino.rng.global_generators import draw_next, preserve_generators, seed_all
 from sordino.rng.shape_independent import HIGH_DRAWS, LOW_DRAWS, SteadyDraws
 from sordino.runtime_checks.alterations import Alterations
 from tests.honesty.data import INPUTS, cross_entropy, network, vectors
@@ -174,6 +175,28 @@ def test_the_state_of_a_users_objects_is_put_back() -> None:
     assert Holder.shared is None
     assert holder.fill() == drawn
     state.put_back()
+
+
+def test_dicts_that_were_empty_are_emptied_again() -> None:
+    model, plain, ordered, default = nn.Linear(2, 2), {}, OrderedDict[str, int](), defaultdict[str, list[int]](list)
+    state = UserState([model, plain, ordered, default])
+    model.register_forward_hook(lambda *_: None)
+    plain["a"], ordered["a"] = 1, 1
+    default["a"].append(1)
+    state.put_back()
+    assert not model._forward_hooks
+    assert (plain, ordered, default) == ({}, {}, {})
+
+
+def test_half_a_pair_of_normal_numbers_counts_as_drawn() -> None:
+    """numpy makes normal numbers in pairs and keeps the second back: its position is then the same after one and two."""
+    next_draws = []
+    with preserve_generators():
+        for count in (0, 1, 2, 3):
+            seed_all(0)
+            np.random.standard_normal(count)
+            next_draws.append(draw_next())
+    assert len(set(next_draws)) == 4
 
 
 class Instantiates(OrderedDict[str, type]):
