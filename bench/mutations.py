@@ -80,7 +80,7 @@ TESTS: dict[str, list[str]] = {
     "sordino/release/": [*_NOISE, *_LOTS],
     "sordino/ledger/": [*_LEDGER, *_LOTS],
     "sordino/sampling/": [*_SAMPLING, *_LOTS],
-    "sordino/lots/draw_request.py": [*_LOTS, *_SAMPLING],
+    "sordino/lots/lot.py": [*_LOTS, *_SAMPLING],
     "sordino/events/": ["tests/events", "tests/test_ledger.py", *_SAMPLING],
     "sordino/rng/": ["tests/test_random.py", *_SAMPLING],
     "sordino/clipping/": ["tests/clipping", "tests/test_divisor.py"],

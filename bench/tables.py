@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from bench.step import RESULTS, table
@@ -84,10 +84,30 @@ def opacus(kind: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def whole_runs() -> str:
+    """Returns the table of whole runs: the price of everything, and in brackets that of the steps alone."""
+    rows = _result("whole_run")["rows"]
+    lengths = sorted({row["lots"] for row in rows})
+    lines = [
+        "| model (lot) | " + " | ".join(f"{lots:,} lots" for lots in lengths) + " |",
+        "|---" * (1 + len(lengths)) + "|",
+    ]
+    for name, lot in dict.fromkeys((row["model"], row["lot"]) for row in rows):
+        cells = []
+        for lots in lengths:
+            found = [row for row in rows if (row["model"], row["lots"]) == (name, lots)]
+            whole, steps = (median(row[key] for row in found) if found else 0 for key in ("ratio", "training ratio"))
+            cells.append(f"{whole:.2f} ({steps:.2f})" if found else "—")
+        lines.append(f"| {name} ({lot}) | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def table_block(name: str) -> str:
     """Returns the table of this name."""
     if name == "price":
         return price()
+    if name == "whole_runs":
+        return whole_runs()
     if name == "accuracy":
         return accuracy()
     if name.startswith("opacus_"):

@@ -7,7 +7,12 @@ import pytest
 from sordino import events
 from sordino.accounting import PLD
 from sordino.events import BallsInBins, Batch, Gaussian, NonPrivate, Poisson, Repeat, Shuffle, Together
+from sordino.events.codec import to_json
 from sordino.ledger.ledger import Ledger
+from sordino.ledger.lot_counts import LotCounts
+from sordino.ledger.voiding import ClaimVoided
+from sordino.refusal import Refusal
+from sordino.release.noise_tail import MOST_COORDINATES
 
 
 def halved(event):
@@ -159,3 +164,99 @@ def test_there_is_no_way_to_take_an_entry_back():
         "load_state_dict",
     }
     assert events.canonical(Ledger().event()) == Together()
+
+
+def test_looking_at_a_ledger_charges_nothing():
+    ledger = Ledger()
+    ledger.open(halved, planned)
+    first = ledger.event()
+    for _ in range(3):
+        assert ledger.event() == first
+        ledger.state_dict()
+        assert ledger.length == 1
+    ledger.close()
+    ledger.close()
+    assert ledger.event() == first
+    assert (ledger.length, ledger.empty) == (1, False)
+
+
+def test_the_length_counts_open_draws_and_nothing_without_a_guarantee():
+    ledger = Ledger()
+    assert (ledger.length, ledger.empty) == (0, True)
+    for _ in range(3):
+        ledger.open(halved, planned)
+    ledger.release(Gaussian(2.0), "another section")
+    ledger.void("told")
+    assert ledger.length == 4
+
+
+def test_what_making_a_draw_cost_is_charged_on_all_of_the_data():
+    ledger = Ledger()
+    ledger.open(halved, planned, spent=[Gaussian(9.0), Gaussian(8.0)])
+    assert ledger.event() == Together(Gaussian(9.0), Gaussian(8.0), Poisson(0.5, Gaussian(1.0)))
+
+
+def test_the_first_reason_is_told_and_every_reason_is_entered_once():
+    ledger = Ledger()
+    for reason in ("one", "other", "one"):
+        ledger.void(reason)
+    assert ledger.voided == "one"
+    assert [row[0] for row in ledger.state_dict()["entries"]] == [to_json(NonPrivate(r)) for r in ("one", "other")]
+    strict = Ledger()
+    strict.is_strict = True
+    with pytest.raises(ClaimVoided):
+        strict.void("one")
+    assert strict.voided == "one"
+    strict.void("other")  # only the first reason stops a strict run
+
+
+def test_the_most_coordinates_of_a_ledger_count_wherever_they_come_from():
+    ledger = Ledger()
+    assert ledger.coordinates == MOST_COORDINATES
+    ledger.record_coordinates(5)
+    ledger.record_coordinates(3)
+    assert ledger.coordinates == 5
+    for own, loaded in ((3, 5), (7, 7)):
+        other = Ledger()
+        other.record_coordinates(own)
+        other.load_state_dict(ledger.state_dict())
+        assert other.coordinates == loaded
+
+
+def test_a_loaded_ledger_knows_what_either_side_knew():
+    saved = Ledger()
+    saved.uses([1, 2], "person", "a person is a name")
+    section = saved.new_section()
+    saved.release(Gaussian(1.0), section)
+    saved.disclose("size")
+    saved.count(section, LotCounts(5, 2))
+    saved.count("9", LotCounts(7, 3))
+    other = Ledger()
+    other.disclose("labels")
+    other.declare("mine")
+    other.count(section, LotCounts(6, 4))
+    other.load_state_dict(json.loads(json.dumps(saved.state_dict())))
+    state = other.state_dict()
+    assert state["disclosed"] == ["size", "labels"]
+    assert state["declared"] == ["a person is a name", "mine"]
+    assert state["counts"] == {section: [6, 4, 0, 0, 0], "9": [7, 3, 0, 0, 0]}
+    assert state["unit"] == "person"
+    assert other.new_section() == "1"
+
+
+def test_two_units_do_not_share_a_ledger():
+    ledger = Ledger()
+    ledger.uses([1, 2], "person")
+    ledger.uses([1, 2], "household")  # nothing was released yet
+    ledger.release(Gaussian(1.0))
+    ledger.uses([1, 2], "household")
+    with pytest.raises(Refusal, match="one household more or fewer"):
+        ledger.uses([1, 2], "person")
+
+
+def test_a_phase_that_is_charged_as_a_whole_is_charged_once():
+    phase = events.FixedOrder(4, 2, Gaussian(1.0))
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.open(lambda event: phase, planned, cover="0")
+    assert ledger.event() == phase

@@ -1,5 +1,6 @@
 """Samplers draw what they say."""
 
+import math
 from itertools import islice
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from scipy import stats
 
 import sordino as sd
+from sordino import events
 from sordino.rng.streams import Rng
+from sordino.sampling.poisson import flip_coins
 from tests.problems import linear, private
 
 ALPHA = 1e-6
@@ -134,3 +137,33 @@ def test_a_run_draws_at_the_rate_it_is_charged():
     assert f"rate={rate}," in repr(run.event)
     deviation = np.sqrt(steps * n * rate * (1 - rate))
     assert abs(sum(sizes) - steps * n * rate) < stats.norm.isf(ALPHA / 2) * deviation
+
+
+@pytest.mark.parametrize(("n", "rate"), [(40, 0.3), (40, 0.97), (5, 0.01)])
+def test_poisson_coins_are_the_gaps_of_their_stream_one_after_the_other(n, rate):
+    """Against a loop over the same uniform numbers, with gaps 1 + floor(ln u / ln(1 - q))."""
+    for seed in range(20):
+        rng, block = Rng.from_seed(seed), int(n * rate + 6 * math.sqrt(n * rate) + 16)
+        taken, place = [], -1
+        while place < n:
+            for u in rng.uniform(block):
+                place += 1 + math.floor(math.log(u) / math.log1p(-rate))
+                if place < n:
+                    taken.append(place)
+        assert flip_coins(n, rate, Rng.from_seed(seed)).tolist() == taken
+
+
+def test_a_truncated_lot_is_a_uniform_part_of_its_coins_and_priced_for_one_record_more():
+    n, rate, most, k = 60, 0.3, 15, 3000
+    drawn = list(islice(sd.TruncatedPoisson(rate, most).draws(n, Rng.from_seed(0), 0), k))
+    assert drawn[0].amplify(events.Gaussian(1.0)) == events.TruncatedPoisson(rate, n + 1, most, events.Gaussian(1.0))
+    sizes = np.array([len(draw.indices) for draw in drawn])
+    assert sizes.max() == most
+    assert all((np.diff(draw.indices) > 0).all() for draw in drawn)
+    # Binomial sizes, cut at the largest.
+    expected = np.minimum(np.arange(n + 1), most) @ stats.binom.pmf(np.arange(n + 1), n, rate)
+    assert abs(sizes.mean() - expected) < stats.norm.isf(ALPHA / 2) * sizes.std() / np.sqrt(k)
+    # Everybody is cut equally often.
+    counts, share = np.bincount(np.concatenate([draw.indices for draw in drawn]), minlength=n), sizes.mean() / n
+    spread = ((counts - k * share) ** 2 / (k * share * (1 - share))).sum()
+    assert stats.chi2.sf(spread, n - 1) > ALPHA

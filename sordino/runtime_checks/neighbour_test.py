@@ -280,7 +280,7 @@ class _RunningTest:
             self._places = b - 1 - self._stream.permutation(b - b // 2)[: max(1, b // _EXCHANGED_ONE_IN)]
             self._second_place = self._places[:0]
         else:
-            # Of a few records one is exchanged, and where enough others are left to watch a second may be altered too.
+            # Of a few records one is exchanged; where enough others are left to watch, a second may be altered later.
             order = self._stream.permutation(b)
             self._places, self._second_place = order[:1], order[1:2] if b >= _FEWEST_FOR_TWO else order[:0]
         # All passes of this test begin with the same random numbers.
@@ -288,7 +288,7 @@ class _RunningTest:
         seed_all(self._seed)
         self._untouched = draw_next()  # what is drawn next where a pass drew nothing
         self._watched = torch.ones(b, dtype=torch.bool)
-        self._watched[torch.from_numpy(np.concatenate([self._places, self._second_place]))] = False
+        self._watched[torch.from_numpy(self._places)] = False
         # Random signs make one sum of all watched directions, which moves if any of them turns.
         self._signs = torch.from_numpy(np.where(self._stream.uniform(b) < 0.5, -1.0, 1.0)).float()
         self._weights: Tensor | None = None
@@ -319,7 +319,10 @@ class _RunningTest:
         # Several alterations go into one batch by twos, each on a record of its own, which saves every second pass. What
         # is random is asked about one by one: which numbers a record meets may depend on the records in front of it.
         order = self._stream.permutation(len(ALTERATIONS)).tolist()
-        by_twos = extremes > 1 and len(self._second_place) == 1 and not self.draws_at_random
+        is_random = self.draws_at_random or self._steady is not None
+        by_twos = self.finding is None and extremes > 1 and len(self._second_place) == 1 and not is_random
+        if by_twos:
+            self._stop_watching_second_record()
         groups = [TOGETHER[k] for k in order if k < len(TOGETHER)] if by_twos else [(k,) for k in order]
         for group in groups[: extremes // 2 if by_twos else extremes]:
             if self.finding is not None or self.has_unknown_draws:
@@ -330,6 +333,20 @@ class _RunningTest:
             for k in group:
                 if self.finding is None and not self.has_unknown_draws:
                     self._exchange_for_altered(ALTERATIONS[k])
+
+    def _stop_watching_second_record(self) -> None:
+        """Takes the second record that will be altered out of those that the neighbour test watches.
+
+        The first pass is not made again: its sum of directions is formed anew, without that record.
+        """
+        assert self._part is not None, "the first pass was kept"
+        self._watched[torch.from_numpy(self._second_place)] = False
+        lengths = self._first.lengths
+        self._weights = direction_weights(lengths, self._signs, self._watched)
+        weights = self._weights * lengths.isfinite().unsqueeze(1)
+        with self._seeded_draws():  # a model that saves memory runs its layers again for the sum
+            total = _clone_tensors(self._part.weighted_sum(self._weights_on_device(weights)))
+        self._first = replace(self._first, total=total)
 
     def ask_again(self) -> None:
         """Asks in a neighbour test whether the same batch gives the same losses once more, in the state that the test's
