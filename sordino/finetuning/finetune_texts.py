@@ -5,7 +5,9 @@
     print(tuned.claim)
 
 The frozen encoder reads the texts once. Then the phases of the plan (`plan.py`) are trained on what it made of them: the
-head, adapters in the last layer together with it, and the head again. Some thousand sentences take minutes on one core.
+head, adapters in the last layer together with it, and the head again. A noisy count of the texts that each classifies
+correctly decides whether the last phase goes on from the adapters or from the head before them, so that adapters that do
+harm are dropped. Some thousand sentences take minutes on one core.
 
 Privacy: all phases are in one ledger, and the claim is about all of them. The encoder is public, each vector is made of its
 own text alone, and every choice is a function of public numbers.
@@ -13,9 +15,11 @@ own text alone, and every choice is a function of public numbers.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +39,7 @@ from sordino.private import Private
 from sordino.queries.noisy_sum import NoisySum
 from sordino.refusal import Refusal
 from sordino.release.noise import Gaussian
+from sordino.sampling.full import Full
 from sordino.sampling.poisson import Poisson
 
 LENGTH = 128
@@ -45,7 +50,9 @@ _WARM_UP = 4
 """Lots in which the learning rate rises where adapters are trained."""
 _AT_ONCE = 256
 _TRAINED_AT_ONCE = 64
-"""Texts that are processed at once in training: their token vectors are large, and more at once would not be faster."""
+"""Texts that are processed at once where adapters are trained: their token vectors are large, and more is no faster."""
+_VECTORS_AT_ONCE = 4096
+"""Vectors that are processed at once where the head is trained."""
 
 Say = Callable[[str], Any]
 
@@ -88,6 +95,9 @@ class FineTuned:
     length: int = LENGTH
     signal_to_noise: Mapping[str, float] = field(default_factory=dict)
     """Of each phase, measured on its released gradients over all of its steps."""
+    adapters_lead: float | None = None
+    """By what share of the texts the adapters were ahead of the head before them, with noise; the last head went on from
+    the adapters if it is above 0. None if there was no choice."""
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
         """Returns the class of each text, as the labels named it."""
@@ -110,6 +120,29 @@ class FineTuned:
         predicted = self.predict(texts)
         correct = [bool(one == label) for one, label in zip(predicted, labels, strict=True)]
         return sum(correct) / len(correct)
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the classifier, its encoder, tokenizer and claim to a new or empty folder, and returns the folder.
+
+        There is no noise key and no text in it: it may be published under its claim.
+        """
+        from sordino.finetuning.saved_classifier import save_classifier
+
+        return save_classifier(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, model: nn.Module | None = None, tokenizer: Any = None) -> FineTuned:
+        """Returns the classifier that `save` or `sordino finetune` wrote to a folder.
+
+        Args:
+            folder: as it was written.
+            model: the encoder, if it was none of transformers and is not in the folder.
+            tokenizer: likewise.
+
+        """
+        from sordino.finetuning.saved_classifier import load_classifier
+
+        return load_classifier(folder, model, tokenizer)
 
     def __repr__(self) -> str:
         return f"FineTuned({len(self.classes)} classes)\n{self.plan}\n{self.claim}"
@@ -241,6 +274,7 @@ def train_plan(
             ledger=ledger,
             expected_batch=None if divisor_records is None else phase.rate * divisor_records,
             warm_up=_WARM_UP if name == "adapters" else 0,
+            physical_batch=_TRAINED_AT_ONCE if name == "adapters" else _VECTORS_AT_ONCE,
             unit=unit,
             seed=None if seed is None else seed + len(signals),
             say=say if name == "head" else None,  # later phases begin near their goal, where gradients are short
@@ -256,22 +290,37 @@ def train_plan(
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     private = train("head", head, (read.vectors, targets), {"": plan.head.learning_rate})
-    vectors = None
+    vectors, lead = None, None
     if plan.adapters is not None:
         # Adapters, weights of the mean and the head together.
         layer = find_adaptable_layer(encoder)
         assert layer is not None, "the plan has adapters"
+        frozen_head = copy.deepcopy(head)
         scaled = {name: DIRECTION_SCALE * directions[name][: plan.rank] for name in ADAPTED}
         vectors = AdaptedVectors(layer, read.vectors.shape[1], scaled).eval()
         both = _HeadOnVectors(vectors, head)
         private = train("adapters", both, (*read.columns, targets), ADAPTER_LEARNING_RATES)
-        # The head again, on the vectors as they are now.
+        adapted = _compute_vectors(vectors, read)
+        # Go on from the adapters, or from the head before them if a noisy count says that they did harm.
+        if plan.choice_multiplier is not None:
+            lead = measure_lead(
+                _are_correct(head, adapted, targets) - _are_correct(frozen_head, read.vectors, targets),
+                read.vectors,
+                plan.choice_multiplier,
+                ledger=ledger,
+                records=divisor_records,
+                unit=unit,
+                seed=None if seed is None else seed + len(plan.phases),
+            )
+            say(f"adapters classify {lead:+.2%} of the texts more correctly than the head before them, with noise")
+            if lead <= 0:
+                vectors, adapted, head = None, read.vectors, frozen_head
+        # The head again, on the vectors that were chosen.
         if plan.last_head is not None:
-            adapted = _compute_vectors(vectors, read)
             private = train("last head", head, (adapted, targets), {"": plan.last_head.learning_rate})
     # The claim is asked of the last phase, whose ledger has the charges of the earlier ones too.
     classifier = TextClassifier(encoder, vectors, head).eval()
-    return FineTuned(classifier, tokenizer, classes, private.claim(plan.delta), plan, length, signals)
+    return FineTuned(classifier, tokenizer, classes, private.claim(plan.delta), plan, length, signals, lead)
 
 
 def train_phase(
@@ -283,6 +332,7 @@ def train_phase(
     ledger: Ledger,
     expected_batch: float | None,
     warm_up: int,
+    physical_batch: int = _TRAINED_AT_ONCE,
     unit: Unit | None = None,
     seed: int | None = None,
     say: Say | None = None,
@@ -297,6 +347,7 @@ def train_phase(
         ledger: where lots are charged.
         expected_batch: the public divisor; None for rate × N.
         warm_up: lots in which the learning rate rises.
+        physical_batch: records that are processed at once.
         unit: what is drawn and claimed; a row by default.
         seed: for tests.
         say: receives a warning if the run only walks at random.
@@ -323,7 +374,7 @@ def train_phase(
         Poisson(phase.rate),
         phase.steps,
         expected_batch=expected_batch,
-        physical_batch=_TRAINED_AT_ONCE,
+        physical_batch=physical_batch,
         unit=unit,
     ):
         # The gradient is clipped and gets its noise here; signal and optimizer see nothing but the released one.
@@ -334,6 +385,55 @@ def train_phase(
         optimizer.step()
         schedule.step()
     return private, signal
+
+
+def measure_lead(
+    gains: Tensor,
+    vectors: Tensor,
+    multiplier: float,
+    *,
+    ledger: Ledger,
+    records: int | None,
+    unit: Unit | None = None,
+    seed: int | None = None,
+) -> float:
+    """Returns, with noise, by what share of the texts one classifier is ahead of another.
+
+    The count Σ gains is the gradient of the loss `weight · gain` of a single weight, so it is released like the gradient
+    of any lot, and equal texts and privacy units are treated as they are in training.
+
+    Args:
+        gains: 1 for a text that only the first classifies correctly, -1 for one that only the other does, else 0, (N,).
+        vectors: the texts' vectors, by which equal texts are recognised, (N, width).
+        multiplier: σ of the noise on the count.
+        ledger: where the release is charged.
+        records: the public number of texts by which the count is divided; None for N, which the claim then names.
+        unit: what is claimed; a row by default.
+        seed: for tests.
+
+    Privacy:
+        One Gaussian release: a text changes the count by at most 1. The classifiers are releases themselves, and each gain
+        is computed from its own text.
+
+    """
+    query = NoisySum(Flat(1.0), Gaussian(multiplier))
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    private = Private(model, _weigh_gain, query, ledger=ledger, seed=seed)
+    expected = None if records is None else float(records)
+    for lot in private.draws(
+        TensorDataset(vectors, gains), Full(), 1, expected_batch=expected, physical_batch=_VECTORS_AT_ONCE, unit=unit
+    ):
+        private.backward(lot)
+    gradient = model.weight.grad
+    assert gradient is not None, "a lot was drawn"
+    return float(gradient)
+
+
+def _weigh_gain(model: nn.Module, vectors: Tensor, gains: Tensor) -> Tensor:
+    """Returns the loss of each record, whose gradient is its gain; the vectors only identify the record."""
+    weighed: Tensor = model(gains.unsqueeze(1)).squeeze(1)
+    return weighed
 
 
 class _HeadOnVectors(nn.Module):
@@ -367,6 +467,13 @@ def _compute_vectors(vectors: AdaptedVectors, read: FrozenTexts) -> Tensor:
     return torch.cat(
         [vectors(*part) for part in zip(*(column.split(_AT_ONCE) for column in read.columns), strict=True)]
     )
+
+
+@torch.no_grad()
+def _are_correct(head: nn.Linear, vectors: Tensor, targets: Tensor) -> Tensor:
+    """Returns 1 for each text whose highest score is that of its class and 0 for others, (N,)."""
+    correct: Tensor = head(vectors).argmax(1) == targets
+    return correct.float()
 
 
 def _encoder_of(model: Any) -> nn.Module:

@@ -2,22 +2,26 @@
 
     head       a linear layer on the frozen encoder's vectors: few numbers, so little of a step is noise
     adapters   then adapters in the last layer, the weights of the mean and the head together, in larger lots
-    last head  then the head again, on the vectors that the encoder now makes
+    choice     whether the adapters classify more of the texts correctly than the head before them, as one noisy count
+    last head  then the head again, on the vectors that were chosen: adapted or frozen
 
-All three are one run in one ledger. The noise of the head's lots is `HEAD_NOISE` times what it would be if the head had the
-whole budget, which leaves more than half of the budget to the adapters; their noise is what then meets ε. Where the numbers
-say that the adapters' lots would be little but noise, the head has everything and `adapters` is None.
+All of them are one run in one ledger. The noise of the head's lots is `HEAD_NOISE` times what it would be if the head had
+the whole budget, which leaves more than half of the budget to the adapters; their noise is what then meets ε. Where the
+numbers say that the adapters' lots would be little but noise, the head has everything and `adapters` is None.
 
 The learning rates are Adam's. Under noise Adam divides every coordinate by about the noise's deviation σC/L, so these
-rates fit any ε. The numbers below were found on held-out training texts of R8 and 20 Newsgroups (`bench/minilm.py`).
+rates fit any ε. The numbers below were found on held-out training texts of R8 and 20 Newsgroups (`bench/minilm.py`). They
+are for coordinates of size 1, as the texts' vectors have. Rows of a table, most of whose coordinates are 0, need weights
+that are many times as large and are trained by `sordino train`, whose steps and rates fit them.
 
 Privacy: number of records, classes, width, ε and δ decide, and nothing that is read off a record.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from sordino import validate
 from sordino.accounting import PLD, calibrate
@@ -32,6 +36,8 @@ HEAD_RATE, HEAD_STEPS, HEAD_LEARNING_RATE = 0.4, 200, 0.01
 """Of the head: in large lots, and half of the steps before the adapters and half after them."""
 LAST_LEARNING_RATE = 5e-3
 HEAD_NOISE = 1.45
+CHOICE_SHARE = 0.02
+"""The share of the budget that the choice has, in terms of 1/σ²."""
 ADAPTER_RATE, ADAPTER_STEPS = 0.6, 30
 RANKS = (4, 2)
 """Ranks of the adapters, the first of which promises enough is taken."""
@@ -83,6 +89,8 @@ class Plan:
     adapters: Phase | None = None
     last_head: Phase | None = None
     rank: int = 0
+    choice_multiplier: float | None = None
+    """σ of the noisy count by which the last head goes on from adapted or from frozen vectors; None without adapters."""
 
     @property
     def phases(self) -> dict[str, Phase]:
@@ -92,7 +100,7 @@ class Plan:
 
     def event(self) -> Event:
         """Returns what the whole fine-tuning does to the data."""
-        return _compose_phases(self.phases.values())
+        return _compose_phases(self.phases.values(), self.choice_multiplier)
 
     def describe(self) -> str:
         """Returns the plan in lines: what each phase trains, and what share of its steps will be noise."""
@@ -104,6 +112,10 @@ class Plan:
                 f"{phase.multiplier:.3g}; {noise.share:.0%} of a step will be noise, signal to noise over all steps "
                 f"about {noise.signal_to_noise:.2g}"
             )
+        if self.choice_multiplier is not None:
+            share = self.choice_multiplier / self.records
+            noisy = f"by a noisy count of correct texts (± {share:.2%})"
+            lines.append(f"  choice     adapters or frozen vectors for the last head, {noisy}")
         if self.adapters is None:
             lines.append(
                 "  no adapters: with so many texts at this epsilon their steps would be little but noise, or the encoder "
@@ -142,16 +154,19 @@ def make_plan(records: int, *, classes: int, width: int, epsilon: float, delta: 
     half = HEAD_STEPS // 2
     first = Phase(HEAD_RATE, half, HEAD_LEARNING_RATE, alone * HEAD_NOISE, in_head)
     last = Phase(HEAD_RATE, half, LAST_LEARNING_RATE, alone * HEAD_NOISE, in_head)
+    # T lots of rate q cost about T q²/σ², as one release of the whole would with a multiplier of σ / (q √T); the choice has
+    # a small share of that.
+    choice = alone / (HEAD_RATE * math.sqrt(HEAD_STEPS * CHOICE_SHARE))
 
     def with_adapters(sigma: float, rank: int = RANKS[0]) -> Phase:
         trained = in_head + count_adapter_parameters(width, rank)
         return Phase(ADAPTER_RATE, ADAPTER_STEPS, ADAPTER_LEARNING_RATES["up."], sigma, trained)
 
-    sigma = calibrate(lambda s: _compose_phases([first, with_adapters(s), last]), PLD(), epsilon, delta)
+    sigma = calibrate(lambda s: _compose_phases([first, with_adapters(s), last], choice), PLD(), epsilon, delta)
     for rank in RANKS:
         adapters = with_adapters(sigma, rank)
         if adapters.step_noise(records).signal_to_noise >= ENOUGH_FOR_RANK[rank]:
-            return Plan(records, epsilon, delta, first, adapters, last, rank)
+            return Plan(records, epsilon, delta, first, adapters, last, rank, choice)
     return Plan(records, epsilon, delta, head_only)
 
 
@@ -165,6 +180,7 @@ def count_adapter_parameters(width: int, rank: int) -> int:
     return width * sum(ranks) + width + PLACES
 
 
-def _compose_phases(phases: Any) -> Event:
-    """Returns the event of several phases of lots on the same records."""
-    return compose([training_event(phase.rate, Gaussian(phase.multiplier), phase.steps) for phase in phases])
+def _compose_phases(phases: Iterable[Phase], choice_multiplier: float | None = None) -> Event:
+    """Returns the event of several phases of lots on the same records, and of the choice between two of them."""
+    lots = [training_event(phase.rate, Gaussian(phase.multiplier), phase.steps) for phase in phases]
+    return compose(lots if choice_multiplier is None else [*lots, Gaussian(choice_multiplier)])

@@ -35,6 +35,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino import validate
+from sordino.finetuning.frozen_texts import find_adaptable_layer
+from sordino.finetuning.plan import Plan, make_plan
 from sordino.integrations.accelerate import prepare_plain_model
 from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
 from sordino.integrations.integrated_run import IntegratedRun, require_privacy
@@ -46,6 +48,7 @@ from sordino.ledger.claims import Claim, Guarantee
 from sordino.losses import for_model
 from sordino.lots.loading import count_records
 from sordino.optim import SignalToNoise
+from sordino.optim.step_noise import ENOUGH
 from sordino.per_sample.protocol import Backend
 from sordino.private import Private
 from sordino.refusal import Refusal
@@ -209,6 +212,30 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         last = f"or let public numbers choose: sordino.finetune(model, tokenizer, texts, labels{target})"
         advice = noise.advise(records=records, epsilon=epsilon, delta=self._privacy.delta, last=last)
         sys.stderr.write(f"{advice}\n")
+        # Where noise is much of the way, what `finetune` would choose is shown with its own figures.
+        if noise.signal_to_noise < ENOUGH and (plan := self._plan_of_finetune(records)) is not None:
+            sys.stderr.write(f"What sordino.finetune would choose by public numbers:\n{plan}\n")
+
+    def _plan_of_finetune(self, records: int) -> Plan | None:
+        """Returns the plan that `sordino.finetune` would make for the Trainer's model, records and ε; None where the model
+        is no classifier of texts, or no ε is aimed at.
+        """
+        config = getattr(self.model, "config", None)
+        width, classes = getattr(config, "hidden_size", None), getattr(config, "num_labels", None)
+        epsilon = self._privacy.epsilon
+        # A language model has classes in its configuration too; only a model for sequence classification has a head.
+        is_classifier = "ForSequenceClassification" in type(self.model).__name__
+        if (
+            epsilon is None
+            or not is_classifier
+            or not isinstance(width, int)
+            or not isinstance(classes, int)
+            or classes < 2
+        ):
+            return None
+        can_adapt = find_adaptable_layer(self.model) is not None
+        delta = self._privacy.delta
+        return make_plan(records, classes=classes, width=width, epsilon=epsilon, delta=delta, can_adapt=can_adapt)
 
     def num_examples(self, dataloader: Any) -> int:
         """Returns how many records Hugging Face's Trainer is told of: for lots, the number expected to be drawn in an

@@ -11,6 +11,7 @@ Privacy: a `Guarantee` is a statement about the event. docs/claims.md lists what
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -245,6 +246,26 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
         "not_covered": list(claim.not_covered),
         "rests_on": list(claim.rests_on),
     }
+
+
+def claim_from_json(table: Mapping[str, Any]) -> Claim:
+    """Returns the claim that `claim_to_json` made a table of. It states what was true when the table was written.
+
+    >>> print(claim_from_json({"reason": "nothing was released"}))
+    no privacy guarantee: nothing was released
+    """
+    if "reason" in table:
+        return NoGuarantee(str(table["reason"]))
+    return Guarantee(
+        float(table["epsilon"]),
+        float(table["delta"]),
+        Relation(table["relation"]),
+        str(table["accountant"]),
+        events.from_json(table["event"]),
+        tuple(table["not_covered"]),
+        tuple(table["rests_on"]),
+        str(table["unit"]),
+    )
 
 
 def explain_not_covered(name: str) -> str | None:

@@ -1,8 +1,10 @@
 """Fine-tuning of texts: the plan follows from public numbers, the frozen encoder is its beginning, one claim is of all."""
 
 import copy
+import json
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +12,9 @@ from torch.testing import assert_close
 
 import sordino as sd
 from sordino.accounting import PLD
-from sordino.finetuning import make_plan
-from sordino.finetuning.finetune_texts import TextClassifier, score_texts
+from sordino.app.cli import main as command_line
+from sordino.finetuning import FineTuned, finetune_texts, make_plan
+from sordino.finetuning.finetune_texts import TextClassifier, measure_lead, score_texts
 from sordino.finetuning.frozen_texts import find_adaptable_layer, find_directions, read_texts
 from sordino.finetuning.last_layer import AdaptedVectors
 from sordino.finetuning.plan import ADAPTED, ENOUGH_FOR_RANK, HEAD_STEPS, count_adapter_parameters
@@ -164,7 +167,8 @@ def test_it_learns_ends_in_a_claim_and_leaves_the_encoder_as_it_is(encoder):
     assert tuned.claim.delta == 1e-5
     assert said[0] == tuned.plan.describe()
     assert "of a step will be noise" in said[0]
-    assert len(said) == 1  # it does not walk at random
+    assert len(said) == 2  # it does not walk at random
+    assert f"{tuned.adapters_lead:+.2%} of the texts" in said[1]
     test_texts, test_labels = sentences(200, seed=9)
     assert tuned.accuracy(test_texts, test_labels) > 0.9
     assert set(tuned.predict(test_texts[:10])) <= {"yes", "no"}
@@ -207,6 +211,98 @@ def test_adapters_change_the_vectors_and_all_three_phases_are_in_one_claim(encod
         assert_close(tuned.probabilities([test_texts[row]])[0], together[row], atol=0.05, rtol=0.05)
 
 
+# --- The choice between adapters and the head before them.
+
+
+def test_the_lead_is_the_noisy_count_of_gains_and_costs_one_gaussian_release():
+    generator = torch.Generator().manual_seed(0)
+    gains = torch.randint(-1, 2, (4000,), generator=generator).float()
+    ledger = sd.Ledger()
+    lead = measure_lead(gains, torch.randn(4000, 8, generator=generator), 5.0, ledger=ledger, records=4000)
+    assert abs(4000 * lead - float(gains.sum())) < 6 * 5.0  # false alarms: 2e-9
+    assert 4000 * lead != float(gains.sum())
+    assert ledger.claim(1e-5).event == sd.events.Gaussian(5.0)
+
+
+def test_adapters_that_do_harm_are_dropped_and_the_head_goes_on_from_frozen_vectors(encoder, monkeypatch):
+    texts, labels = sentences(1000, seed=0)
+    plan = make_plan(1000, classes=2, width=WIDTH, epsilon=8.0, delta=1e-5)
+    assert plan.adapters is not None
+    # Nothing but noise in the adapters' lots, and steps a hundred times too long: they end far from where they began.
+    monkeypatch.setattr(finetune_texts, "ADAPTER_LEARNING_RATES", {"mean.": 3.0, "head.": 1.0, "up.": 1.0})
+    spoilt = replace(plan, adapters=replace(plan.adapters, multiplier=1e4, rate=0.05))
+    tuned = sd.finetune(encoder, Tokenizer(), texts, labels, epsilon=8.0, plan=spoilt, length=16, seed=1, say=list)
+    assert tuned.adapters_lead < 0
+    assert tuned.model.vectors is None
+    assert set(tuned.signal_to_noise) == {"head", "adapters", "last head"}
+    assert tuned.accuracy(*sentences(200, seed=9)) > 0.9
+    # The noise that was wasted is in the claim with everything else.
+    assert isinstance(tuned.claim, sd.Guarantee)
+    assert tuned.claim.epsilon <= PLD().epsilon(spoilt.event(), 1e-5) * (1 + 1e-6)
+
+
+# --- Saving and loading.
+
+
+def short_plan(*, adapters):
+    """Returns a plan of a few lots, as saving needs no good classifier."""
+    plan = make_plan(600, classes=2, width=WIDTH, epsilon=8.0, delta=1e-5, can_adapt=adapters)
+    short = {name: replace(phase, steps=3) for name, phase in plan.phases.items()}
+    return replace(plan, **{name.replace(" ", "_"): phase for name, phase in short.items()}, choice_multiplier=None)
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_a_classifier_is_the_same_after_loading_and_its_claim_travels_with_it(encoder, tmp_path, adapters):
+    texts, labels = sentences(200, seed=0)
+    plan = short_plan(adapters=adapters)
+    tuned = sd.finetune(encoder, Tokenizer(), texts, labels, epsilon=8.0, plan=plan, length=16, seed=1, say=list)
+    assert (tuned.model.vectors is not None) == adapters
+    folder = tuned.save(tmp_path / "saved")
+    loaded = FineTuned.load(folder, tokenizer=Tokenizer())
+    test_texts, _ = sentences(50, seed=9)
+    assert torch.equal(tuned.probabilities(test_texts), loaded.probabilities(test_texts))
+    assert tuned.predict(test_texts) == loaded.predict(test_texts)
+    assert loaded.claim == tuned.claim
+    assert str(loaded.claim) == str(tuned.claim)
+    assert loaded.plan == tuned.plan
+    assert loaded.adapters_lead == tuned.adapters_lead
+    # A loaded classifier can be saved again.
+    assert FineTuned.load(loaded.save(tmp_path / "again"), tokenizer=Tokenizer()).claim == tuned.claim
+
+
+def test_a_saved_classifier_holds_no_key_and_no_text(encoder, tmp_path):
+    texts, labels = sentences(200, seed=0)
+    plan = short_plan(adapters=True)
+    tuned = sd.finetune(encoder, Tokenizer(), texts, labels, epsilon=8.0, plan=plan, length=16, say=list)
+    folder = tuned.save(tmp_path / "saved")
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert names == {"finetuned.json", "trained.safetensors", "encoder/config.json", "encoder/model.safetensors"}
+    facts = json.loads((folder / "finetuned.json").read_text())
+    assert not any("key" in name or "seed" in name for name in facts)
+    content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert not any(text.encode() in content for text in texts)
+
+
+def test_a_wrong_folder_encoder_or_class_is_named(encoder, tmp_path):
+    texts, labels = sentences(200, seed=0)
+    plan = short_plan(adapters=False)
+    tuned = sd.finetune(encoder, Tokenizer(), texts, labels, epsilon=8.0, plan=plan, length=16, say=list)
+    folder = tuned.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match="need a new or empty folder"):
+        tuned.save(folder)
+    with pytest.raises(ValueError, match="give it as tokenizer="):
+        FineTuned.load(folder)
+    with pytest.raises(ValueError, match=r"has no finetuned\.json"):
+        FineTuned.load(tmp_path)
+    other = copy.deepcopy(encoder)
+    with torch.no_grad():
+        other.embeddings.word_embeddings.weight[5, 0] += 1
+    with pytest.raises(ValueError, match="not the one that was fine-tuned"):
+        FineTuned.load(folder, model=other, tokenizer=Tokenizer())
+    with pytest.raises(TypeError, match="name classes by those"):
+        replace(tuned, classes=(object(), object())).save(tmp_path / "objects")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -230,3 +326,66 @@ def test_wrong_arguments_are_named_and_no_text_is_quoted(encoder, change, words)
     }
     with pytest.raises((TypeError, ValueError), match=words):
         sd.finetune(**given | change)
+
+
+# --- The command.
+
+
+@pytest.fixture
+def model_folder(encoder, tmp_path):
+    """A folder with the encoder and a tokenizer of transformers for the same words."""
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[CLS]", *WORDS, "[UNK]", "[SEP]", "[MASK]"]) + "\n")
+    folder = tmp_path / "model"
+    encoder.save_pretrained(folder)
+    transformers.BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True).save_pretrained(folder)
+    return folder
+
+
+def write_csv(path, texts, labels):
+    rows = "".join(f"{number},{text},{label}\n" for number, (text, label) in enumerate(zip(texts, labels, strict=True)))
+    path.write_text(f"id,review,stars\n{rows}")
+    return path
+
+
+def test_the_command_trains_prints_measures_beside_the_baseline_and_predicts_new_texts(model_folder, tmp_path, capsys):
+    file = write_csv(tmp_path / "reviews.csv", *sentences(700, seed=0))
+    out = tmp_path / "reviews"
+    given = ["--text", "review", "--target", "stars", "--epsilon", "2", "--model", str(model_folder)]
+    arguments = ["finetune", str(file), *given, "--length", "16", "--out", str(out)]
+    assert command_line.main(arguments) == 0
+    shown = capsys.readouterr()
+    assert "of a step will be noise" in shown.err
+    for words in ("on the test records", "always the majority", "AUC", "balanced accuracy"):
+        assert words in shown.out
+    assert "-differential privacy" in shown.out
+    assert "not covered  accuracy and loss on the records held out for testing" in shown.out
+    assert f"sordino predict {out} new.csv" in shown.out
+    # New texts, by the command that the outcome names.
+    texts, labels = sentences(60, seed=9)
+    new = write_csv(tmp_path / "new.csv", texts, ["?"] * 60)
+    assert command_line.main(["predict", str(out), str(new), "--keep", "id", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)
+    assert predicted["id"] == [str(number) for number in range(60)]
+    assert sum(one == label for one, label in zip(predicted["prediction"], labels, strict=True)) > 50
+    assert predicted["prediction"] == FineTuned.load(out).predict(texts)
+    # The folder is not overwritten.
+    assert command_line.main(arguments) == 2
+    assert "holds something already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ([], "--epsilon"),
+        (["--epsilon", "2", "--text", "nothing"], "has no column 'nothing'"),
+        (["--epsilon", "2", "--text", "review", "--target", "stars", "--model", "nowhere"], "is no folder"),
+    ],
+)
+def test_the_command_names_what_is_wrong_in_one_line(tmp_path, capsys, change, words):
+    file = write_csv(tmp_path / "reviews.csv", *sentences(50, seed=0))
+    assert command_line.main(["finetune", str(file), "--out", str(tmp_path / "out"), *change]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert "\n" not in said
+    assert not (tmp_path / "out").exists()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import sordino as sd
+from sordino.finetuning import make_plan
 from sordino.integrations import Privacy
 from tests.integrations.words import Sentences, bert, padded
 
@@ -255,6 +256,9 @@ def test_before_the_first_step_it_says_what_share_will_be_noise_and_logs_the_rel
     assert "train fewer numbers" in seen[0]
     assert "draw larger lots: 150 records, 4 steps" in seen[0]
     assert "sordino.finetune(model, tokenizer, texts, labels, epsilon=1)" in seen[0]
+    # A classifier of texts is shown what `finetune` would choose.
+    plan = make_plan(300, classes=2, width=16, epsilon=1.0, delta=1e-5)
+    assert f"What sordino.finetune would choose by public numbers:\n{plan}\n" in seen[0]
     assert "only walks at random" in "".join(seen[1:]) + capsys.readouterr().err
     lines = [line for line in run.state.log_history if "signal_to_noise" in line]
     assert len(lines) >= 4

@@ -1,10 +1,13 @@
 """Columns as numbers, and who is held out: each record by itself, as a slow reading of it says."""
 
+import json
+import math
+
 import numpy as np
 import pytest
 
 from sordino.app.data.own.bad_file import FaultyFile
-from sordino.app.data.own.columns import choose_scheme
+from sordino.app.data.own.columns import choose_scheme, column_from_table
 from sordino.app.data.own.declared_columns import DeclaredColumns, read_schema
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import read_table
@@ -137,3 +140,27 @@ def test_the_delimiter_is_read_off_the_names(tmp_path, mark):
     path.write_text(f"\ufeffage{mark}town\n31{mark}Ulm, old town\n", encoding="utf-8")
     made = read_table(path)
     assert (made.columns, made.cells) == (("age", "town"), [["31", "Ulm, old town"]])
+
+
+def test_a_long_range_of_amounts_becomes_its_logarithm_too_and_other_ranges_do_not(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("gain,debt,age,none\n0,-5,20,\n99,0,30,10\n100000,50000,40,5000\n")
+    declared = DeclaredColumns(
+        bounds={"gain": (0, 100_000), "debt": (-100_000, 100_000), "age": (0, 100), "none": (10, 5010)},
+        missing=("none",),
+    )
+    rows = read_table(path)
+    scheme = choose_scheme(rows, declared, ())
+    assert [title for title in scheme.titles if "logarithm" in title] == ["gain, logarithm", "none, logarithm"]
+    numbers = dict(zip(scheme.titles, scheme.encode(rows).T, strict=True))
+    assert not rows.faults
+    expected = [-1, 2 * math.log(100) / math.log(100_001) - 1, 1]
+    np.testing.assert_allclose(numbers["gain, logarithm"], expected, rtol=1e-6)
+    # A missing number is the middle of both ranges, and is marked.
+    np.testing.assert_allclose(numbers["none, logarithm"][:2], [0, -1], atol=1e-6)
+    assert numbers["none is missing"].tolist() == [1, 0, 0]
+    # What is written to a run is read again, and a column of before has no logarithm.
+    for column in scheme.columns:
+        assert column_from_table(json.loads(json.dumps(column.table()))) == column
+    assert "logarithmic" not in next(one for one in scheme.columns if one.name == "age").table()
+    assert column_from_table({"name": "gain", "bounds": [0, 100_000]}).titles == ["gain in [0, 100000]"]

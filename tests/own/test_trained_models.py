@@ -152,6 +152,27 @@ def test_an_exported_model_agrees(run, people, tmp_path):
         model.export(tmp_path / "model.txt")
 
 
+@pytest.mark.parametrize(("form", "ending"), [("safetensors", ".safetensors"), ("torch-export", ".pt2")])
+def test_the_export_command_writes_what_the_method_writes(run, tmp_path, capsys, form, ending):
+    target = tmp_path / f"people{ending}"
+    assert main.main(["export", str(run.run), "--format", form, "--out", str(target)]) == 0
+    shown = capsys.readouterr().out
+    assert str(target) in shown
+    assert "differential privacy" in shown
+    model = sordino.load(run.run)
+    x = torch.rand(5, *model.encoder.shape)
+    if form == "safetensors":
+        written = safetensors.torch.load_file(target)
+        assert all(torch.equal(written[name], value) for name, value in model.network.state_dict().items())
+    else:
+        torch.testing.assert_close(torch.export.load(target).module()(x), model.network(x))
+    # Neither an existing file nor a wrong ending is accepted.
+    assert main.main(["export", str(run.run), "--format", form, "--out", str(target)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main.main(["export", str(run.run), "--format", "onnx", "--out", str(target)]) == 2
+    assert "ends in .onnx" in capsys.readouterr().err
+
+
 def test_an_exported_onnx_model_agrees_for_any_number_of_records(run, people, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

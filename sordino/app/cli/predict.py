@@ -31,7 +31,7 @@ class Command:
         ),
     )
     run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The directory of a finished run on own data."""
+    """The directory of a finished run on own data, or the folder of a fine-tuned classifier."""
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """A file or folder like the one it was trained on, with or without the target."""
     out: Path | None = None
@@ -50,10 +50,16 @@ class Command:
         from sordino.app import atomic_files
         from sordino.app.data.own import rows
         from sordino.app.runs.trained_model import load
+        from sordino.finetuning.saved_classifier import FACTS
 
-        model = load(self.run_dir, device=self.device)
+        # A fine-tuned classifier takes the texts of a table; the model of a run takes what it was trained on.
+        model = (
+            _TextModel.load(self.run_dir)
+            if (self.run_dir / FACTS).is_file()
+            else load(self.run_dir, device=self.device)
+        )
         # A table is read once, for the model and for the columns that are copied.
-        is_table = model.encoder.kind in ("table", "text")
+        is_table = isinstance(model, _TextModel) or model.encoder.kind in ("table", "text")
         if self.keep and not is_table:
             raise ValueError("--keep: copies columns of a table, and this is none")
         table = rows.read_table(self.data) if is_table else None
@@ -70,6 +76,34 @@ class Command:
                 atomic_files.write_file(self.out, text)
                 print(f"{len(columns['prediction']):,} predictions  {self.out}")
         return 0
+
+
+@dataclass(frozen=True, eq=False)
+class _TextModel:
+    """A fine-tuned classifier that takes rows of a table, of which it reads one column."""
+
+    tuned: Any
+    text: str
+    classifies: ClassVar[bool] = True
+
+    @classmethod
+    def load(cls, folder: Path) -> _TextModel:
+        """Loads the classifier that `sordino finetune` wrote, with the name of the column that its texts were in."""
+        from sordino.app.cli.finetune import OUTCOME
+        from sordino.finetuning import FineTuned
+
+        outcome = folder / OUTCOME
+        text = json.loads(outcome.read_text(encoding="utf-8"))["text"] if outcome.is_file() else "text"
+        return cls(FineTuned.load(folder), text)
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """The classes, in the order of the probabilities."""
+        return tuple(self.tuned.classes)
+
+    def predict_proba(self, table: Any) -> Any:
+        """Returns the probability of every class for the text of every row, (N, classes)."""
+        return self.tuned.probabilities(table.column(self.text, "the classifier")).double().numpy()
 
 
 def _columns_of(model: Any, records: Any) -> dict[str, list[Any]]:

@@ -87,6 +87,8 @@ class Row:
     """Further measures on the test records, and those of a baseline, see evaluate.py."""
     signal_to_noise: float | None = None
     """Of the gradients released since the last evaluation: length of the signal over that of the noise; 0: noise alone."""
+    validation_loss: float | None = None
+    """On the public validation records by which the model is kept, where some were given."""
     train_accuracy: float | None = None
     train_loss: float | None = None
     cosines: list[Any] | None = None

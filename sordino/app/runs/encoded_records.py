@@ -171,6 +171,10 @@ class Prepared:
     """Whether the records were made by a program and are nobody's."""
     not_covered: tuple[str, ...] = ()
     """What the claim must name, of own data."""
+    validation: TensorDataset | None = None
+    """Public records by whose loss the model is kept, where some were given."""
+    patience: int | None = None
+    """Evaluations without a lower loss on them after which the run takes no more steps."""
     own_encoder: RecordEncoder | None = None
     """How a record of own data became numbers."""
     _digests: dict[str, str] = field(default_factory=dict, repr=False)

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.app.runs.job import TRAINING_EVALUATED, Job
+from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.run_device import device_of
 from sordino.diagnostics import UpdateCosines, dominant_class, length_quantiles, substep_cosine
 from sordino.ledger.ledger import Ledger
@@ -123,9 +124,12 @@ def _measure(job: Job, result: Evaluation) -> Measures | None:
     """Returns the measures in the evaluation of a run's model on its test records, beside those of a baseline; None of
     landscapes.
     """
-    # Measures need a row of scores or numbers for each record, all of them finite.
     _, targets = job.data.test.tensors
     outputs = result.outputs
+    # A language model has a row of scores for each token.
+    if LOSSES[job.settings.recipe.loss].is_of_tokens:
+        return {**measure_tokens(outputs, targets), "baseline": frequency_baseline(targets)}
+    # Other measures need a row of scores or numbers for each record, all of them finite.
     if outputs.dim() != 2 or not bool(torch.isfinite(outputs).all()):
         return None
     if job.problem.classifies:
@@ -218,6 +222,25 @@ def measure_numbers(outputs: Tensor, targets: Tensor, units_per_one: float = 1.0
         "mae": float(error.abs().mean()) * units_per_one,
         "r2": 1 - unexplained / variance if variance > 0 else None,
     }
+
+
+def measure_tokens(scores: Tensor, targets: Tensor) -> Measures:
+    """Returns the measures of a language model on test records from its scores (N, T, V) and the true tokens (N, T).
+
+    Tokens with target -100 are left out, and every other token counts alike, however long its text is.
+
+    >>> measure_tokens(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))["perplexity"]
+    4.0
+    """
+    mean = torch.nn.functional.cross_entropy(scores.double().flatten(0, 1), targets.flatten())
+    return {"perplexity": round(perplexity(float(mean)), 9) if bool(torch.isfinite(mean)) else None}
+
+
+def frequency_baseline(targets: Tensor) -> Measures:
+    """Returns the measures of a baseline that knows how frequent each token of the test records is, and no context."""
+    counted = targets[targets >= 0]
+    shares = torch.bincount(counted).double() / max(1, len(counted))
+    return {"kind": "token frequencies", "perplexity": perplexity(float(-torch.xlogy(shares, shares).sum()))}
 
 
 def mean_baseline(targets: Tensor, units_per_one: float = 1.0) -> Measures:

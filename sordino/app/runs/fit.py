@@ -204,6 +204,8 @@ def fit(
     data: Any = None,
     *,
     test: Any = None,
+    public_validation: Any = None,
+    patience: int | None = None,
     out: str | Path | None = None,
     parameters: Mapping[str, float] | None = None,
     budget_stop: bool = False,
@@ -224,6 +226,10 @@ def fit(
         recipe: a recipe, its name, or a model.
         data: records of your own, for a model.
         test: held-out records of your own.
+        public_validation: for a model of your own, records like `data` that are public, which the claim then rests on: the
+            run ends with the model of the evaluation with the lowest loss on them.
+        patience: take no more steps after so many evaluations in a row without a lower loss on them. This saves time; the
+            claim is that of all steps, because when to stop was chosen by what the run had released.
         out: the run directory, new or empty; without it one is made in `runs`.
         parameters: the method's own.
         budget_stop: with both epsilon and noise_multiplier, stop before ε is exceeded.
@@ -258,7 +264,7 @@ def fit(
     if device is not None:
         validate.instance("device", device, (str, torch.device), "the name of a device, such as auto, cpu or cuda:0")
         given["device"] = str(device)
-    settings = _settings_of(recipe, data, test, given, parameters, budget_stop)
+    settings = _settings_of(recipe, data, test, public_validation, patience, given, parameters, budget_stop)
     return carry_out_run(settings, out, view or choose_fit_view(progress), budget, data_source=_source_of(settings))
 
 
@@ -287,6 +293,8 @@ def _settings_of(
     recipe: str | Recipe | nn.Module,
     data: Any,
     test: Any,
+    public_validation: Any,
+    patience: int | None,
     given: dict[str, Any],
     parameters: Mapping[str, float] | None,
     budget_stop: bool,
@@ -294,6 +302,8 @@ def _settings_of(
     """Returns the settings for what `fit` was given: a recipe, a model and records in memory, or a named model and a
     file.
     """
+    if (public_validation is not None or patience is not None) and not isinstance(recipe, nn.Module):
+        raise TypeError("public_validation and patience: are for a model and records of your own, in memory")
     # A named model on a file of the user's own.
     if isinstance(data, OwnFile):
         if test is not None or not isinstance(recipe, str):
@@ -303,7 +313,7 @@ def _settings_of(
     if isinstance(recipe, nn.Module):
         if data is None:
             raise TypeError("a model without data: give a dataset of pairs (x, y) or of dicts after it")
-        given_data = GivenData.from_datasets(recipe, data, test)
+        given_data = GivenData.from_datasets(recipe, data, test, public_validation, patience)
         return make_settings(None, given, parameters, budget_stop=budget_stop, own=given_data)
     # What is left is a recipe, which brings its own data.
     if data is not None or test is not None:
@@ -386,18 +396,27 @@ def _enter_in_budget(planned: Claim, budget: Budget, name: str) -> None:
 
 
 def resume(
-    folder: str | Path, view: View | None = None, *, model: nn.Module | None = None, data: Any = None, test: Any = None
+    folder: str | Path,
+    view: View | None = None,
+    *,
+    model: nn.Module | None = None,
+    data: Any = None,
+    test: Any = None,
+    public_validation: Any = None,
+    patience: int | None = None,
 ) -> History:
     """Continues a run of `fit` that was stopped, killed or failed; for a finished one, returns its result.
 
-    Of a run of `fit(model, data)`, model and data have to be given again: they are in no file.
+    Of a run of `fit(model, data)`, model and data have to be given again, and validation records with their patience: they
+    are in no file.
     """
     progress_view, run_ranks = view or Silent(), RunRanks.current()
     run = Run(Path(folder), is_writer=run_ranks.is_first)
     # The directory stays locked, and the ledger open, until the run stops again.
     with ExitStack() as open_locks:
         config, was_entered = run_ranks.run_on_first(lambda: _lock_and_read_config(run.folder, open_locks))
-        settings = _restore_given_data(config.to_settings(), run, model, data, test)
+        validation = (public_validation, patience)
+        settings = _restore_given_data(config.to_settings(), run, model, data, test, validation)
         if not was_entered:  # killed before anything was released
             return _begin_and_train(
                 run_ranks.run_first_before_others(lambda: assemble_job(settings, progress_view.say)),
@@ -431,7 +450,9 @@ def resume(
         return _train_to_end(training)
 
 
-def _restore_given_data(settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any) -> Settings:
+def _restore_given_data(
+    settings: Settings, run: Run, model: nn.Module | None, data: Any, test: Any, validation: tuple[Any, int | None]
+) -> Settings:
     """Returns the settings for `resume` with the model and data that `fit` was given in memory, which the caller must
     give again.
     """
@@ -440,7 +461,9 @@ def _restore_given_data(settings: Settings, run: Run, model: nn.Module | None, d
     if needed != (model is not None and data is not None):
         wanted = f"sordino.app.runs.fit.resume({str(run.folder)!r}, model=model, data=data), with what `fit` was given"
         raise ValueError(f"{run.folder}: its model and data {f'are in no file; {wanted}' if needed else 'are its own'}")
-    return replace(settings, own=GivenData.from_datasets(model, data, test)) if model is not None else settings
+    if model is None:
+        return settings
+    return replace(settings, own=GivenData.from_datasets(model, data, test, *validation))
 
 
 def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, bool]:
@@ -518,6 +541,7 @@ def _train_to_end(training: Training) -> History:
         with watch_signals() as stop_request:
             is_finished = training.train(stop_request)
         if is_finished:
+            training.restore_best()
             with training.use_tested_model() as model:
                 run.write_model(MODEL, model)
     # Failures with a known cause keep the last checkpoint, and the message says how to continue.

@@ -147,14 +147,29 @@ class GivenData:
     test: tuple[Tensor, Tensor] | None = None
     source: Any = None
     """The dataset that the records were given in, by which a second run on it is recognised."""
+    validation: tuple[Tensor, Tensor] | None = None
+    """Public records by whose loss the model is kept."""
+    patience: int | None = None
+    """Evaluations in a row without a lower loss on them after which the run takes no more steps."""
 
     @staticmethod
-    def from_datasets(model: nn.Module, train: Any, test: Any = None) -> GivenData:
-        """Creates it from any map-style dataset of pairs or of dicts, or from columns by name."""
+    def from_datasets(
+        model: nn.Module, train: Any, test: Any = None, validation: Any = None, patience: int | None = None
+    ) -> GivenData:
+        """Creates it from any map-style datasets of pairs or of dicts, or from columns by name."""
+        if validation is not None and validation is train:
+            raise ValueError(
+                "public_validation: these are the records that are trained on; give others, that are public"
+            )
+        if patience is not None and validation is None:
+            raise ValueError("patience: needs public validation records to go by; give public_validation")
+        if patience is not None:
+            validate.count("patience", patience)
         train_tensors, names = _read_dataset(train)
         test_tensors = None if test is None else _read_dataset(test)[0]
+        validation_tensors = None if validation is None else _read_dataset(validation)[0]
         taking_tensors = NamedInputs(model, names) if names else model
-        return GivenData(taking_tensors, train_tensors, test_tensors, source=train)
+        return GivenData(taking_tensors, train_tensors, test_tensors, train, validation_tensors, patience)
 
 
 def _read_dataset(data: Any) -> tuple[tuple[Tensor, Tensor], tuple[str, ...]]:
@@ -250,8 +265,10 @@ def _fields_for_given_data(own: GivenData, changes: Mapping[str, Any]) -> dict[s
         raise ValueError("model or features beside a model of your own: leave them out")
     model = own.model.model if isinstance(own.model, NamedInputs) else own.model
     kind = {"name": "own", "dataset": GIVEN, "model": type(model).__name__, "learning_rate": 0.005}
-    numbers = {"loss": "squared"} if own.train[1].is_floating_point() else {}
-    return {**COMMON_FIELDS, **kind, **numbers, **changes}
+    # The kind of targets decides the loss: numbers, the tokens of a text, or a class.
+    targets = own.train[1]
+    loss = "squared" if targets.is_floating_point() else "tokens" if targets.dim() > 1 else "cross-entropy"
+    return {**COMMON_FIELDS, **kind, "loss": loss, **changes}
 
 
 def _fields_for_file(own: OwnFile, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ _CLASSES = "which classes there are, read off the data; give classes"
 _IMAGES = "size and colours of the images, read off the first one; give size and channels"
 _SCHEMA = "the schema, read off the data by `sordino data inspect`; replace it by what is known of the columns"
 _PIXELS = 255.0
+IGNORED_TOKEN = -100
+"""The target of a token that does not count, as in transformers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
     train_pair = (records.x, records.y)
     # Without a test file, records are held out by a hash of themselves, so one record never moves another.
     if test is None:
-        is_held_out, test_disclosure = _mark_held_out(records.keys, own.held_out), HELD_OUT
+        is_held_out, test_disclosure = mark_held_out(records.keys, own.held_out), HELD_OUT
         train_pair, test_pair = _split(train_pair, is_held_out)
         units = None if units is None else units[~is_held_out]
     else:
@@ -103,14 +105,16 @@ def load_given_data(given: GivenData) -> Prepared:
     if given.test is None:
         # A record is recognised by its bytes, so it is held out or not whatever the others are.
         keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train_pair, strict=True)]
-        train_pair, test_pair = _split(train_pair, _mark_held_out(keys, HELD_OUT_SHARE))
+        train_pair, test_pair = _split(train_pair, mark_held_out(keys, HELD_OUT_SHARE))
     else:
         test_pair = given.test
     # Labels are checked against the number of outputs here, because an index beyond it would fail in the middle of
     # training.
-    outputs = _count_outputs(given.model, train_pair[0])
-    for _, y in (train_pair, test_pair):
-        if not y.is_floating_point() and bool(((y < 0) | (y >= outputs)).any()):
+    is_of_tokens = not train_pair[1].is_floating_point() and train_pair[1].dim() > 1
+    outputs = _count_outputs(given.model, train_pair[0], is_of_tokens=is_of_tokens)
+    for _, y in (train_pair, test_pair, *(() if given.validation is None else (given.validation,))):
+        is_ignored = (y == IGNORED_TOKEN) if is_of_tokens else torch.zeros((), dtype=torch.bool)
+        if not y.is_floating_point() and bool((((y < 0) | (y >= outputs)) & ~is_ignored).any()):
             raise Refusal(
                 f"a label beyond the model's {outputs} outputs: need 0 to {outputs - 1}; mend labels or model"
             )
@@ -120,6 +124,8 @@ def load_given_data(given: GivenData) -> Prepared:
         outputs,
         network=given.model,
         not_covered=(HELD_OUT if given.test is None else TESTED,),
+        validation=None if given.validation is None else TensorDataset(*given.validation),
+        patience=given.patience,
     )
 
 
@@ -385,7 +391,7 @@ def _refuse_single_class(path: Path, what: str, classes: Sequence[str]) -> None:
         raise BadFile(path, f"only one class in {what!r}", "need two or more to learn to tell them apart")
 
 
-def _mark_held_out(keys: list[bytes], share: float) -> Tensor:
+def mark_held_out(keys: list[bytes], share: float) -> Tensor:
     """Returns a mask of the user's own records that are held out for testing; refuses a share that leaves
     none or all.
     """
@@ -397,9 +403,9 @@ def _mark_held_out(keys: list[bytes], share: float) -> Tensor:
     return is_held_out
 
 
-def _count_outputs(model: nn.Module, x: Tensor) -> int:
-    """Returns the number of outputs of a model for the user's own records, found with a record of zeros so that no
-    private record is used.
+def _count_outputs(model: nn.Module, x: Tensor, *, is_of_tokens: bool) -> int:
+    """Returns the number of outputs of a model for the user's own records, or for each token of them, found with a
+    record of zeros so that no private record is used.
     """
     # A record of zeros stands for a record, and the model is left in the mode it was in.
     training = model.training
@@ -410,6 +416,8 @@ def _count_outputs(model: nn.Module, x: Tensor) -> int:
     except Exception as error:  # a stranger's model may raise anything
         raise Refusal(f"the model does not take the records, of shape {tuple(x.shape[1:])} ({error})") from error
     model.train(training)
-    if not isinstance(output, Tensor) or output.dim() != 2:
+    if is_of_tokens and (not isinstance(output, Tensor) or output.dim() != 3):
+        raise Refusal("the targets are tokens: the model must give a row of scores for each, (B, tokens, vocabulary)")
+    if not is_of_tokens and (not isinstance(output, Tensor) or output.dim() != 2):
         raise Refusal("the model must give a row of numbers for each record, (B, outputs)")
-    return int(output.shape[1])
+    return int(output.shape[-1])

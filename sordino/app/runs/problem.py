@@ -5,6 +5,7 @@ A model is one of `sordino.nn` by name, or comes from a file of the user's own (
 A loss gives one number per record, never a mean:
 
     cross-entropy    of classes
+    tokens           mean cross-entropy of the tokens of a text, those with target −100 left out; of language models
     squared          ½‖f(x) − y‖², of numbers
     absolute         Σ|f(x) − y|, of numbers; its gradient has a kink
     hill, valley     functions of the two numbers f(x) alone, for the model `point`, whose f(x) is θ − x: landscapes to look
@@ -52,11 +53,21 @@ class NamedLoss:
     """`losses_of(model, x, y)` gives one loss per record, shape (B,)."""
     classifies: bool
     """Whether y are classes: then there is an accuracy too."""
+    is_of_tokens: bool = False
+    """Whether y are the tokens of a text, (B, tokens): then there is a perplexity."""
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Returns the cross-entropy of each record, shape (B,)."""
     return F.cross_entropy(model(x), y, reduction="none")
+
+
+def token_cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Returns the mean cross-entropy of each record's tokens, shape (B,); a record without tokens has 0."""
+    # Every record is divided by the number of its own tokens, so no record sees another.
+    losses = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")  # 0 where the target is -100
+    counted = (y != _IGNORED_TOKEN).sum(1)
+    return losses.sum(1) / counted.clamp(min=1)
 
 
 def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -91,8 +102,11 @@ def valley_landscape(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return 0.5 * ((at[:, 0] - 4).square() + 20 * (at[:, 1] - 1).square())
 
 
+_IGNORED_TOKEN = -100
+
 LOSSES: Mapping[str, NamedLoss] = {
     "cross-entropy": NamedLoss(cross_entropy, classifies=True),
+    "tokens": NamedLoss(token_cross_entropy, classifies=False, is_of_tokens=True),
     "squared": NamedLoss(squared_error, classifies=False),
     "absolute": NamedLoss(absolute_error, classifies=False),
     "hill": NamedLoss(hill_landscape, classifies=False),
@@ -105,10 +119,13 @@ def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
     # The name must be known, and the loss must fit the kind of targets.
     if name not in LOSSES:
         raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}{did_you_mean(name, LOSSES)}")
-    loss, classes = LOSSES[name], not targets.is_floating_point()
-    if loss.classifies != classes:
-        kind = "classes" if classes else "numbers"
-        fit = ", ".join(other for other, one in LOSSES.items() if one.classifies == classes)
+    loss = LOSSES[name]
+    tokens = not targets.is_floating_point() and targets.dim() > 1
+    classes = not targets.is_floating_point() and not tokens
+    if (loss.classifies, loss.is_of_tokens) != (classes, tokens):
+        kind = "tokens" if tokens else "classes" if classes else "numbers"
+        fitting = (name for name, one in LOSSES.items() if (one.classifies, one.is_of_tokens) == (classes, tokens))
+        fit = ", ".join(fitting)
         raise ValueError(f"loss={name!r}: these records have {kind}; need one of {fit}")
     return loss
 

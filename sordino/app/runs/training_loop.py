@@ -26,9 +26,10 @@ import torch
 from torch import nn
 
 from sordino.app.runs import run_checkpoint
+from sordino.app.runs.best_model import PUBLIC_VALIDATION, BestModel
 from sordino.app.runs.directory import RUNNING, Row, Run
 from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
-from sordino.app.runs.evaluate import Diagnosis, evaluate_run
+from sordino.app.runs.evaluate import Diagnosis, evaluate, evaluate_run
 from sordino.app.runs.job import TRAINING_LOSS, Job
 from sordino.app.runs.preparation import carry_out_preparation, preparation_events
 from sordino.app.runs.progress_view import View
@@ -88,6 +89,8 @@ class Training:
         self.model, self.optimizer = problem.model, problem.optimizer
         self.diagnosis = Diagnosis(parse_diagnostics(options.diagnose), self.model)
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
+        self.best = None if job.data.validation is None else BestModel(job.data.patience)
+        self._declare_validation()
         self.is_prepared = not preparation_events(recipe)
         # Preparation draws from a stream of its own: with it or without it, the steps have the same noise.
         self.preparation = new_rng() if options.seed is None else Rng.from_seed(options.seed).child("prepare")
@@ -161,7 +164,7 @@ class Training:
         self.prepare()
         self._say_noise_of_steps()
         # No step is drawn before the write-ahead ledger has reserved it.
-        while self.private.steps < job.steps:
+        while self.private.steps < job.steps and not (self.best is not None and self.best.has_stopped_improving):
             if self.private.steps >= self.write_ahead_ledger.released_below:
                 self.save()
                 self._reserve_steps()
@@ -171,10 +174,45 @@ class Training:
             self.view.show_step(self.private.steps, self._epsilon_so_far)
             if self.run_ranks.any_rank(stop()):
                 break
+        else:
+            self._charge_steps_left()
         # A run that stops in good order leaves a checkpoint and says that nothing later was released.
         self.save()
         self.write_ahead_ledger.close_at(self.private.steps)
         return self.private.steps >= job.steps
+
+    def _declare_validation(self) -> None:
+        """Enters in the training loop's ledger that the validation records are public, where some were given."""
+        if self.best is not None:
+            self.ledger.declare(PUBLIC_VALIDATION)
+
+    def _charge_steps_left(self) -> None:
+        """Charges the steps that a training loop which stops early does not take, because when to stop was chosen by what
+        it had released; does nothing after the last step.
+        """
+        steps_left = self.job.steps - self.private.steps
+        if steps_left <= 0 or self.best is None:
+            return
+        self.view.say(
+            f"stopped after step {self.private.steps}: no lower loss on the validation records in "
+            f"{self.best.evaluations_since} evaluations; the {steps_left} steps that are left are charged and not taken"
+        )
+        # Drawing charges a lot. Nothing is summed, so nothing is released.
+        for _ in range(steps_left):
+            next(self._open_draws())
+
+    def restore_best(self) -> None:
+        """Puts the parameters of the best evaluation into the model at the end of the training loop, where there are
+        validation records to choose by.
+        """
+        if self.best is None or not self.best.parameters:
+            return
+        with self.private.post_processing("the model with the lowest loss on public validation records"):
+            self.model.load_state_dict(self.best.parameters)
+        self.average = None  # what was kept is the average already, if there is one
+        # The last line of metrics is about the model that is kept.
+        if self.rows and self.rows[-1].step != self.best.step:
+            self._evaluate()
 
     def _say_noise_of_steps(self) -> None:
         """Says, before the first step of the training loop, what share of a step will be noise and, where it is too much,
@@ -240,6 +278,7 @@ class Training:
             "prepared": self.is_prepared,
             "rows": [asdict(row) for row in self.rows],
             "diagnosis": self.diagnosis.state_dict(),
+            "best": None if self.best is None else self.best.state_dict(),
             "signal": self.signal.state_dict(),
             "seconds": self.elapsed_seconds(),
             "data": self.job.data.digest(self.private.secret_state()["root"]),
@@ -298,6 +337,9 @@ class Training:
         # Everything is restored in an order in which the watch over the parameters begins last.
         self.ledger = Ledger()
         self.private = self.job.create_private(None, self.ledger, self.run_ranks.ranks)
+        self._declare_validation()
+        if self.best is not None and state.get("best") is not None:
+            self.best.load_state_dict(state["best"])
         self.signal = SignalToNoise(self.private)
         if "signal" in state:  # checkpoints of 0.3.0 have none: it begins anew
             self.signal.load_state_dict(state["signal"])
@@ -385,6 +427,7 @@ class Training:
         """
         with self.use_tested_model() as model:
             test_result, further_fields = evaluate_run(self.job, self.ledger, model)
+            further_fields |= self._validate(model)
             further_fields |= self.diagnosis.take_recorded() | {"signal_to_noise": self.signal.of_step()}
             if self.job.settings.options.trace:
                 self.run.write_trace(self.private.steps, model)
@@ -417,6 +460,16 @@ class Training:
         self.rows.append(row)
         self.run.append_row(row)
         self.view.show_evaluation(row)
+
+    def _validate(self, model: nn.Module) -> dict[str, Any]:
+        """Evaluates the training loop's model on the public validation records, keeps it if it is the best so far, and
+        returns the field of its `Row`; nothing without such records.
+        """
+        if self.best is None or self.job.data.validation is None:
+            return {}
+        loss = evaluate(model, self.job.data.validation, self.job.problem.loss_fn, None).loss
+        self.best.update(model, loss, self.private.steps)
+        return {"validation_loss": loss}
 
     def _epsilon_so_far(self) -> float | None:
         """Returns ε so far, or None if there is no guarantee."""

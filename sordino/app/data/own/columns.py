@@ -1,6 +1,8 @@
 """Turns the columns of a table into numbers: as declared, or else by looking at the records.
 
-    bounds declared         cut to them and scaled to [−1, 1]
+    bounds declared         cut to them and scaled to [−1, 1]; of a long range from 0 or above the logarithm too, because in a
+                            range such as [0, 100,000] most amounts lie at one end and a linear model could not tell them
+                            apart
     dates declared          days between the two, scaled to [−1, 1], and the places in the year and in the week
     categories declared     a column of 0 and 1 for each; another name is refused by its line, or is `*`
     hashed declared         a column of 0 and 1 for each of so many places, by a public hash of the cell
@@ -33,6 +35,8 @@ MOST_CATEGORIES = 100
 MISSING_MARKS = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 """What stands for a missing number or date, in upper or lower case, in columns declared to have such."""
 
+LONG_RANGE = 1000.0
+"""The length of declared bounds from which on a column of amounts becomes its logarithm too."""
 _DAYS_IN_YEAR = 365.25
 _DATE_TITLES = ("in its range", "year, sine", "year, cosine", "week, sine", "week, cosine")
 
@@ -51,6 +55,8 @@ class Column:
     places: int | None = None
     """How many places names are hashed into."""
     may_be_missing: bool = False
+    logarithmic: bool = False
+    """Whether the logarithm of a number with bounds is one more number. Runs of before had none."""
 
     @property
     def is_unbounded(self) -> bool:
@@ -75,12 +81,15 @@ class Column:
             return [f"{self.name} {title}" for title in _DATE_TITLES] + missing
         return [
             self.name if self.bounds is None else f"{self.name} in [{self.bounds[0]:g}, {self.bounds[1]:g}]",
+            *([f"{self.name}, logarithm"] if self.logarithmic else []),
             *missing,
         ]
 
     def table(self) -> dict[str, Any]:
         """Returns the fields that are set, as JSON holds them."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        fields_set = {name: value for name, value in asdict(self).items() if value is not None}
+        # Left out where it is False, so that the files of most runs are what earlier versions read and wrote.
+        return {name: value for name, value in fields_set.items() if name != "logarithmic" or value}
 
 
 def column_from_table(table: Mapping[str, Any]) -> Column:
@@ -151,7 +160,9 @@ def declared_column(name: str, declared: DeclaredColumns) -> Column:
     # One declaration at most speaks of a column; `DeclaredColumns` saw to that.
     may_be_missing = name in declared.missing
     if name in declared.bounds:
-        return Column(name, bounds=declared.bounds[name], may_be_missing=may_be_missing)
+        low, high = declared.bounds[name]
+        is_long = low >= 0 and high - low >= LONG_RANGE  # by the declared bounds alone, which are public
+        return Column(name, bounds=(low, high), may_be_missing=may_be_missing, logarithmic=is_long)
     if name in declared.dates:
         return Column(name, dates=declared.dates[name], may_be_missing=may_be_missing)
     if name in declared.hashed:
@@ -183,8 +194,11 @@ def _encode_numbers(rows: TableRows, column: Column) -> NDArray[np.float64]:
         return np.where(absent, 0.0, values)[:, None]
     # Cutting at declared bounds is what makes the scaled number bounded, whatever the cell says.
     low, high = column.bounds
-    scaled = np.where(absent, 0.0, 2 * (np.clip(values, low, high) - low) / (high - low) - 1)
-    return np.stack([scaled, absent], axis=1) if column.may_be_missing else scaled[:, None]
+    above = np.clip(values, low, high) - low
+    parts = [np.where(absent, 0.0, 2 * above / (high - low) - 1)]
+    if column.logarithmic:
+        parts.append(np.where(absent, 0.0, 2 * np.log1p(above) / math.log1p(high - low) - 1))
+    return np.stack([*parts, absent] if column.may_be_missing else parts, axis=1)
 
 
 def _encode_dates(rows: TableRows, column: Column) -> NDArray[np.float64]:

@@ -1,0 +1,222 @@
+"""`sordino finetune FILE`: fine-tunes a pretrained text encoder privately on labelled texts of the user's own.
+
+Everything but the file, its columns and ε is chosen by public numbers (`sordino.finetuning.plan`). The folder holds the
+classifier with its claim, which `sordino predict` and `sordino.finetuning.FineTuned.load` take.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import tyro
+
+from sordino.app.cli.help_page import HelpPage
+
+if TYPE_CHECKING:
+    from sordino.finetuning import FineTuned
+
+OUTCOME = "outcome.json"
+"""The columns of the file, and the measures on the test records."""
+_MINILM = "minilm"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Fine-tune a pretrained text encoder on labelled texts, with every choice made by public numbers."""
+
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            (
+                "Reviews with stars, to ε = 3:",
+                "sordino finetune reviews.csv --text review --target stars --epsilon 3 --out runs/reviews",
+            ),
+            ("Then classes and probabilities of new texts:", "sordino predict runs/reviews new.csv --out stars.csv"),
+            (
+                "An encoder of your own, with nothing read off the records:",
+                "sordino finetune notes.jsonl --epsilon 8 --model ./bert --classes 'no|yes' --records 5000",
+            ),
+        ),
+        groups={
+            "Data of your own": ("text", "target", "test", "held_out", "delimiter"),
+            "What is known of it, which is then public": ("classes", "records", "equal_texts_differ"),
+            "Privacy": ("epsilon", "delta"),
+            "Encoder": ("model", "length"),
+            "Output": ("out", "json", "seed"),
+        },
+        values={
+            "text": "COLUMN",
+            "target": "COLUMN",
+            "test": "FILE",
+            "classes": "A|B|…",
+            "model": "FOLDER",
+            "out": "FOLDER",
+        },
+        notes=(
+            "The encoder reads every text once; a head and adapters are then trained on what it made of them. What is "
+            "chosen, and what share of a step will be noise, is printed before the first step. A run that is stopped has "
+            "released nothing and is begun anew.",
+        ),
+    )
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A .csv, .tsv, .jsonl or .parquet file with a text and a class in each row."""
+    epsilon: float | None = None
+    """The privacy that is aimed at. It must be given."""
+    text: str = "text"
+    """The column that holds the texts."""
+    target: str = "label"
+    """The column that holds the classes."""
+    test: Path | None = None
+    """Another such file to test on; without it, a part of the texts is held out."""
+    held_out: float = 0.1
+    """The share that is held out for testing; each text by a hash of itself."""
+    delimiter: str | None = None
+    """Between the cells of a CSV file, if it is no comma."""
+    classes: str | None = None
+    """All classes, as in 'no|yes'; without it, those that occur, and the claim rests on their names being public."""
+    records: int | None = None
+    """A public figure near the number of texts; without it the claim does not cover their number."""
+    equal_texts_differ: bool = False
+    """Your word that equal texts, such as many a "Yes.", belong to different people; the claim names it."""
+    delta: float | None = None
+    """The δ of the claim; 1e-5, or a tenth of 1 / records if that is smaller."""
+    model: str = _MINILM
+    """The encoder: minilm, which is fetched, or a folder of an encoder and its tokenizer."""
+    length: int = 128
+    """Tokens of a text that are read."""
+    out: Path | None = None
+    """The folder to write, new or empty; otherwise one in `runs`."""
+    seed: int | None = None
+    """For tests: the claim does not cover a run whose seed is known."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> int:
+        """Carries out `sordino finetune`: trains, tests, saves and prints the claim; returns the exit code."""
+        from sordino.app.runs.fit import folder_for
+        from sordino.app.runs.own_records import HELD_OUT, TESTED
+        from sordino.finetuning import finetune
+        from sordino.ledger.ledger import Ledger
+
+        # Refuse what cannot be carried out before anything is read.
+        if self.epsilon is None:
+            raise ValueError("--epsilon: how private is the model to be? Usual is 1 to 8")
+        folder = folder_for(self.path.stem) if self.out is None else self.out
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"--out {folder}: holds something already; name another folder")
+        train, test = self._read_parts()
+        encoder, tokenizer = _load_encoder(self.model)
+        # Accuracy on test records is told without noise, so the claim names it from the beginning.
+        ledger = Ledger()
+        ledger.disclose(HELD_OUT if self.test is None else TESTED)
+        began = time.perf_counter()
+        tuned = finetune(
+            encoder,
+            tokenizer,
+            *train,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            classes=None if self.classes is None else [one.strip() for one in self.classes.split("|")],
+            records=self.records,
+            length=self.length,
+            ledger=ledger,
+            equal_texts_differ=self.equal_texts_differ,
+            seed=self.seed,
+            say=lambda text: print(text, file=sys.stderr),
+        )
+        seconds = time.perf_counter() - began
+        measures = measure_classifier(tuned, *test)
+        # Everything is written when everything is done, so that a failure leaves no half of it.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        tuned.save(folder)
+        outcome = {"text": self.text, "target": self.target, "measures": measures, "seconds": round(seconds, 1)}
+        (folder / OUTCOME).write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+        self._print_outcome(tuned, measures, seconds, folder)
+        return 0
+
+    def _read_parts(self) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
+        """Returns texts and classes to train on, and those to test on."""
+        from sordino.app.runs.own_records import mark_held_out
+
+        texts, labels = self._read_file(self.path)
+        if self.test is not None:
+            test = self._read_file(self.test)
+        else:
+            # A text is held out by a hash of itself, so one record never moves another.
+            keys = [f"{text}\x1f{label}".encode() for text, label in zip(texts, labels, strict=True)]
+            held_out = mark_held_out(keys, self.held_out).tolist()
+            pairs = list(zip(texts, labels, held_out, strict=True))
+            test = [text for text, _, out in pairs if out], [label for _, label, out in pairs if out]
+            texts, labels = [text for text, _, out in pairs if not out], [label for _, label, out in pairs if not out]
+        # A class of the test records that is never trained on could not be scored at the end.
+        if self.classes is None and not set(test[1]) <= set(labels):
+            raise ValueError("the test records have a class that the training records lack; name all by --classes")
+        return (texts, labels), test
+
+    def _read_file(self, path: Path) -> tuple[list[str], list[str]]:
+        """Returns the texts and classes of a file; raises with all faults of the file at once."""
+        from sordino.app.data.own import rows
+        from sordino.app.data.own.bad_file import raise_faults
+
+        table = rows.read_table(path, self.delimiter)
+        raise_faults(table.path, table.faults)
+        return table.column(self.text, "--text"), table.column(self.target, "--target")
+
+    def _print_outcome(self, tuned: FineTuned, measures: dict[str, Any], seconds: float, folder: Path) -> None:
+        """Prints the measures, the claim and where everything is, as `sordino train` does."""
+        from sordino.app.cli.training_outcome import measure_lines
+        from sordino.ledger.claims import claim_to_json
+
+        if self.json:
+            said = {"status": "finished", "test_accuracy": measures["accuracy"], "test_loss": measures["loss"]}
+            said |= {"measures": measures, "claim": claim_to_json(tuned.claim), "seconds": seconds, "run": str(folder)}
+            print(json.dumps(said))
+            return
+        print(
+            f"\ntest accuracy {measures['accuracy']:.2%}, test loss {measures['loss']:.4g}, {seconds:.1f} s of training"
+        )
+        for line in measure_lines(measures):
+            print(line)
+        print(f"\n{tuned.claim}\n")
+        print(f"folder         {folder}")
+        print("noise key      in no file; nothing in the folder can take the noise off")
+        print(f"use it         sordino predict {folder} new.csv --out predictions.csv")
+
+
+def measure_classifier(tuned: FineTuned, texts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:
+    """Returns accuracy, loss and the other measures of a fine-tuned classifier on test texts, beside a baseline's."""
+    import torch
+
+    from sordino.app.runs.evaluate import majority_baseline, measure_classes
+
+    # The logarithm of a probability is a score: its softmax is the probability again.
+    scores = tuned.probabilities(texts).clamp(min=1e-30).log()
+    places = {name: place for place, name in enumerate(tuned.classes)}
+    if any(label not in places for label in labels):
+        raise ValueError("a test record's class is none of the classes; name all by --classes")
+    targets = torch.tensor([places[label] for label in labels])
+    return {
+        "accuracy": float((scores.argmax(1) == targets).double().mean()),
+        "loss": float(torch.nn.functional.cross_entropy(scores, targets)),
+        **measure_classes(scores, targets),
+        "baseline": majority_baseline(targets, len(tuned.classes)),
+    }
+
+
+def _load_encoder(name: str) -> tuple[Any, Any]:
+    """Returns the encoder and tokenizer that `--model` names; MiniLM is fetched if it is not there."""
+    from sordino.app.data import minilm
+    from sordino.app.data.files import files_folder
+
+    transformers = minilm.import_transformers()
+    if name == _MINILM:
+        encoder = minilm.build_classifier(2).encoder
+        return encoder, transformers.AutoTokenizer.from_pretrained(files_folder("minilm"))
+    if not Path(name).is_dir():
+        raise ValueError(f"--model {name}: is no folder; need minilm, or a folder with an encoder and its tokenizer")
+    return transformers.AutoModel.from_pretrained(name), transformers.AutoTokenizer.from_pretrained(name)
