@@ -1,8 +1,7 @@
 """Turns the columns of a table into numbers: as declared, or else by looking at the records.
 
-    bounds declared         cut to them and scaled to [−1, 1]; of a long range from 0 or above the logarithm too, because in a
-                            range such as [0, 100,000] most amounts lie at one end and a linear model could not tell them
-                            apart
+    bounds declared         cut to them and scaled to [−1, 1]; of a long range from 0 or above the logarithm too, because
+                            most amounts in a range such as [0, 100,000] lie at one end, where they look alike
     dates declared          days between the two, scaled to [−1, 1], and the places in the year and in the week
     categories declared     a column of 0 and 1 for each; another name is refused by its line, or is `*`
     hashed declared         a column of 0 and 1 for each of so many places, by a public hash of the cell
