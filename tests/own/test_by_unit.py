@@ -47,7 +47,7 @@ def test_nobody_is_on_both_sides_and_nobody_s_name_is_learnt_from(visits):
     found = load_own_file(own(visits, held_out=0.3), recipe, lambda _: None)
     people = [line.split(",")[0] for line in visits.read_text().splitlines()[1:]]
     train, units = found.train.tensors, found.units
-    assert found.encoder.titles == ["sleep in [0, 24]"]
+    assert found.encoder.titles == ["sleep in [0, 24]", "sleep, squared"]
     assert len(units) == len(train[0])
     assert len(train[0]) + len(found.test) == 900
     sizes = sorted(torch.bincount(units).tolist())

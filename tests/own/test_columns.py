@@ -26,12 +26,13 @@ def rows(tmp_path):
 
 def test_a_row_is_what_was_declared_of_it(rows):
     made = choose_scheme(rows, DECLARED, ())
-    assert made.titles == ["pay", "age in [0, 100]", "sex=F", "sex=M", "town=Ulm", "town=Jena", "town=*"]
+    numbers = ["pay", "age in [0, 100]", "age, squared"]
+    assert made.titles == [*numbers, "sex=F", "sex=M", "town=Ulm", "town=Jena", "town=*"]
     assert made.unbounded == 1
     by_hand = [
-        [2.5, 2 * 31 / 100 - 1, 1, 0, 1, 0, 0],
-        [-1, 2 * 64 / 100 - 1, 0, 1, 0, 1, 0],
-        [0, 1, 1, 0, 0, 0, 1],  # cut to 100; a town that is every other one
+        [2.5, 2 * 31 / 100 - 1, 2 * 0.38**2 - 1, 1, 0, 1, 0, 0],
+        [-1, 2 * 64 / 100 - 1, 2 * 0.28**2 - 1, 0, 1, 0, 1, 0],
+        [0, 1, 1, 1, 0, 0, 0, 1],  # cut to 100; a town that is every other one
     ]
     np.testing.assert_allclose(made.encode(rows), by_hand, rtol=1e-6)
 
@@ -142,7 +143,7 @@ def test_the_delimiter_is_read_off_the_names(tmp_path, mark):
     assert (made.columns, made.cells) == (("age", "town"), [["31", "Ulm, old town"]])
 
 
-def test_a_long_range_of_amounts_becomes_its_logarithm_too_and_other_ranges_do_not(tmp_path):
+def test_a_bounded_number_becomes_its_square_too_and_a_long_range_of_amounts_its_logarithm(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("gain,debt,age,none\n0,-5,20,\n99,0,30,10\n100000,50000,40,5000\n")
     declared = DeclaredColumns(
@@ -154,6 +155,8 @@ def test_a_long_range_of_amounts_becomes_its_logarithm_too_and_other_ranges_do_n
     assert [title for title in scheme.titles if "logarithm" in title] == ["gain, logarithm", "none, logarithm"]
     numbers = dict(zip(scheme.titles, scheme.encode(rows).T, strict=True))
     assert not rows.faults
+    np.testing.assert_allclose(numbers["age, squared"], [2 * 0.36 - 1, 2 * 0.16 - 1, 2 * 0.04 - 1], rtol=1e-6)
+    assert numbers["none, squared"].tolist()[:2] == [0, 1]
     expected = [-1, 2 * math.log(100) / math.log(100_001) - 1, 1]
     np.testing.assert_allclose(numbers["gain, logarithm"], expected, rtol=1e-6)
     # A missing number is the middle of both ranges, and is marked.

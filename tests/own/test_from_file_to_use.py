@@ -43,8 +43,8 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("records", "further", "least_auc"),
     [
-        # A tenth of 4,000 records has eight positives, which say nothing about AUC. A test file of its own has about eighty:
-        # AUC was 0.71 to 0.77 in four runs, where a ranking by chance has 0.5 with a standard error of 0.03.
+        # A tenth of 4,000 records has eight positives, which say nothing about AUC. A test file has about eighty: AUC was
+        # 0.71 to 0.77 in four runs, where a ranking by chance has 0.5 with a standard error of 0.03.
         pytest.param(4000, ["--steps", "200", "--test", "test.csv"], 0.6, id="small"),
         # Of 20,000 records forty positives are held out, and AUC was 0.82 with a standard error of 0.04.
         pytest.param(20_000, [], 0.7, id="as it is", marks=pytest.mark.slow),

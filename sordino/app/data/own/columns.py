@@ -1,7 +1,8 @@
 """Turns the columns of a table into numbers: as declared, or else by looking at the records.
 
-    bounds declared         cut to them and scaled to [−1, 1]; of a long range from 0 or above the logarithm too, because
-                            most amounts in a range such as [0, 100,000] lie at one end, where they look alike
+    bounds declared         cut to them and scaled to [−1, 1], and the square, so that a linear model can peak or dip in
+                            between, as income does with age; of a long range from 0 or above the logarithm too,
+                            because most amounts in [0, 100,000] lie at one end, where they look alike
     dates declared          days between the two, scaled to [−1, 1], and the places in the year and in the week
     categories declared     a column of 0 and 1 for each; another name is refused by its line, or is `*`
     hashed declared         a column of 0 and 1 for each of so many places, by a public hash of the cell
@@ -54,8 +55,10 @@ class Column:
     places: int | None = None
     """How many places names are hashed into."""
     may_be_missing: bool = False
+    squared: bool = False
+    """Whether the square of a number with bounds is one more number; in runs of earlier versions it is not."""
     logarithmic: bool = False
-    """Whether the logarithm of a number with bounds is one more number. Runs of before had none."""
+    """Whether its logarithm is one more number; in runs of earlier versions it is not."""
 
     @property
     def is_unbounded(self) -> bool:
@@ -80,6 +83,7 @@ class Column:
             return [f"{self.name} {title}" for title in _DATE_TITLES] + missing
         return [
             self.name if self.bounds is None else f"{self.name} in [{self.bounds[0]:g}, {self.bounds[1]:g}]",
+            *([f"{self.name}, squared"] if self.squared else []),
             *([f"{self.name}, logarithm"] if self.logarithmic else []),
             *missing,
         ]
@@ -87,8 +91,8 @@ class Column:
     def table(self) -> dict[str, Any]:
         """Returns the fields that are set, as JSON holds them."""
         fields_set = {name: value for name, value in asdict(self).items() if value is not None}
-        # Left out where it is False, so that the files of most runs are what earlier versions read and wrote.
-        return {name: value for name, value in fields_set.items() if name != "logarithmic" or value}
+        # Left out where they are False, as in the files of earlier versions.
+        return {name: value for name, value in fields_set.items() if name not in ("squared", "logarithmic") or value}
 
 
 def column_from_table(table: Mapping[str, Any]) -> Column:
@@ -161,7 +165,7 @@ def declared_column(name: str, declared: DeclaredColumns) -> Column:
     if name in declared.bounds:
         low, high = declared.bounds[name]
         is_long = low >= 0 and high - low >= LONG_RANGE  # by the declared bounds alone, which are public
-        return Column(name, bounds=(low, high), may_be_missing=may_be_missing, logarithmic=is_long)
+        return Column(name, bounds=(low, high), may_be_missing=may_be_missing, squared=True, logarithmic=is_long)
     if name in declared.dates:
         return Column(name, dates=declared.dates[name], may_be_missing=may_be_missing)
     if name in declared.hashed:
@@ -194,10 +198,14 @@ def _encode_numbers(rows: TableRows, column: Column) -> NDArray[np.float64]:
     # Cutting at declared bounds is what makes the scaled number bounded, whatever the cell says.
     low, high = column.bounds
     above = np.clip(values, low, high) - low
-    parts = [np.where(absent, 0.0, 2 * above / (high - low) - 1)]
+    scaled = 2 * above / (high - low) - 1
+    parts = [scaled]
+    if column.squared:
+        parts.append(2 * scaled**2 - 1)  # in [−1, 1], and uncorrelated with `scaled` over the range
     if column.logarithmic:
-        parts.append(np.where(absent, 0.0, 2 * np.log1p(above) / math.log1p(high - low) - 1))
-    return np.stack([*parts, absent] if column.may_be_missing else parts, axis=1)
+        parts.append(2 * np.log1p(above) / math.log1p(high - low) - 1)
+    numbers = [np.where(absent, 0.0, part) for part in parts]
+    return np.stack([*numbers, absent] if column.may_be_missing else numbers, axis=1)
 
 
 def _encode_dates(rows: TableRows, column: Column) -> NDArray[np.float64]:
