@@ -110,14 +110,18 @@ def _explain_accuracy(history: History) -> list[str]:
         return []
     if measures["accuracy"] > baseline["accuracy"]:
         return []
-    lines = ["", "The accuracy is no better than that of always saying the most frequent class."]
+    no_better = "The accuracy is no better than that of always saying the most frequent class."
     if read_config(history.run / CONFIG).recipe.get("class_weights") is None:
-        lines += [
-            "AUC shows how well the probabilities rank records; `--class-weights balanced` makes rare classes count"
+        return [
+            "",
+            f"{no_better} AUC shows how well the",
+            "probabilities rank records; `--class-weights balanced` makes rare classes count more, within the same ε.",
         ]
-        return [*lines, "more, within the same ε."]
-    lines += ["Class weights make the model name rare classes more often, which costs accuracy: judge it by AUC and"]
-    return [*lines, "balanced accuracy."]
+    return [
+        "",
+        f"{no_better} Class weights make the",
+        "model name rare classes more often, which costs accuracy: judge it by AUC and balanced accuracy.",
+    ]
 
 
 def _takes_files(history: History) -> bool:
