@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sordino.app.runs import run_checkpoint
+from sordino.app.runs import directory
 
 COMMAND = [sys.executable, "-m", "sordino.app.cli.main"]
 _POLL = 0.002
@@ -82,7 +82,7 @@ def _run_and_kill(
     _, said = process.communicate()
     if not alive and process.returncode:
         raise RuntimeError(said.decode())
-    found = run_checkpoint.list_checkpoints(folder / "checkpoints")
+    found = directory.list_checkpoints(folder / "checkpoints")
     return {
         "early": early,
         "running": alive,
@@ -117,7 +117,7 @@ def digest(path: Path) -> str:
 
 def are_same(one: Path, other: Path) -> dict[str, bool]:
     """Returns whether two runs came to the same result."""
-    last = [run_checkpoint.list_checkpoints(run / "checkpoints")[0] for run in (one, other)]
+    last = [directory.list_checkpoints(run / "checkpoints")[0] for run in (one, other)]
     state = [json.loads((path / "state.json").read_text())["state"] for path in last]
     for each in state:
         # How many lots were tested is not compared: a process that goes on tests the first lot it meets once more.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino.app.cli.dataclass_flags import read_field_docs
+from sordino.app.cli.flags import read_field_docs
 from sordino.app.cli.train import Command
 from sordino.app.runs import Recipe
 from sordino.app.runs.recipe import FIELDS, MEASURED, SETTING_RECORDS

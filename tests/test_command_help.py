@@ -10,7 +10,7 @@ import pytest
 import sordino
 from sordino.app.cli import main as command_line
 from sordino.app.cli.argument_parsing import parse_command
-from sordino.app.cli.flag_names import flag_of, known_flags
+from sordino.app.cli.flags import flag_of, known_flags
 from sordino.app.cli.help_page import HelpPage, render_help
 from sordino.app.option_names import FURTHER_NAMES
 from sordino.app.runs.settings import make_settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 _LEAST_LIKENESS = 0.6
@@ -39,6 +39,27 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     suggestion = suggest_name(word, known)
     return "" if suggestion is None else f"; did you mean {suggestion!r}?"
+
+
+def refuse_unknown_name(what: str, name: str, known: Collection[str], more: str = "") -> None:
+    """Raises ValueError if a name is not among the known ones; the message lists them and says which was probably meant.
+
+    `what` is how the message names it, as in `loss='squre'`, and `more` ends the list of what there is.
+
+    >>> refuse_unknown_name("loss='squre'", "squre", ["squared", "absolute"])
+    Traceback (most recent call last):
+    ValueError: loss='squre': there is squared, absolute; did you mean 'squared'?
+    """
+    if name not in known:
+        raise ValueError(f"{what}: there is {', '.join(known)}{more}{did_you_mean(name, known)}")
+
+
+def refuse_unknown_fields(given: Iterable[str], known: Collection[str], kind: str) -> None:
+    """Raises ValueError if fields were given that are not known; `kind` is what the known ones are, as in `an option`."""
+    unknown = [str(name) for name in given if name not in known]
+    if unknown:
+        close = did_you_mean(unknown[0], known)
+        raise ValueError(f"{', '.join(unknown)}: not {kind}; there is {', '.join(known)}{close}")
 
 
 def _fold(name: str) -> str:

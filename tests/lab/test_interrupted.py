@@ -109,13 +109,13 @@ def test_a_training_that_was_asked_to_stop_is_kept_nowhere(tmp_path, monkeypatch
 
 
 def test_a_training_that_ran_out_of_disk_is_no_result(tmp_path, monkeypatch):
-    from sordino.app.runs import run_checkpoint
+    from sordino.app.runs import directory
     from sordino.app.runs.fit import RunFailed
 
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run_checkpoint, "save_checkpoint", full)
+    monkeypatch.setattr(directory, "save_checkpoint", full)
     with pytest.raises((RunFailed, OSError)):
         train(settings_of(), tmp_path)
     assert find(settings_of(), tmp_path) is None

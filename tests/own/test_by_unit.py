@@ -9,7 +9,7 @@ from bench.resilience import are_same
 from sordino.app.cli.main import main
 from sordino.app.runs.fit import resume
 from sordino.app.runs.own_file import OwnFile, recipe_for_own_data
-from sordino.app.runs.own_records import load_own_file
+from sordino.app.runs.run_data import load_own_file
 from tests.runs.cut_off import Crash, CrashesAt
 
 RECIPE = {"epsilon": 8.0, "steps": 12, "rate": 0.2, "unit": "person", "unit_records": 4}

@@ -12,7 +12,7 @@ from sordino.app.data.own.declared_columns import DeclaredColumns, read_schema
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import read_table
 from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.own_records import read_own_file
+from sordino.app.runs.run_data import read_own_file
 
 TABLE = "age,sex,town,pay\n31,F,Ulm,2.5\n64,M,Jena,-1\n150,F,Rome,0\n"
 DECLARED = DeclaredColumns({"age": (0, 100)}, {"town": ("Ulm", "Jena", "*")})

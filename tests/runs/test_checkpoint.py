@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.app import atomic_files
-from sordino.app.runs import run_checkpoint
-from sordino.app.runs.run_checkpoint import Checkpoint, DamagedCheckpoint, NoCheckpoint
+from sordino.app.runs import directory
+from sordino.app.runs.directory import Checkpoint, DamagedCheckpoint, NoCheckpoint
 from sordino.state_packing import pack, unpack
 
 FILES = ("state.json", "tensors.safetensors", "SHA256SUMS")
@@ -37,8 +37,8 @@ def equal(one, other):
 
 def test_what_was_saved_is_read_back_with_its_types(tmp_path):
     saved = state()
-    run_checkpoint.save_checkpoint(tmp_path, Checkpoint(7, saved))
-    found, passed = run_checkpoint.read_latest(tmp_path)
+    directory.save_checkpoint(tmp_path, Checkpoint(7, saved))
+    found, passed = directory.read_latest(tmp_path)
     assert found.step == 7
     assert passed == []
     assert equal(saved, found.state)
@@ -46,20 +46,20 @@ def test_what_was_saved_is_read_back_with_its_types(tmp_path):
 
 def test_the_last_two_are_kept(tmp_path):
     for step in (1, 2, 30, 100_000_000):
-        run_checkpoint.save_checkpoint(tmp_path, Checkpoint(step, state()))
-    assert [path.name for path in run_checkpoint.list_checkpoints(tmp_path)] == ["step-100000000", "step-00000030"]
+        directory.save_checkpoint(tmp_path, Checkpoint(step, state()))
+    assert [path.name for path in directory.list_checkpoints(tmp_path)] == ["step-100000000", "step-00000030"]
 
 
 def test_the_folder_is_its_owners_alone(tmp_path):
-    path = run_checkpoint.save_checkpoint(tmp_path, Checkpoint(1, state()))
+    path = directory.save_checkpoint(tmp_path, Checkpoint(1, state()))
     assert path.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "missing", "longer"])
 def test_a_damaged_checkpoint_is_passed_over_by_name_for_the_one_before(tmp_path, name, damage):
-    run_checkpoint.save_checkpoint(tmp_path, Checkpoint(1, state(1.0)))
-    last = run_checkpoint.save_checkpoint(tmp_path, Checkpoint(2, state(2.0)))
+    directory.save_checkpoint(tmp_path, Checkpoint(1, state(1.0)))
+    last = directory.save_checkpoint(tmp_path, Checkpoint(2, state(2.0)))
     raw = bytearray((last / name).read_bytes())
     if damage == "flipped":
         raw[len(raw) // 2] ^= 1
@@ -68,27 +68,27 @@ def test_a_damaged_checkpoint_is_passed_over_by_name_for_the_one_before(tmp_path
     if damage == "missing":
         (last / name).unlink()
     harmless = name == "SHA256SUMS" and damage in ("longer",)  # the sums of both files are still there
-    found, passed = run_checkpoint.read_latest(tmp_path)
+    found, passed = directory.read_latest(tmp_path)
     assert found.step == (2 if harmless else 1)
     assert harmless or passed[0].startswith("step-00000002: ")
 
 
 def test_with_no_whole_checkpoint_the_reasons_are_said(tmp_path):
-    last = run_checkpoint.save_checkpoint(tmp_path, Checkpoint(2, state()))
+    last = directory.save_checkpoint(tmp_path, Checkpoint(2, state()))
     (last / "state.json").write_text("{}")
     with pytest.raises(NoCheckpoint, match="wrong checksum"):
-        run_checkpoint.read_latest(tmp_path)
+        directory.read_latest(tmp_path)
     with pytest.raises(NoCheckpoint, match="start the run anew"):
-        run_checkpoint.read_latest(tmp_path / "nowhere")
+        directory.read_latest(tmp_path / "nowhere")
 
 
 def test_another_format_is_refused_by_number():
     with pytest.raises(DamagedCheckpoint, match="format 99, and this version reads 1"):
-        run_checkpoint.parse_checkpoint(json.dumps({"format": 99, "step": 1, "state": {}}).encode(), b"", "step")
+        directory.parse_checkpoint(json.dumps({"format": 99, "step": 1, "state": {}}).encode(), b"", "step")
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
-    run_checkpoint.save_checkpoint(tmp_path, Checkpoint(1, state()))
+    directory.save_checkpoint(tmp_path, Checkpoint(1, state()))
     (tmp_path / "note").write_text("old")
 
     def full(descriptor):
@@ -96,7 +96,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        run_checkpoint.save_checkpoint(tmp_path, Checkpoint(2, state()))
+        directory.save_checkpoint(tmp_path, Checkpoint(2, state()))
     with pytest.raises(OSError, match="No space"):
         atomic_files.write_file(tmp_path / "note", "new")
     assert (tmp_path / "note").read_text() == "old"
@@ -126,7 +126,7 @@ def test_any_tree_survives(tree):
 @settings(deadline=None)
 def test_foreign_bytes_are_damaged_and_nothing_else(state, tensors):
     with pytest.raises(DamagedCheckpoint):
-        run_checkpoint.parse_checkpoint(state, tensors, "step")
+        directory.parse_checkpoint(state, tensors, "step")
 
 
 @given(trees, st.sampled_from(["@tensor", "@tuple", "@pairs", "@float", "@other"]))
@@ -134,4 +134,4 @@ def test_foreign_bytes_are_damaged_and_nothing_else(state, tensors):
 def test_a_state_with_foreign_marks_is_read_or_damaged(tree, mark):
     raw = json.dumps({"format": 1, "step": 1, "state": {"a": {mark: tree}}}).encode()
     with suppress(DamagedCheckpoint):
-        run_checkpoint.parse_checkpoint(raw, b"", "step")
+        directory.parse_checkpoint(raw, b"", "step")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 import sordino
-from sordino.app.runs import directory, run_checkpoint, training_loop, write_ahead
+from sordino.app.runs import directory, training_loop, write_ahead
 from sordino.app.runs.fit import resume
 from sordino.app.runs.progress_view import Silent
 from sordino.events import Repeat, Together
@@ -184,10 +184,10 @@ def test_a_ledger_of_version_0_2_is_gone_on_with_and_pays_for_lines_that_may_be_
             chain = old[write_ahead.CHAIN] = write_ahead.chain_digest(chain, old)
             text += json.dumps(old) + "\n"
         (folder / NAME).write_text(text)
-        for path in run_checkpoint.list_checkpoints(folder / "checkpoints"):
-            saved = run_checkpoint.read_checkpoint(path)
+        for path in directory.list_checkpoints(folder / "checkpoints"):
+            saved = directory.read_checkpoint(path)
             state = {name: value for name, value in saved.state.items() if name != "entered"}
-            run_checkpoint.save_checkpoint(folder / "checkpoints", run_checkpoint.Checkpoint(saved.step, state))
+            directory.save_checkpoint(folder / "checkpoints", directory.Checkpoint(saved.step, state))
         unpaid = outcome(folder, released)
         assert (unpaid is None) == (left == 1)  # with one line left nobody can say that it is such a ledger
         assert unpaid is None or unpaid <= 0

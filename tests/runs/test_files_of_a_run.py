@@ -5,7 +5,7 @@ from pathlib import Path
 
 import sordino
 import sordino.app.cli.train  # what is imported is not what is walked through
-from sordino.app.cli import argument_parsing, launcher, main
+from sordino.app.cli import argument_parsing, main, training_command
 
 ROOT = Path(sordino.__file__).parent / "app"
 MOST_FILES = 40
@@ -13,7 +13,7 @@ MOST_FILES = 40
 
 def test_a_run_walks_through_at_most_forty_files_besides_the_library(tmp_path):
     assert argument_parsing
-    assert launcher
+    assert training_command
     found = set()
 
     def called(frame, event, arg):

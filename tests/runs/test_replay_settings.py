@@ -7,7 +7,7 @@ import pytest
 
 import sordino
 from bench.resilience import are_same
-from sordino.app.runs import run_checkpoint
+from sordino.app.runs import directory
 from sordino.app.runs.fit import resume
 from sordino.app.runs.recipe import FIELDS
 from sordino.app.runs.settings import Options, find_changes
@@ -93,7 +93,7 @@ def test_after_steps_that_were_left_out_an_older_checkpoint_is_no_place_to_repla
     elsewhere(monkeypatch, torch="1.0")
     with pytest.raises(Crash):
         resume(tmp_path, CrashesAt(18))
-    newest, older = run_checkpoint.list_checkpoints(tmp_path / "checkpoints")
+    newest, older = directory.list_checkpoints(tmp_path / "checkpoints")
     os.truncate(newest / "tensors.safetensors", 100)
     after, said = resumed(tmp_path)
     assert "passed over" in said[0]

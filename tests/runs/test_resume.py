@@ -9,7 +9,7 @@ import torch
 
 import sordino
 from bench.resilience import are_same
-from sordino.app.runs import run_checkpoint
+from sordino.app.runs import directory
 from sordino.app.runs import run_data as data
 from sordino.app.runs.directory import Run
 from sordino.app.runs.fit import resume
@@ -121,7 +121,7 @@ def test_the_noise_of_steps_that_were_left_out_is_never_used_again(tmp_path, mon
     assert before["noise"] == Rng(bytes.fromhex(before["root"])).child("noise").state_dict()["key"]
     assert after["noise"] != before["noise"]
     assert after["forward"] != before["forward"]
-    assert run_checkpoint.read_latest(tmp_path / "checkpoints")[0].step == STEPS
+    assert directory.read_latest(tmp_path / "checkpoints")[0].step == STEPS
 
 
 def test_a_run_stopped_in_good_order_has_nothing_to_leave_out(tmp_path, monkeypatch, calm):
@@ -185,7 +185,7 @@ def test_a_run_whose_claim_is_void_says_so_before_it_ends(tmp_path):
 
 def test_a_damaged_checkpoint_costs_its_steps_and_not_the_run(tmp_path, calm):
     crashed(tmp_path, 13)
-    last = run_checkpoint.list_checkpoints(tmp_path / "checkpoints")[0]
+    last = directory.list_checkpoints(tmp_path / "checkpoints")[0]
     os.truncate(last / "tensors.safetensors", 100)
     _, said = resumed(tmp_path)
     assert said[0].startswith("passed over step-00000010: tensors.safetensors is not what was written")

@@ -11,7 +11,7 @@ import torch
 
 import sordino
 from bench.resilience import are_same, digest, last_step_entered, run_disturbed, run_undisturbed
-from sordino.app.runs import run_checkpoint
+from sordino.app.runs import directory
 from sordino.app.runs.fit import RunFailed
 from tests.runs.cut_off import COMMAND, FLAGS, TINY, Asks, resumed
 
@@ -22,7 +22,7 @@ def test_parameters_that_are_no_numbers_stop_the_run_and_the_last_state_is_kept(
         match=r"lower learning_rate in config.toml; the state after step \d+ is kept: `sordino resume .* with new noise",
     ):
         sordino.fit("spiral", out=tmp_path, optimizer="sgd", learning_rate=1e38, **TINY)
-    found, _ = run_checkpoint.read_latest(tmp_path / "checkpoints")
+    found, _ = directory.read_latest(tmp_path / "checkpoints")
     assert all(bool(torch.isfinite(tensor).all()) for tensor in found.state["model"].values())
     left = json.loads((tmp_path / "privacy.json").read_text())
     assert left["status"] == "failed"
@@ -45,7 +45,7 @@ def test_ctrl_c_saves_and_prints_the_claim_so_far(tmp_path):
     assert f"go on with: sordino resume {tmp_path}" in err
     left = json.loads((tmp_path / "privacy.json").read_text())
     assert left["status"] == "stopped"
-    assert left["steps"] == run_checkpoint.read_latest(tmp_path / "checkpoints")[0].step
+    assert left["steps"] == directory.read_latest(tmp_path / "checkpoints")[0].step
     assert left["steps"] == sordino.events.from_json(left["claim"]["event"]).count
 
 

@@ -42,12 +42,10 @@ from sordino.app.audits.step_parts import (
     redraw_phase,
 )
 from sordino.app.report.evidence import read as read_evidence
-from sordino.app.runs import run_checkpoint, write_ahead
-from sordino.app.runs.directory import CONFIG, Run
-from sordino.app.runs.distributed_files import RunRanks
+from sordino.app.runs import directory, write_ahead
+from sordino.app.runs.directory import CONFIG, Checkpoint, Run, RunRanks
 from sordino.app.runs.job import assemble_job
 from sordino.app.runs.progress_view import Silent
-from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import read_config
 from sordino.app.runs.training_loop import Training, read_key
 from sordino.app.runs.write_ahead import parameter_digest
@@ -184,12 +182,12 @@ def audit_by_replay(
 def _read_start_checkpoints(run: Run, lineage: int) -> dict[int, Checkpoint]:
     """Returns the checkpoints that a replay audit can start from, by step: the undamaged ones of the last lineage."""
     # A checkpoint of an earlier lineage leads to steps that were released by another noise key.
-    paths = [*run_checkpoint.list_checkpoints(run.checkpoints), run.checkpoints / run_checkpoint.START]
+    paths = [*directory.list_checkpoints(run.checkpoints), run.checkpoints / directory.START]
     by_step = {}
     for path in paths:
         try:
-            checkpoint = run_checkpoint.read_checkpoint(path)
-        except run_checkpoint.DamagedCheckpoint:
+            checkpoint = directory.read_checkpoint(path)
+        except directory.DamagedCheckpoint:
             continue
         if checkpoint.state["lineage"] == lineage:
             by_step[checkpoint.step] = checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from sordino.app.cli.flag_names import translate_flags
+from sordino.app.cli.flags import translate_flags
 from sordino.app.cli.help_page import render_help
 
 _FRAME = re.compile(r"^[│╭╰╮╯─\s]+|[│╭╰╮╯─\s]+$")

@@ -21,7 +21,7 @@ from sordino.app.data.own import rows
 from sordino.app.data.own.bad_file import raise_faults
 from sordino.app.data.own.inspection import propose_schema
 from sordino.app.runs.own_file import RANGES
-from sordino.app.suggestions import did_you_mean
+from sordino.app.suggestions import refuse_unknown_name
 
 _DELTA = 1e-5
 
@@ -75,9 +75,7 @@ class Command:
         # Without names, fetching means all image data sets; files are fetched by name.
         names = self.names or (NAMES if self.action == "fetch" else (*NAMES, *filed.FILES))
         for name in names:
-            if name not in filed.FILES and name not in NAMES:
-                known = (*NAMES, *filed.FILES)
-                raise ValueError(f"data set {name!r}: there is {', '.join(known)}{did_you_mean(name, known)}")
+            refuse_unknown_name(f"data set {name!r}", name, (*NAMES, *filed.FILES))
         # Every name was checked before the first download begins.
         rows = {name: self._describe_data_set(name) for name in names}
         if self.json:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import MISSING, dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import tyro
 
-from sordino.app.cli.dataclass_flags import flags_of, was_given
+from sordino.app.cli.flags import flags_of
 from sordino.app.cli.help_page import HelpPage
-from sordino.app.cli.run_flags import RUN_VALUES, OwnFlags, own_file_from_flags
+from sordino.app.cli.run_flags import RUN_VALUES, OwnFlags, read_run_flags
+from sordino.app.generate import generation
+from sordino.app.generate.generation import Generated, Wishes
+from sordino.app.generate.synthetic_file import write_records, write_report
+from sordino.app.runs.own_file import OwnFile
 
 _LEFT_OUT = ("size", "channels", "hashed", "ignore_label")
 """Flags of own data that say nothing of rows and texts to be written."""
@@ -42,6 +46,11 @@ class Generate:
             "Output": ("out", "parquet", "json", "seed"),
         },
         values={**RUN_VALUES, "model": "FOLDER"},
+        defaults={
+            one.name: str(one.default)
+            for one in fields(Wishes)
+            if one.default not in (MISSING, None) and not isinstance(one.default, bool)
+        },
         notes=(
             "The folder gets synthetic.csv, its metadata with the claim, and a report of how good the records are on test "
             "records, which no claim covers.",
@@ -49,56 +58,21 @@ class Generate:
     )  # fmt: skip
     source: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
     """A known data set: adult, r8 or 20news; left out with --data."""
-    epsilon: float | None = None
-    """The privacy that is aimed at. It must be given."""
-    delta: float = 1e-5
-    """The δ of the claim."""
     out: Path = Path("synthetic")
     """The folder to write to; new or empty."""
-    rows: int | None = None
-    """How many records to write; as many as there are test records if it is not said."""
-    method: str = "model"
-    """How records are made: by a model, or by evolution (Private Evolution, tables only)."""
-    model: str | None = None
-    """A causal language model of transformers, a folder or a name; without it a small model is trained here."""
-    lora: int | None = None
-    """Train adapters of this rank in place of the whole model."""
-    length: int = 128
-    """Tokens of a record that a model given by --model reads and writes."""
-    steps: int | None = None
-    """Steps of training, or rounds of evolution."""
-    rate: float | None = None
-    """The share of the records in a lot; 1/16 for tables and 1/4 for texts if it is not said."""
-    learning_rate: float | None = None
-    """The optimizer's step size."""
-    clip: float = 1.0
-    """The bound on each record's gradient."""
-    expected_batch: float | None = None
-    """The public number that sums are divided by; without it the claim does not cover the number of records."""
-    beside_real: bool = False
-    """Also train the report's classifier on the real records. This is not private, and the claim names it."""
-    canaries: int = 0
-    """Plant so many random rows among the records, and report how far the model gives them away."""
     parquet: bool = False
     """Also write synthetic.parquet, with the claim inside the file."""
-    seed: int | None = None
-    """For tests: the claim does not cover a run whose seed is known."""
     json: bool = False
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
         """Carries out `sordino generate`: makes the records, writes them with their claim; returns the exit code."""
-        from sordino.app.generate import generation
-        from sordino.app.generate.synthetic_file import write_records, write_report
-
-        if self.epsilon is None:
+        given, own = read_run_flags(self, Generate)
+        if "epsilon" not in given:
             raise ValueError("--epsilon: how private are the records to be? Usual is 1 to 8")
         if self.out.exists() and any(self.out.iterdir()):
             raise ValueError(f"--out {self.out}: is there and not empty; name another folder")
-        wishes = generation.Wishes(
-            **{one.name: getattr(self, one.name) for one in fields(generation.Wishes)}  # the names are the same
-        )
-        made = self._generate(generation, wishes)
+        made = self._generate(own, Wishes(**given))
         # Everything is written when everything is made, so that a failure leaves no half of it.
         self.out.mkdir(parents=True, exist_ok=True)
         paths = write_records(
@@ -111,11 +85,8 @@ class Generate:
         self._print_outcome(made, paths)
         return 0
 
-    def _generate(self, generation: Any, wishes: Any) -> Any:
+    def _generate(self, own: OwnFile | None, wishes: Wishes) -> Generated:
         """Reads the data and makes the records."""
-        flags = {one.name: getattr(self, one.name, None) for one in fields(OwnFlags) if one.name not in _LEFT_OUT}
-        # A flag that was not typed must not reach the file's description, where it would look like a declaration.
-        own = own_file_from_flags({name: value for name, value in flags.items() if was_given(self, name)})
         # Neither names no records, and both leave open which of the two are meant.
         if (own is None) == (self.source is None):
             raise ValueError("name a known data set (adult, r8, 20news), or give --data FILE; one of the two")
@@ -132,7 +103,7 @@ class Generate:
         known = ", ".join((*generation.KNOWN_TABLES, *generation.KNOWN_TEXTS))
         raise ValueError(f"{self.source!r}: there is {known}; for a file of your own give --data FILE")
 
-    def _print_outcome(self, made: Any, paths: list[Path]) -> None:
+    def _print_outcome(self, made: Generated, paths: list[Path]) -> None:
         """Prints how good the records are, the claim, and where everything is."""
         print(f"{len(made.rows):,} records by {made.facts['method']}")
         measured = made.likeness
@@ -163,7 +134,7 @@ def _silent(done: int, every: int) -> None:
 
 Command = make_dataclass(
     "Command",
-    [*flags_of(OwnFlags, _LEFT_OUT)],
+    [*flags_of(Wishes), *flags_of(OwnFlags, _LEFT_OUT)],
     bases=(Generate,),
     frozen=True,
     namespace={"help_page": Generate.help_page},

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sordino.app.cli.flag_names import flag_of, further_names
+from sordino.app.cli.flags import flag_of, further_names, read_field_docs
 
 _MOST_FURTHER_NAMES = 1
 _COLUMN = 30
@@ -140,8 +140,6 @@ class _Option:
 
 def _options_of(command: type[Any]) -> Iterator[_Option]:
     """Yields every option of a command, with the text that its field carries."""
-    from sordino.app.cli.dataclass_flags import read_field_docs
-
     hints = get_type_hints(command, include_extras=True)
     # Texts stand under the fields of the class that defines them; fields that were made have theirs in the annotation.
     docs: dict[str, str] = {}

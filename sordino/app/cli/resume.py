@@ -8,13 +8,11 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from sordino.app.cli.dataclass_flags import default_of_unset_flag, was_given
+from sordino.app.cli.flags import default_of_unset_flag, was_given
 from sordino.app.cli.help_page import HelpPage
-from sordino.app.cli.launcher import join_process_group
-from sordino.app.cli.training_outcome import exit_code_of, report_outcome, run_and_report_failures
+from sordino.app.cli.training_command import carry_out_training, report_outcome
 from sordino.app.runs.directory import CONFIG
-from sordino.app.runs.fit import resume
-from sordino.app.runs.progress_view import Silent, choose_view
+from sordino.app.runs.fit import History, resume
 from sordino.app.runs.settings import read_config
 
 
@@ -35,26 +33,16 @@ class Command:
     """End with one JSON object on the last line."""
 
     def run(self) -> int:
-        """Continues the run; returns the exit code."""
+        """Carries out `sordino resume`: continues the run and prints the claim; returns the exit code."""
         # Ranks that do not see the folder are followers, whose process group is that of the CPU.
         config = Path(self.folder) / CONFIG
         device = read_config(config).options.get("device") if config.is_file() else None
-        with join_process_group(device) as first:
-            return self._continue_run(is_first_rank=first)
 
-    def _continue_run(self, *, is_first_rank: bool) -> int:
-        """Carries out `sordino resume` on this rank: continues the run; only the first rank shows progress
-        and prints.
-        """
-        # One rank speaks for all.
-        view = choose_view(quiet=self.json) if is_first_rank else Silent()
+        def report(history: History) -> int:
+            # A flag wins over what the run was asked for when it began.
+            wanted = bool(self.report) if was_given(self, "report") else read_config(history.run / CONFIG).report
+            return report_outcome(history, report=wanted, as_json=self.json)
 
-        def resume_and_report() -> int:
-            """Continues the run for `sordino resume` and reports its result."""
-            history = resume(self.folder, view)
-            if not is_first_rank:
-                return exit_code_of(history)
-            report = bool(self.report) if was_given(self, "report") else read_config(history.run / CONFIG).report
-            return report_outcome(history, report=report, as_json=self.json)
-
-        return run_and_report_failures("resume", resume_and_report)
+        return carry_out_training(
+            "resume", device, quiet=self.json, train=lambda view: resume(self.folder, view), report=report
+        )

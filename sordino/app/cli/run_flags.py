@@ -1,13 +1,13 @@
-"""The flags that `sordino train` and `sordino tune` share: the fields of a recipe, and own data."""
+"""The flags that commands share which read data: the fields of a recipe, the options of a run, and own data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.app.cli.dataclass_flags import Flag, flags_of
+from sordino.app.cli.flags import Flag, flags_of, was_given
 from sordino.app.data.own.declared_columns import (
     DeclaredColumns,
     Schema,
@@ -145,6 +145,32 @@ def recipe_flags() -> Iterator[Flag]:
     yield from flags_of(Recipe, ("task", "preparation", "privacy", "optimisation", "measured"))
     for record in SETTING_RECORDS:
         yield from flags_of(record)
+
+
+def make_run_command(base: type[Any], about: str, leave_out: tuple[str, ...] = ()) -> type[Any]:
+    """Returns a command with the flags of its own class, of own data, of a recipe and of a run.
+
+    Args:
+        base: a dataclass with the flags of the command itself, and what it does.
+        about: the first sentence of its help.
+        leave_out: options of a run that the command does not take, or takes in its own sense.
+
+    """
+    flags = [*flags_of(OwnFlags), *recipe_flags(), *flags_of(Options, leave_out)]
+    command = make_dataclass("Command", flags, bases=(base,), frozen=True)
+    command.__doc__ = about
+    return command
+
+
+def read_run_flags(command: Any, base: type[Any]) -> tuple[dict[str, Any], OwnFile | None]:
+    """Returns the fields of a recipe and of a run that were typed for a command, and the user's own data if there is any.
+
+    `base` is the class with the flags of the command itself, which are neither.
+    """
+    own_names, data_names = ({one.name for one in fields(table)} for table in (base, OwnFlags))
+    typed = {one.name: getattr(command, one.name) for one in fields(command) if was_given(command, one.name)}
+    given = {name: value for name, value in typed.items() if name not in own_names and name not in data_names}
+    return given, own_file_from_flags({name: value for name, value in typed.items() if name in data_names})
 
 
 def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:

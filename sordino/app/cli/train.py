@@ -7,38 +7,30 @@ The flags are the fields of `Recipe`, of `Options` and of `OwnFlags`, and a few 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, make_dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from sordino import validate
-from sordino.app.cli.dataclass_flags import default_of_unset_flag, flags_of, was_given
+from sordino.app.cli.flags import default_of_unset_flag, was_given
 from sordino.app.cli.help_page import HelpPage
-from sordino.app.cli.launcher import join_process_group
 from sordino.app.cli.run_flags import (
     RUN_GROUPS,
     RUN_NOTE,
     RUN_VALUES,
-    OwnFlags,
     describe_defaults,
-    own_file_from_flags,
-    recipe_flags,
+    make_run_command,
+    read_run_flags,
 )
-from sordino.app.cli.training_outcome import (
-    exit_code_of,
-    report_outcome,
-    report_several_outcomes,
-    run_and_report_failures,
-)
+from sordino.app.cli.training_command import carry_out_training, report_outcome, report_several_outcomes
 from sordino.app.runs import find
 from sordino.app.runs.fit import carry_out_run
 from sordino.app.runs.own_file import own_file_from_table
-from sordino.app.runs.progress_view import Silent, choose_view
+from sordino.app.runs.progress_view import View
 from sordino.app.runs.recipe import Recipe
-from sordino.app.runs.settings import SAME_CHOICE, Config, Options, Settings, make_settings, read_config
-from sordino.app.runs.several_seeds import carry_out_several
+from sordino.app.runs.settings import SAME_CHOICE, Config, Settings, make_settings, read_config
+from sordino.app.runs.several_seeds import SeveralSeeds, carry_out_several
 from sordino.distributed.process_group import ranks_of
 
 
@@ -90,18 +82,30 @@ class Train:
         """Carries out `sordino train`: trains, evaluates and prints the claim; returns the exit code."""
         config = None if self.config is None else read_config(self.config)
         settings = self.settings(config)
-        with join_process_group(settings.options.device) as first:
-            return self._train_and_report(settings, config, is_first_rank=first)
+        # A flag wins over the file, and the file over the default.
+        report = bool(self.report) if config is None or was_given(self, "report") else config.report
+        if validate.count("seeds", self.seeds) == 1:
+            return carry_out_training(
+                "train",
+                settings.options.device,
+                quiet=self.json,
+                train=lambda view: carry_out_run(settings, self.out, view, self.budget),
+                report=lambda history: report_outcome(history, report=report, as_json=self.json),
+            )
+        if self.budget is not None:
+            raise ValueError("--budget with --seeds: need one run to enter; make the runs one after the other")
+        return carry_out_training(
+            "train",
+            settings.options.device,
+            quiet=self.json,
+            train=lambda view: self._train_with_seeds(settings, view),
+            report=lambda several: report_several_outcomes(several, report=report, as_json=self.json),
+        )
 
     def settings(self, config: Config | None = None) -> Settings:
         """Returns what the flags of `sordino train` ask for, on top of a configuration file's fields."""
-        flags = {
-            one.name: getattr(self, one.name)
-            for one in fields(self)
-            if one.name not in _COMMAND_FIELDS and was_given(self, one.name)
-        }
+        flags, own = read_run_flags(self, Train)
         # Own data comes from the flags or, without them, from the file.
-        own = own_file_from_flags({name: flags.pop(name, None) for name in _DATA_FIELDS})
         own = own_file_from_table(config.data) if own is None and config is not None and config.data else own
         # Flags win over the fields of the file.
         given: dict[str, Any] = {} if config is None else dict(config.fields)
@@ -120,39 +124,18 @@ class Train:
             recipe = find(self.recipe).but(**dict.fromkeys(self.without))
         return make_settings(recipe, given, parameters, budget_stop=self.budget_stop, own=own)
 
-    def _train_and_report(self, settings: Settings, config: Config | None, *, is_first_rank: bool) -> int:
-        """Carries out `sordino train` on this rank; only the first rank shows progress and prints. Returns the exit
-        code.
-        """
-        # The other ranks train in silence and end with the same exit code.
-        view = choose_view(quiet=self.json) if is_first_rank else Silent()
-        run = partial(carry_out_run, settings, self.out, view, self.budget)
-        if not is_first_rank and self.seeds == 1:
-            return run_and_report_failures("train", lambda: exit_code_of(run()))
-        # A flag wins over the file, and the file over the default.
-        report = bool(self.report) if config is None or was_given(self, "report") else config.report
-        if validate.count("seeds", self.seeds) > 1:
-            if ranks_of(None) is not None:
-                raise ValueError(f"seeds={self.seeds}: one run at a time on several ranks; leave it out")
-            if self.budget is not None:
-                raise ValueError("--budget with --seeds: need one run to enter; make the runs one after the other")
-            several = partial(carry_out_several, settings, self.seeds, self.out, view)
-            return run_and_report_failures(
-                "train", lambda: report_several_outcomes(several(), report=report, as_json=self.json)
-            )
-        return run_and_report_failures("train", lambda: report_outcome(run(), report=report, as_json=self.json))
+    def _train_with_seeds(self, settings: Settings, view: View) -> SeveralSeeds:
+        """Trains with several seeds, one run after the other; refuses several ranks, which share one run."""
+        if ranks_of(None) is not None:
+            raise ValueError(f"seeds={self.seeds}: one run at a time on several ranks; leave it out")
+        return carry_out_several(settings, self.seeds, self.out, view)
 
 
-_COMMAND_FIELDS = tuple(one.name for one in fields(Train))
-_DATA_FIELDS = tuple(one.name for one in fields(OwnFlags))
-
-Command = make_dataclass(
-    "Command",
-    [*flags_of(OwnFlags), *recipe_flags(), *flags_of(Options, ("budget",))],
-    bases=(Train,),
-    frozen=True,
+Command = make_run_command(
+    Train,
+    "Train by a recipe, or on data of your own; any field can be given by flag or in a TOML file.",
+    leave_out=("budget",),
 )
-Command.__doc__ = "Train by a recipe, or on data of your own; any field can be given by flag or in a TOML file."
 
 
 def _parse_parameters(parameters: tuple[tuple[str, ...], ...]) -> dict[str, float]:

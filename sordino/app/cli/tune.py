@@ -8,33 +8,37 @@ The flags of `sordino train` for fields of the recipe can be given too; --epsilo
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from sordino.app.cli.dataclass_flags import flags_of, was_given
 from sordino.app.cli.help_page import HelpPage
 from sordino.app.cli.run_flags import (
     RUN_GROUPS,
     RUN_NOTE,
     RUN_VALUES,
-    OwnFlags,
     describe_defaults,
-    own_file_from_flags,
-    recipe_flags,
+    make_run_command,
+    read_run_flags,
 )
-from sordino.app.cli.training_outcome import STOPPED, measure_lines, run_and_report_failures
+from sordino.app.cli.training_command import STOPPED, measure_lines, run_and_report_failures
 from sordino.app.option_names import use_own_names
 from sordino.app.runs.fit import folder_for
 from sordino.app.runs.progress_view import choose_view
 from sordino.app.runs.recipe import FIELDS
-from sordino.app.runs.search import WINNER, NegativeBinomial, PoissonNumber, SearchResult, carry_out_search, plan_search
-from sordino.app.runs.settings import Options, make_settings
+from sordino.app.runs.search import (
+    SINGLE_RUN_OPTIONS,
+    WINNER,
+    NegativeBinomial,
+    PoissonNumber,
+    SearchResult,
+    carry_out_search,
+    plan_search,
+)
+from sordino.app.runs.settings import make_settings
 from sordino.ledger import claims
-
-_SINGLE_RUN_OPTIONS = ("budget", "baseline", "show_private", "diagnose", "non_private")
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,10 @@ class Tune:
 
     def run(self) -> int:
         """Carries out `sordino tune`: searches, releases the best trial and prints the claim; returns the exit code."""
-        # What is neither a flag of the search nor of own data is a field of the recipe or an option of the runs.
-        own = {one.name for one in fields(Tune)}
-        own |= {one.name for one in fields(OwnFlags)}
-        names = [one.name for one in fields(self) if one.name not in own and was_given(self, one.name)]
-        own_file = own_file_from_flags({one.name: getattr(self, one.name) for one in fields(OwnFlags)})
+        given, own_file = read_run_flags(self, Tune)
         if self.recipe is None and own_file is None:
             raise ValueError("nothing to search for: name a recipe, as in `sordino tune mnist`, or give --data")
-        settings = make_settings(self.recipe, {name: getattr(self, name) for name in names}, own=own_file)
+        settings = make_settings(self.recipe, given, own=own_file)
         # The law of the number of trials is public; the number that is drawn stays secret.
         shapes = {"geometric": 1.0, "logarithmic": 0.0}
         number = PoissonNumber(self.runs) if self.law == "poisson" else NegativeBinomial(self.runs, shapes[self.law])
@@ -130,13 +130,9 @@ class Tune:
         return 0 if result.finished else STOPPED
 
 
-Command = make_dataclass(
-    "Command",
-    [*flags_of(OwnFlags), *recipe_flags(), *flags_of(Options, _SINGLE_RUN_OPTIONS)],
-    bases=(Tune,),
-    frozen=True,
+Command = make_run_command(
+    Tune, "Search for hyper-parameters; the claim has the price of the search in it.", leave_out=SINGLE_RUN_OPTIONS
 )
-Command.__doc__ = "Search for hyper-parameters; the claim has the price of the search in it."
 
 
 def _parse_grid(given: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:

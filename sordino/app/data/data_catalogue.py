@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sordino.app.data.download_sources import Debian, Mirror, Npm, Source
 from sordino.app.data.formats import Arrays, decode_cifar_files, decode_idx_files
-from sordino.app.suggestions import did_you_mean
+from sordino.app.suggestions import refuse_unknown_name
 
 _IDX_FILES = tuple(
     f"{name}.gz"
@@ -102,6 +102,5 @@ ENTRIES = {
 
 def find_entry(name: str) -> DataSetEntry:
     """Returns the entry of an image data set in the catalogue; an unknown name is refused with the known ones."""
-    if name not in ENTRIES:
-        raise ValueError(f"data set {name!r}: there is {', '.join(ENTRIES)}{did_you_mean(name, ENTRIES)}")
+    refuse_unknown_name(f"data set {name!r}", name, ENTRIES)
     return ENTRIES[name]

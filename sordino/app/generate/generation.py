@@ -49,28 +49,38 @@ _EXPOSURE_CANDIDATES = 1023
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user asked for besides the data."""
+    """What the user asked for besides the data; the flags of `sordino generate` are these fields."""
 
     epsilon: float
+    """The privacy that is aimed at. It must be given."""
     delta: float = 1e-5
+    """The δ of the claim."""
     rows: int | None = None
-    """How many records are written; the number of test records if it is not said, so that no count is told."""
+    """How many records to write; as many as there are test records if it is not said, so that no count is told."""
     method: str = "model"
+    """How records are made: by a model, or by evolution (Private Evolution, tables only)."""
     model: str | None = None
-    """A pretrained causal language model of transformers: a folder, or a name."""
+    """A causal language model of transformers, a folder or a name; without it a small model is trained here."""
     lora: int | None = None
+    """Train adapters of this rank in place of the whole model."""
     length: int = 128
-    """Tokens of a record that a pretrained model reads and writes."""
+    """Tokens of a record that a model given by --model reads and writes."""
     steps: int | None = None
+    """Steps of training, or rounds of evolution."""
     rate: float | None = None
+    """The share of the records in a lot; 1/16 for tables and 1/4 for texts if it is not said."""
     learning_rate: float | None = None
+    """The optimizer's step size."""
     clip: float = 1.0
+    """The bound on each record's gradient."""
     expected_batch: float | None = None
-    canaries: int = 0
-    """Random records that are planted among the training records to measure exposure."""
+    """The public number that sums are divided by; without it the claim does not cover the number of records."""
     beside_real: bool = False
-    """Also train the classifier on the real training records, without privacy."""
+    """Also train the report's classifier on the real records. This is not private, and the claim names it."""
+    canaries: int = 0
+    """Plant so many random rows among the records, and report how far the model gives them away."""
     seed: int | None = None
+    """For tests: the claim does not cover a run whose seed is known."""
 
     def __post_init__(self) -> None:
         """Refuses wishes that contradict each other."""

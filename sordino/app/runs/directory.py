@@ -1,4 +1,4 @@
-"""The run directory: the files of a training run, which `report` and `resume` read.
+"""The run directory: the files and checkpoints of a training run, which `report` and `resume` read, and who writes them.
 
     config.toml          what was run: [recipe] every field; [options] how; [parameters] of the method; [resolved] what was
                          calibrated or counted: noise_multiplier, steps, dataset_size, expected_batch, physical_batch,
@@ -14,7 +14,7 @@
     model.safetensors    the trained network; where the recipe averages, the average
     trace/               with the option `traced_networks`: the network of each evaluation, STEP.safetensors
     ledger.jsonl         steps entered before they were released, see write_ahead.py
-    checkpoints/         the first and the last two, see run_checkpoint.py, and the end of the ledger
+    checkpoints/         the first and the last two, see directory.py, and the end of the ledger
     SECRET-noise-key-do-not-share.json
                          the key of the noise, while the run goes on or can be resumed, see noise_key.py; erased when it is
                          finished, unless `keep_key` was asked for
@@ -26,34 +26,48 @@
     NOT-PRIVATE-baseline.json  measures of the same network without privacy, if they were asked for; not to be published
 
 Only released and public quantities are in these files, the secret one excepted, and what `show_private` or `diagnose` asked
-for. The last line of a .jsonl file may be cut short while the run is going on, or after it was killed.
+for. The last line of a .jsonl file may be cut short while the run is going on, or after it was killed. A checkpoint is
+complete or absent; one whose sums do not match is passed over, by name, for the one before it.
+
+In a distributed run the first rank writes the files, and the other ranks follow it. Whatever it reads from the disk
+(settings, a checkpoint, the mark of the write-ahead ledger) it broadcasts to them, so that they need no common folder. It
+has a mark on its disk before any rank draws below it.
 
 Privacy: `privacy.json` is there from the beginning, with the claim of the whole plan, and is replaced by what was really
 done when the run stops; by the plan again when it goes on; by the reason as soon as there is no guarantee any more. So a
-run that was killed reports at least what it spent, and what its claim does not cover.
+run that was killed reports at least what it spent, and what its claim does not cover. A checkpoint does not hold the key
+of the noise, which is in a file of its own (noise_key.py). Where streams stand, and what a sampler remembers of the
+records, is encrypted under that key. Only its owner can read the folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from sordino.accounting import PLD, gaussian_mu
 from sordino.app import atomic_files, toml_writer
 from sordino.app.runs.write_ahead import RunIsBusy
+from sordino.distributed.process_group import Ranks, ranks_of
+from sordino.distributed.shared_lot import StoppedElsewhere
 from sordino.events import Event, from_json, to_json
 from sordino.file_lock import Locked, lock_file
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim, Guarantee
+from sordino.state_packing import pack, unpack
 
 FORMAT = 1
 CONFIG, METRICS, PRIVACY = "config.toml", "metrics.jsonl", "privacy.json"
@@ -149,30 +163,30 @@ class Run:
         """The folder of the checkpoints."""
         return self.folder / CHECKPOINTS
 
+    def _write_file(self, name: str, content: str | bytes) -> None:
+        """Replaces a file of the run directory, in one move; on ranks that do not write it, does nothing."""
+        if self.is_writer:
+            atomic_files.write_file(self.folder / name, content)
+
     def write_config(self, table: Mapping[str, Any]) -> None:
         """Writes config.toml into the run directory, once, at the beginning of the run."""
-        if not self.is_writer:
-            return
-        atomic_files.write_file(self.folder / CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
+        self._write_file(CONFIG, toml_writer.dumps({"format": FORMAT, **table}))
 
     def write_json(self, name: str, table: Mapping[str, Any]) -> None:
         """Writes a table as a JSON file."""
-        if self.is_writer:
-            atomic_files.write_file(self.folder / name, json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+        self._write_file(name, json.dumps(table, indent=1, ensure_ascii=False) + "\n")
 
     def write_model(self, name: str, model: nn.Module) -> None:
         """Writes parameters and buffers into the run directory, under the names of the model's own state dict."""
-        if not self.is_writer:
-            return
-        state = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
-        atomic_files.write_file(self.folder / name, safetensors.torch.save(state))
+        if self.is_writer:
+            state = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
+            self._write_file(name, safetensors.torch.save(state))
 
     def write_trace(self, step: int, model: nn.Module) -> None:
         """Writes the network into the run directory as it is at an evaluation; it is released, like the final one."""
-        if not self.is_writer:
-            return
-        (self.folder / TRACE).mkdir(exist_ok=True)
-        self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
+        if self.is_writer:
+            (self.folder / TRACE).mkdir(exist_ok=True)
+            self.write_model(f"{TRACE}/{step:08d}.safetensors", model)
 
     def traced_networks(self) -> dict[int, Path]:
         """Returns the paths of the networks kept at evaluations, by step; empty if none were kept."""
@@ -180,18 +194,15 @@ class Run:
 
     def append_row(self, row: Row) -> None:
         """Appends one evaluation to metrics.jsonl in the run directory."""
-        if not self.is_writer:
-            return
-        with open(self.folder / METRICS, "a", encoding="utf-8") as file:
-            file.write(_format_row(row))
+        if self.is_writer:
+            with open(self.folder / METRICS, "a", encoding="utf-8") as file:
+                file.write(_format_row(row))
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Rewrites all evaluations in the run directory; those after the checkpoint that a run resumes from will be
         made again.
         """
-        if not self.is_writer:
-            return
-        atomic_files.write_file(self.folder / METRICS, "".join(map(_format_row, rows)))
+        self._write_file(METRICS, "".join(map(_format_row, rows)))
 
     def read_rows(self) -> list[Row]:
         """Returns the evaluations in the run directory; a last line that was cut short is left out."""
@@ -202,11 +213,8 @@ class Run:
 
     def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
         """Writes the claim to privacy.json in the run directory."""
-        if not self.is_writer:
-            return
-        atomic_files.write_file(
-            self.folder / PRIVACY, json.dumps(privacy_statement(claim, status, steps, budget), indent=1) + "\n"
-        )
+        if self.is_writer:
+            self._write_file(PRIVACY, json.dumps(privacy_statement(claim, status, steps, budget), indent=1) + "\n")
 
 
 def lock_folder(folder: Path, open_locks: ExitStack) -> None:
@@ -320,3 +328,198 @@ def keep_finding(folder: Path, kind: str, table: Mapping[str, Any]) -> None:
     atomic_files.write_file(
         folder / FINDINGS, json.dumps({**read_findings(folder), kind: {**table, "when": now}}, indent=1) + "\n"
     )
+
+
+CHECKPOINT_FORMAT = 1
+CHECKPOINTS_KEPT = 2
+START = "start"
+_STATE, _TENSORS, _CHECKSUMS = "state.json", "tensors.safetensors", "SHA256SUMS"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class DamagedCheckpoint(ValueError):
+    """Raised for a checkpoint that cannot be trusted; the message says why."""
+
+
+class NoCheckpoint(ValueError):
+    """Raised for a folder without a usable checkpoint."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything a run needs to go on, except the noise key."""
+
+    step: int
+    state: Mapping[str, Any]  # JSON-like, with tensors anywhere
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Writes a checkpoint of a run, then removes all but the last two; if writing fails, earlier ones are untouched."""
+    # Numbers and text go to JSON, tensors to safetensors; neither can run code when it is read.
+    tensors: dict[str, Tensor] = {}
+    tree = pack(checkpoint.state, "", tensors)
+    state = json.dumps({"format": CHECKPOINT_FORMAT, "step": checkpoint.step, "state": tree}, allow_nan=False)
+    content = {_STATE: state.encode(), _TENSORS: safetensors.torch.save(_unshare_memory(tensors))}
+    sums = "".join(f"{hashlib.sha256(value).hexdigest()}  {name}\n" for name, value in content.items())
+    # The folder appears in one move, after all its bytes are on the disk.
+    path = folder / f"step-{checkpoint.step:08d}"
+    atomic_files.write_folder(path, {**content, _CHECKSUMS: sums.encode()})
+    if checkpoint.step == 0 and not (folder / START).exists():
+        atomic_files.write_folder(folder / START, {**content, _CHECKSUMS: sums.encode()})
+    # Only now that the new one is safe are older ones removed.
+    for old in (*list_checkpoints(folder)[CHECKPOINTS_KEPT:], *filter(atomic_files.is_temporary, _entries(folder))):
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Returns a checkpoint of a run whose every byte is what was written; raises DamagedCheckpoint otherwise."""
+    try:
+        content = {name: (path / name).read_bytes() for name in (_STATE, _TENSORS)}
+        sums = (path / _CHECKSUMS).read_text("ascii")
+    except (OSError, UnicodeError) as error:
+        raise DamagedCheckpoint(f"{path.name}: cannot be read ({one_line(error)})") from error
+    # A changed byte would be trained on without notice, so every file is compared with its checksum first.
+    for name, value in content.items():
+        if f"{hashlib.sha256(value).hexdigest()}  {name}\n" not in sums:
+            raise DamagedCheckpoint(
+                f"{path.name}: {name} is not what was written (wrong checksum); it was cut short or changed"
+            )
+    return parse_checkpoint(content[_STATE], content[_TENSORS], path.name)
+
+
+def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
+    """Returns a run's checkpoint from the bytes of its files, which are not trusted."""
+    try:
+        outer = json.loads(state)
+    except (ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(f"{name}: {_STATE} is not JSON ({one_line(error)})") from error
+    # Another version may have meant something else by the same fields.
+    if not isinstance(outer, dict) or outer.get("format") != CHECKPOINT_FORMAT:
+        given = outer.get("format") if isinstance(outer, dict) else None
+        raise DamagedCheckpoint(
+            f"{name}: format {given!r}, and this version reads {CHECKPOINT_FORMAT}; use the version that wrote it"
+        )
+    # A boolean is an int in Python, and no step.
+    step = outer.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(outer.get("state"), dict):
+        raise DamagedCheckpoint(f"{name}: {_STATE} has no step and state")
+    try:
+        return Checkpoint(step, unpack(outer["state"], safetensors.torch.load(tensors)))
+    except Exception as error:  # the safetensors reader raises what it likes on foreign bytes
+        raise DamagedCheckpoint(f"{name}: {_TENSORS} or {_STATE} cannot be read ({one_line(error)})") from error
+
+
+def read_latest(folder: Path) -> tuple[Checkpoint, list[str]]:
+    """Returns the newest complete checkpoint of a run, and why newer ones were passed over."""
+    passed_over: list[str] = []
+    for path in list_checkpoints(folder):
+        try:
+            return read_checkpoint(path), passed_over
+        except DamagedCheckpoint as error:
+            passed_over.append(str(error))
+    why = f": {'; '.join(passed_over)}" if passed_over else ""
+    raise NoCheckpoint(f"{folder}: no checkpoint that can be used{why}; start the run anew")
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Returns the paths of the checkpoints in a folder, newest first, damaged or not."""
+    # By number and not by date, because a copied folder has other dates.
+    named = [(int(match[1]), path) for path in _entries(folder) if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(named, reverse=True)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors of a run's checkpoint so that none share memory, as safetensors requires."""
+    # The first of several views keeps the memory; the others are copied.
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        where = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.cpu().clone() if where in seen else tensor.cpu()  # files know no devices
+        seen.add(where)
+    return result
+
+
+def one_line(error: BaseException) -> str:
+    """Returns what an error says, on one line; its type if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+T = TypeVar("T")
+
+SUMS = "sums"
+_ON_A_GRID = "whole numbers"
+
+
+@dataclass(frozen=True)
+class RunRanks:
+    """The ranks of a run; `ranks` is None if the run is a single process, which adds up as one."""
+
+    ranks: Ranks | None = None
+
+    @staticmethod
+    def current() -> RunRanks:
+        """Returns the ranks of torch's own process group, or a single process if there is none."""
+        return RunRanks(ranks_of(None))
+
+    def resuming(self, environment: dict[str, Any]) -> RunRanks:
+        """Returns the ranks that resume the files of a distributed run; a single process that resumes one becomes a
+        group of one, with the same bits.
+        """
+        return RunRanks(Ranks()) if self.ranks is None and environment.get(SUMS) == _ON_A_GRID else self
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a replay must have in common with the run besides the machine; never the number of ranks."""
+        return {} if self.ranks is None else {SUMS: _ON_A_GRID}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes the files."""
+        return self.ranks is None or self.ranks.rank == 0
+
+    def run_on_first(self, work: Callable[[], T]) -> T:
+        """Runs `work`, such as writing files, on the first rank of a distributed run and returns its result on all
+        ranks; if it fails there, the others stop too.
+        """
+        if self.ranks is None or self.ranks.size == 1:
+            return work()
+        # The other ranks wait for the outcome, which says whether the first one succeeded.
+        if not self.is_first:
+            succeeded, first_result = self.ranks.broadcast_from_first(None)
+            if not succeeded:
+                raise StoppedElsewhere("the first rank could not go on; its own message says why")
+            received: T = first_result
+            return received
+        # A failure is broadcast before it is raised, so that no rank waits for ever.
+        try:
+            result = work()
+        except BaseException:
+            self.ranks.broadcast_from_first((False, None))
+            raise
+        self.ranks.broadcast_from_first((True, result))
+        return result
+
+    def run_first_before_others(self, work: Callable[[], T]) -> T:
+        """Runs `work` on every rank of a distributed run, on the first one before the others, so that they find the
+        files it fetched or built.
+        """
+        # The first rank keeps its own result; the others compute theirs once it is done.
+        own_result: list[T] = []
+        self.run_on_first(lambda: own_result.append(work()))
+        return own_result[0] if own_result else work()
+
+    def wait_for_first(self) -> None:
+        """Waits until the first rank has come to this point."""
+        self.run_on_first(lambda: None)
+
+    def any_rank(self, wish: bool) -> bool:
+        """Returns whether `wish` is true on any rank of a distributed run."""
+        if self.ranks is None:
+            return wish
+        return bool(self.ranks.sum_(torch.tensor([wish], dtype=torch.int64, device=self.ranks.device))[0] > 0)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.accounting import PLD
-from sordino.app.runs import run_checkpoint
+from sordino.app.runs import directory
 from sordino.app.runs.directory import CONFIG, FINISHED, INITIAL, MODEL, PRIVACY, Row, Run, enter_further_release
 from sordino.app.runs.job import assemble_job
 from sordino.app.runs.methods import words_of
@@ -143,7 +143,7 @@ def _read_evidence(folder: Path) -> _Evidence:
     config: Config = read_config(folder / CONFIG)
     settings, resolved = config.to_settings(), config.resolved
     # The sums of released gradients are in the newest checkpoint; runs of 0.3.0 have none.
-    state = run_checkpoint.read_latest(run.checkpoints)[0].state
+    state = directory.read_latest(run.checkpoints)[0].state
     signal = state.get("signal") or {"sums": {}, "steps": 0}
     # The noise of a step has one public scale for plain DP-SGD alone.
     words = words_of(settings.recipe)

@@ -25,8 +25,7 @@ from torch import nn
 
 from sordino import html_views, validate
 from sordino.accounting import Budget
-from sordino.app.runs import Recipe, run_checkpoint
-from sordino.app.runs.dict_records import NamedInputs
+from sordino.app.runs import Recipe, directory
 from sordino.app.runs.directory import (
     CONFIG,
     FAILED,
@@ -36,21 +35,22 @@ from sordino.app.runs.directory import (
     MODEL,
     RUNNING,
     STOPPED,
+    Checkpoint,
     Row,
     Run,
+    RunRanks,
     lock_folder,
+    one_line,
     read_further_releases,
 )
-from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
 from sordino.app.runs.encoded_records import ENCODER
 from sordino.app.runs.evaluate import describe_measures
 from sordino.app.runs.job import Job, assemble_job
-from sordino.app.runs.own_file import GIVEN, GivenData, OwnFile
+from sordino.app.runs.own_file import GIVEN, GivenData, NamedInputs, OwnFile
 from sordino.app.runs.progress_view import Silent, View, choose_fit_view
-from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
-from sordino.app.runs.write_ahead import WriteAheadLedger, was_begun
+from sordino.app.runs.write_ahead import FollowerLedger, WriteAheadLedger, was_begun
 from sordino.environment import current_environment
 from sordino.integrations.same_records import stand_in_for
 from sordino.ledger.claims import Claim, Guarantee, round_up
@@ -339,7 +339,7 @@ def carry_out_run(
         )
     # All ranks agree on one folder, which the first rank names.
     run_ranks = RunRanks.current()
-    run_ranks.refuse_private_looks(settings)
+    _refuse_private_looks(settings, run_ranks)
     folder = run_ranks.run_on_first(lambda: Path(out) if out is not None else folder_for(settings.recipe.name))
     with ExitStack() as open_locks:
 
@@ -367,6 +367,16 @@ def carry_out_run(
         run, job = run_ranks.run_first_before_others(begin_run)
         history = _begin_and_train(job, run, view, run_ranks, data_source)
     return _with_nonprivate_baseline(history, settings, view)
+
+
+def _refuse_private_looks(settings: Settings, run_ranks: RunRanks) -> None:
+    """Refuses options that show private facts of a lot if a `fit` is distributed: a rank would show its own part of a lot,
+    which is neither the lot nor public.
+    """
+    if run_ranks.ranks is not None and run_ranks.ranks.size > 1:
+        for name in ("show_private", "diagnose", "baseline"):
+            if getattr(settings.options, name):
+                raise ValueError(f"{name}: each of several ranks has its own records of a lot; leave it out")
 
 
 def _with_nonprivate_baseline(history: History, settings: Settings, view: View) -> History:
@@ -474,9 +484,7 @@ def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, 
     lock_folder(folder, open_locks)
     # A checkpoint, a row of metrics or a model shows that training began, whatever the ledger says.
     traces = (
-        bool(run_checkpoint.list_checkpoints(run.checkpoints))
-        or (folder / METRICS).exists()
-        or (folder / MODEL).exists()
+        bool(directory.list_checkpoints(run.checkpoints)) or (folder / METRICS).exists() or (folder / MODEL).exists()
     )
     return read_config(folder / CONFIG), traces or was_begun(folder)
 
@@ -491,7 +499,7 @@ def _read_latest_checkpoint(
         DamagedLedger: if the ledger is not the one that the checkpoint was saved beside.
 
     """
-    checkpoint, passed_over = run_checkpoint.read_latest(run.checkpoints)
+    checkpoint, passed_over = directory.read_latest(run.checkpoints)
     assert isinstance(ledger, WriteAheadLedger), "asked of the first rank alone"
     ledger.check_position(checkpoint.state.get("entered"))
     return checkpoint, passed_over, read_key(run.folder)
@@ -551,7 +559,7 @@ def _train_to_end(training: Training) -> History:
         kept_state = f"the state after step {training.saved_step} is kept: `sordino resume {run.folder}`"
         if isinstance(error, TrainingNotFinite):  # the same noise must not meet other steps
             kept_state = f"{kept_state} goes on from it with new noise, and the steps since are charged and left out"
-        raise RunFailed(f"{_one_line(error)}; {kept_state}") from error
+        raise RunFailed(f"{one_line(error)}; {kept_state}") from error
     # A strict run stops where it loses its guarantee; its files must not go on promising one.
     except ClaimVoided:
         view.end()
@@ -605,7 +613,3 @@ def _restore_threads(ledger: WriteAheadLedger | FollowerLedger) -> None:
     threads = ledger.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from sordino import validate
 from sordino.app.runs.recipe import MeasuredFigures, Recipe
-from sordino.app.suggestions import did_you_mean
+from sordino.app.suggestions import refuse_unknown_name
 
 FIGURES: dict[str, tuple[float, float | None, int, float]] = {
     "adult ε=1": (0.85329, 0.00044, 3, 8),
@@ -226,96 +227,75 @@ _RISK = "not tuned: rate, steps and learning rate are of the kind that Adult has
 _FRIENDS = "not tuned: learning rate and steps are those of the first trial; the tuning is not in the claim"
 
 
-def _adult_recipe(epsilon: float) -> Recipe:
-    """Returns the known recipe for logistic regression on Adult."""
-    return Recipe(
-        name="adult",
-        dataset="adult",
-        features="none",
-        model="linear",
-        rate=1 / 32,
-        steps=1280,
-        bound=1.0,
-        epsilon=epsilon,
-        delta=1e-5,
-        optimizer="adam",
-        learning_rate=0.02,
-        schedule="linear",
-        ema=0.99,
-        tuned=_ADULT,
-    )
-
-
-def _risk_recipe(name: str, epsilon: float, learning_rate: float) -> Recipe:
-    """Returns a known recipe for logistic regression on the risk tables COMPAS or German."""
+def _regression_recipe(
+    name: str,
+    epsilon: float,
+    *,
+    rate: float,
+    steps: int,
+    learning_rate: float,
+    tuned: str,
+    ema: float = 0.9,
+    features: str = "none",
+    **further: Any,
+) -> Recipe:
+    """Returns a known recipe for logistic or softmax regression by Adam: on a table, or on sentence vectors of a frozen
+    encoder (`features`). `further` are fields that only one of them has.
+    """
     return Recipe(
         name=name,
         dataset=name,
-        features="none",
-        model="linear",
-        rate=1 / 8,
-        steps=320,
-        bound=1.0,
-        epsilon=epsilon,
-        delta=1e-5,
-        optimizer="adam",
-        learning_rate=learning_rate,
-        schedule="linear",
-        ema=0.9,
-        tuned=_RISK,
-    )
-
-
-def _text_recipe(name: str, epsilon: float, rate: float, steps: int, learning_rate: float) -> Recipe:
-    """Returns a known recipe for softmax regression on texts, as the sentence vectors of a frozen encoder."""
-    return Recipe(
-        name=name,
-        dataset=name,
-        features="minilm",
+        features=features,
         model="linear",
         rate=rate,
         steps=steps,
         bound=1.0,
         epsilon=epsilon,
-        delta=1e-5,
         optimizer="adam",
         learning_rate=learning_rate,
         schedule="linear",
-        ema=0.9,
-        tuned=_TEXT,
+        ema=ema,
+        tuned=tuned,
+        **{"delta": DELTA, **further},
     )
 
 
-def _friends_recipe(epsilon: float, learning_rate: float) -> Recipe:
-    """Returns the known recipe for the lines of Friends, in which the privacy unit is the speaker."""
-    return Recipe(
-        name="friends",
-        dataset="friends",
-        features="minilm",
-        model="linear",
-        unit="speaker",
-        unit_records=16,
-        rate=0.25,
-        steps=200,
-        bound=1.0,
-        epsilon=epsilon,
-        delta=1e-4,
-        optimizer="adam",
-        learning_rate=learning_rate,
-        schedule="linear",
-        ema=0.9,
-        tuned=_FRIENDS,
+def _text_recipe(name: str, epsilon: float, rate: float, steps: int, learning_rate: float) -> Recipe:
+    """Returns a known recipe for softmax regression on texts, as the sentence vectors of a frozen encoder."""
+    return _regression_recipe(
+        name, epsilon, rate=rate, steps=steps, learning_rate=learning_rate, features="minilm", tuned=_TEXT
     )
 
 
 TABLES: tuple[Recipe, ...] = (
-    *(_adult_recipe(epsilon) for epsilon in (1.0, 3.0)),
-    *(_risk_recipe("compas", epsilon, 0.02) for epsilon in (1.0, 3.0)),
-    *(_risk_recipe("german", epsilon, 0.02) for epsilon in (1.0, 3.0)),
+    *(
+        _regression_recipe("adult", epsilon, rate=1 / 32, steps=1280, learning_rate=0.02, ema=0.99, tuned=_ADULT)
+        for epsilon in (1.0, 3.0)
+    ),
+    *(
+        _regression_recipe(name, epsilon, rate=1 / 8, steps=320, learning_rate=0.02, tuned=_RISK)
+        for name in ("compas", "german")
+        for epsilon in (1.0, 3.0)
+    ),
     *(_text_recipe("r8", epsilon, 0.1, 200, 0.01) for epsilon in (1.0, 3.0, 8.0)),
     _text_recipe("20news", 1.0, 0.1, 200, 0.005),
     *(_text_recipe("20news", epsilon, 0.2, 300, 0.005) for epsilon in (3.0, 8.0)),
-    *(_friends_recipe(epsilon, 0.005) for epsilon in (3.0, 8.0)),
+    # In the lines of Friends the privacy unit is the speaker.
+    *(
+        _regression_recipe(
+            "friends",
+            epsilon,
+            rate=0.25,
+            steps=200,
+            learning_rate=0.005,
+            features="minilm",
+            tuned=_FRIENDS,
+            delta=1e-4,
+            unit="speaker",
+            unit_records=16,
+        )
+        for epsilon in (3.0, 8.0)
+    ),
 )
 
 
@@ -467,9 +447,8 @@ def find(name: str, epsilon: float | None = None) -> Recipe:
     >>> find("mnist", epsilon=2.5).epsilon
     2.5
     """
+    refuse_unknown_name(f"recipe {name!r}", name, NAMES)
     named = [recipe for recipe in RECIPES if recipe.name == name]
-    if not named:
-        raise ValueError(f"recipe {name!r}: there is {', '.join(NAMES)}{did_you_mean(name, NAMES)}")
     # A recipe without ε counts as zero here, so that one that was tuned to an ε is preferred.
     if epsilon is None:
         return max(named, key=lambda recipe: recipe.epsilon or 0.0)

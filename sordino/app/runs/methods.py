@@ -22,7 +22,7 @@ from typing import Any
 from sordino import clipping, queries, sampling
 from sordino.app.runs import own_code
 from sordino.app.runs.recipe import PLAIN, Recipe
-from sordino.app.suggestions import did_you_mean
+from sordino.app.suggestions import refuse_unknown_name
 from sordino.matrix_factorization.strategies import Banded, Buffered, InverseBanded
 from sordino.per_sample import JL, Captured, Loop, PerformanceOptions, Vmap
 from sordino.queries.noisy_sum import NoisySum
@@ -101,8 +101,7 @@ def method_by_name(name: str) -> Method:
     >>> method_by_name("automatic").about
     'every gradient normalised to the bound (Bu et al. 2022)'
     """
-    if name not in METHODS:
-        raise ValueError(f"method={name!r}: there is {', '.join(METHODS)}{did_you_mean(name, METHODS)}")
+    refuse_unknown_name(f"method={name!r}", name, METHODS)
     return METHODS[name]
 
 
@@ -201,10 +200,8 @@ def find_word(part: str, name: str) -> Word:
             lambda run, own: own_code.build_own_rule(name, run.bound, own),
             lambda run: dict(defaults),
         )
-    if name not in WORDS[part]:
-        more = ", or FILE.py:NAME" if part == "weigher" else ""
-        close = did_you_mean(name, WORDS[part])
-        raise ValueError(f"{name_part(part)}={name!r}: there is {', '.join(WORDS[part])}{more}{close}")
+    more = ", or FILE.py:NAME" if part == "weigher" else ""
+    refuse_unknown_name(f"{name_part(part)}={name!r}", name, WORDS[part], more)
     return WORDS[part][name]
 
 

@@ -6,6 +6,13 @@
     OwnFile("arrays.npz", target="y")                                             arrays
     GivenData.from_datasets(model, train)                                         a model and records in memory
 
+Records in memory are pairs (x, y), or dicts, as those of Hugging Face's `datasets`, or columns by name, as a BatchEncoding
+with labels. Of dicts and columns the target is `labels`, `label`, `target` or `y`. The others are what the model is given:
+
+    one column                          model(x)
+    token columns, pixel_values         model(input_ids=…, attention_mask=…), by name; of what it returns, the logits
+    several columns of single numbers   model(x), where x has one column for each of them
+
 The recipe depends on the kind of data and on the model asked for. It is a starting point that is not tuned, and no number
 in it is made of the records, not of how many there are either:
 
@@ -31,9 +38,10 @@ from torch.utils.data import TensorDataset
 from sordino import validate
 from sordino.app.data.own.bad_file import BadFile
 from sordino.app.data.own.declared_columns import Bounds, Dates, DeclaredColumns
-from sordino.app.runs.dict_records import NamedInputs, has_dict_records, read_dict_records
 from sordino.app.runs.own_code import names_own_code, with_absolute_path
 from sordino.app.runs.recipe import BALANCED, Recipe
+from sordino.lots.collate import join_records
+from sordino.lots.column_dataset import ColumnDataset
 from sordino.refusal import Refusal
 
 HELD_OUT_SHARE = 0.1
@@ -205,6 +213,90 @@ def tensors_of(data: Any) -> tuple[Tensor, Tensor]:
     x, y = (column.cpu() for column in columns)  # lots are copied to wherever the model is
     y = y if y.is_floating_point() else y.long()
     return x, (y.unsqueeze(1) if y.is_floating_point() and y.dim() == 1 else y)
+
+
+TARGETS = ("labels", "label", "target", "y")
+"""Columns that are taken for the target, in this order."""
+_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+_BY_NAME = (*_TOKENS, "pixel_values")
+
+
+class NamedInputs(nn.Module):
+    """A model that is called by the names of its inputs, as one that takes a single tensor.
+
+    Its state dict is that of the model, so a saved run does not show that it was wrapped.
+    """
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns what the model says of inputs that are stacked along the second dimension, if there are several."""
+        # Several inputs are stacked along the second dimension and are taken apart here.
+        given = {self.names[0]: x} if len(self.names) == 1 else {name: x[:, k] for k, name in enumerate(self.names)}
+        found = self.model(**given)
+        logits: Tensor = found if isinstance(found, Tensor) else found["logits"]
+        return logits
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the state of the model itself."""
+        return self.model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Loads a state of the model itself."""
+        return self.model.load_state_dict(*args, **kwargs)
+
+
+def has_dict_records(data: Any) -> bool:
+    """Returns whether a dataset is columns by name, or has records that are dicts."""
+    if isinstance(data, Mapping):
+        return True
+    try:
+        return len(data) > 0 and isinstance(data[0], Mapping)
+    except (TypeError, KeyError, IndexError):
+        return False
+
+
+def read_dict_records(data: Any) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Returns the inputs and targets of a dataset of dicts as tensors, and the names by which a model takes its inputs.
+
+    No names mean that the model is given the tensor as it is.
+
+    Raises:
+        Refusal: if there is no target, or if the other columns do not make one input.
+
+    """
+    # Read record by record, so that columns and records of dicts are the same thing from here on.
+    dataset = ColumnDataset(data) if isinstance(data, Mapping) else data
+    columns: dict[str, Any] = join_records([dataset[at] for at in range(len(dataset))])
+    columns = {name: column for name, column in columns.items() if column is not None}
+    listed = ", ".join(columns)
+    # Find the target by its name.
+    target = next((name for name in TARGETS if name in columns), None)
+    if target is None:
+        raise Refusal(
+            f"records with the fields {listed}: none of them is known to be the target.\n"
+            f"Rename the target to {TARGETS[0]!r}, or give pairs (x, y)."
+        )
+    y = columns.pop(target)
+    # The rest are the inputs of the model.
+    names = tuple(columns)
+    # Token fields of one shape go to the model by their names.
+    if names and all(name in _BY_NAME for name in names) and len({column.shape for column in columns.values()}) == 1:
+        ordered = tuple(sorted(names, key=_BY_NAME.index))
+        stacked = [columns[name] for name in ordered]
+        return (stacked[0] if len(stacked) == 1 else torch.stack(stacked, dim=1)), y, ordered
+    if len(names) == 1:
+        return columns[names[0]], y, ()
+    # Single numbers are the columns of one row.
+    if names and all(column.dim() == 1 for column in columns.values()):
+        return torch.stack([column.float() for column in columns.values()], dim=1), y, ()
+    raise Refusal(
+        f"records with the fields {listed}: beside {target!r} they do not make one input for a model.\n"
+        f"`fit` takes one field, several single numbers, or token fields ({', '.join(_TOKENS)}).\n"
+        "Remove the others, or train with sd.Private, whose loss takes every field by name."
+    )
 
 
 RANGES = 20.0

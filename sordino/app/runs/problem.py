@@ -34,7 +34,7 @@ from sordino.app.runs.own_code import build_own_model, names_own_code
 from sordino.app.runs.preparation import ClassWeights, unfitted_projection
 from sordino.app.runs.recipe import BALANCED, Recipe
 from sordino.app.runs.run_device import device_of
-from sordino.app.suggestions import did_you_mean
+from sordino.app.suggestions import refuse_unknown_name
 from sordino.clipping.clipping_rule import Stateless
 from sordino.nn import OF_WIDTHS
 from sordino.optim import AdamCorrected, noise_scale
@@ -117,8 +117,7 @@ LOSSES: Mapping[str, NamedLoss] = {
 def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
     """Returns the loss that a recipe's problem names and refuses one that does not fit the targets."""
     # The name must be known, and the loss must fit the kind of targets.
-    if name not in LOSSES:
-        raise ValueError(f"loss={name!r}: there is {', '.join(LOSSES)}{did_you_mean(name, LOSSES)}")
+    refuse_unknown_name(f"loss={name!r}", name, LOSSES)
     loss = LOSSES[name]
     tokens = not targets.is_floating_point() and targets.dim() > 1
     classes = not targets.is_floating_point() and not tokens
@@ -236,9 +235,7 @@ def _build_model(recipe: Recipe, shape: torch.Size, classes: int) -> nn.Module:
     # A user's own function is asked first; its name contains a file, so it can be no name of the list.
     if names_own_code(recipe.model):
         return build_own_model(recipe.model, shape, classes)
-    if recipe.model not in MODELS:
-        close = did_you_mean(recipe.model, MODELS)
-        raise ValueError(f"model={recipe.model!r}: there is {', '.join(MODELS)}, or FILE.py:FUNCTION{close}")
+    refuse_unknown_name(f"model={recipe.model!r}", recipe.model, MODELS, ", or FILE.py:FUNCTION")
     # Without widths every network has those it was published with.
     if recipe.widths is None:
         return MODELS[recipe.model](shape, classes)

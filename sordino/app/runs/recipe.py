@@ -26,7 +26,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from sordino import validate
-from sordino.app.suggestions import did_you_mean
+from sordino.app.suggestions import did_you_mean, refuse_unknown_fields, refuse_unknown_name
 
 FEATURES = (
     "none",
@@ -304,7 +304,7 @@ class Recipe:
 
         Giving epsilon drops noise_multiplier and the other way round.
         """
-        _refuse_unknown(changes)
+        refuse_unknown_fields(changes, FIELDS, "a field of a recipe")
         # ε and σ decide each other, so giving one drops the other.
         for given, other in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
             if changes.get(given) is not None and other not in changes:
@@ -363,20 +363,12 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
     """
     if not isinstance(table, Mapping):
         raise TypeError(f"a recipe of type {type(table).__name__}: need a table of fields")
-    _refuse_unknown(table)
+    refuse_unknown_fields(table, FIELDS, "a field of a recipe")
     # A recipe of the user's own needs every field that has no default.
     missing = [name for name, field in FIELDS.items() if field.default is MISSING and name not in table]
     if missing:
         raise ValueError(f"the recipe lacks {', '.join(missing)}: begin from a known one, or give all of its fields")
     return Recipe(**dict(table))
-
-
-def _refuse_unknown(table: Mapping[str, Any]) -> None:
-    """Raises if the table of a recipe holds a field that recipes do not have."""
-    unknown = [str(name) for name in table if name not in FIELDS]
-    if unknown:
-        close = did_you_mean(unknown[0], FIELDS)
-        raise ValueError(f"{', '.join(unknown)}: not a field of a recipe; there is {', '.join(FIELDS)}{close}")
 
 
 def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
@@ -390,9 +382,8 @@ def _convert_fields(record: Any, only: tuple[str, ...] | None = None) -> None:
         value = _convert_to_kind(name, getattr(record, name), kinds[name])
         if name in _NOT_EMPTY and not value.strip():
             raise ValueError(f"{name}='': must not be empty")
-        if name in _CHOICES and value not in _CHOICES[name]:
-            close = did_you_mean(value, _CHOICES[name])
-            raise ValueError(f"{name}={value!r}: there is {', '.join(_CHOICES[name])}{close}")
+        if name in _CHOICES:
+            refuse_unknown_name(f"{name}={value!r}", value, _CHOICES[name])
         object.__setattr__(record, name, value)
 
 

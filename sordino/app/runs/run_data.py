@@ -1,29 +1,55 @@
-"""The data of a run: a known data set after its feature map, a generated one, or the user's own.
+"""Reads the data of a run: a known data set after its feature map, a generated one, or the user's own.
 
 `digits` and `spiral` are generated: for tests, for a first look, for a machine without a network. So are `line`, y = 10 x +
 noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, points around 0, for landscapes. `adult` is a
 table, `r8` and `20news` are texts, which a frozen encoder turns into vectors.
+
+The user's own records become numbers, their targets classes or numbers, and a part of them is held out for testing
+(own_file.py says what can be declared about them).
+
+**Privacy:** the numbers of a record are made of that record alone, by what was declared; it is held out by a hash of
+itself, and left out by its own label. Whatever was read off the records besides is in `not_covered`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.app import data as known
 from sordino.app.data import NotFetched
 from sordino.app.data.adult import load_adult
+from sordino.app.data.own import arrays, image_folder, rows
+from sordino.app.data.own.bad_file import BadFile, raise_faults
+from sordino.app.data.own.columns import (
+    MOST_CATEGORIES,
+    Column,
+    category_numbers,
+    choose_scheme,
+    declared_column,
+    encode_column,
+    parse_number,
+)
+from sordino.app.data.own.declared_columns import DeclaredColumns
+from sordino.app.data.own.held_out import choose_held_out
+from sordino.app.data.own.rows import TableRows
 from sordino.app.data.risk_tables import COMPAS, GERMAN
 from sordino.app.data.risk_tables import load_risk_table as risks
-from sordino.app.runs.encoded_records import Prepared, prepare
+from sordino.app.runs.encoded_records import Prepared, RecordEncoder, prepare, scale_to_unit
 from sordino.app.runs.features import OF_TEXTS, encode_by_speaker, encode_texts
-from sordino.app.runs.own_file import GivenData, OwnFile
-from sordino.app.runs.own_records import load_given_data, load_own_file
+from sordino.app.runs.own_file import HELD_OUT_SHARE, GivenData, OwnFile
+from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.recipe import Recipe
+from sordino.app.runs.run_device import device_of
+from sordino.refusal import Refusal
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -115,3 +141,388 @@ def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDatas
     radius = torch.rand(n, generator=generator).sqrt()
     angle = 2 * math.pi * (label / classes + 0.6 * radius) + 0.15 * torch.randn(n, generator=generator)
     return TensorDataset(torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1) * 2, label)
+
+
+HELD_OUT = "accuracy and loss on the records held out for testing, told without noise"
+TESTED = "accuracy and loss on the test records, told without noise"
+_CLASSES = "which classes there are, read off the data; give classes"
+_IMAGES = "size and colours of the images, read off the first one; give size and channels"
+_SCHEMA = "the schema, read off the data by `sordino data inspect`; replace it by what is known of the columns"
+_PIXELS = 255.0
+IGNORED_TOKEN = -100
+"""The target of a token that does not count, as in transformers."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordsFromFile:
+    """The records (N, …) and targets of one file, with the bytes by which each record is identified."""
+
+    x: Tensor
+    y: Tensor
+    keys: list[bytes]
+    units: Tensor | None = None
+    """Whose each record is, where lots are drawn by unit."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRecords:
+    """A user's own file after it was read: training records, test records if they are apart, and their encoder."""
+
+    train: RecordsFromFile
+    test: RecordsFromFile | None
+    encoder: RecordEncoder
+    read_off: tuple[str, ...]
+    """What had to be read off the records, in words."""
+
+
+def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
+    """Returns the user's own records, from a file or a folder, split into training and test records."""
+    # An unknown loss is refused later, with its own message; until then targets are read as classes.
+    classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
+    found = read_own_file(own, recipe.features, classifies, say, recipe.unit)
+    records, test, units = found.train, found.test, found.train.units
+    train_pair = (records.x, records.y)
+    # Without a test file, records are held out by a hash of themselves, so one record never moves another.
+    if test is None:
+        is_held_out, test_disclosure = mark_held_out(records.keys, own.held_out), HELD_OUT
+        train_pair, test_pair = _split(train_pair, is_held_out)
+        units = None if units is None else units[~is_held_out]
+    else:
+        test_pair, test_disclosure = (test.x, test.y), TESTED
+    # Whatever was read off the records is named in the claim, the schema included.
+    schema = (_SCHEMA,) if own.read_off_records else ()
+    return Prepared(
+        TensorDataset(*train_pair),
+        TensorDataset(*test_pair),
+        found.encoder.outputs,
+        units,
+        before_features=None if units is None else (*train_pair, units),
+        not_covered=(*found.read_off, *schema, test_disclosure),
+        own_encoder=found.encoder,
+    )
+
+
+def load_given_data(given: GivenData) -> Prepared:
+    """Returns the user's own records and model, given in memory, with the records split into training and
+    test records.
+    """
+    train_pair = given.train
+    if given.test is None:
+        # A record is recognised by its bytes, so it is held out or not whatever the others are.
+        keys = [x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(*train_pair, strict=True)]
+        train_pair, test_pair = _split(train_pair, mark_held_out(keys, HELD_OUT_SHARE))
+    else:
+        test_pair = given.test
+    # Labels are checked against the number of outputs here, because an index beyond it would fail in the middle of
+    # training.
+    is_of_tokens = not train_pair[1].is_floating_point() and train_pair[1].dim() > 1
+    outputs = _count_outputs(given.model, train_pair[0], is_of_tokens=is_of_tokens)
+    for _, y in (train_pair, test_pair, *(() if given.validation is None else (given.validation,))):
+        is_ignored = (y == IGNORED_TOKEN) if is_of_tokens else torch.zeros((), dtype=torch.bool)
+        if not y.is_floating_point() and bool((((y < 0) | (y >= outputs)) & ~is_ignored).any()):
+            raise Refusal(
+                f"a label beyond the model's {outputs} outputs: need 0 to {outputs - 1}; mend labels or model"
+            )
+    return Prepared(
+        TensorDataset(*train_pair),
+        TensorDataset(*test_pair),
+        outputs,
+        network=given.model,
+        not_covered=(HELD_OUT if given.test is None else TESTED,),
+        validation=None if given.validation is None else TensorDataset(*given.validation),
+        patience=given.patience,
+    )
+
+
+def _split(pair: tuple[Tensor, Tensor], is_held_out: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Returns the user's own records and targets in two parts: those to train on, and those held out."""
+    x, y = pair
+    return (x[~is_held_out], y[~is_held_out]), (x[is_held_out], y[is_held_out])
+
+
+def read_own_file(own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None) -> OwnRecords:
+    """Returns the user's own records from a file and, if there is one, from the test file, encoded in the same way.
+
+    `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are identified
+    by it alone.
+    """
+    # Images and arrays have readers of their own.
+    if unit is not None and (own.is_image_folder or own.is_array_file):
+        raise ValueError(
+            f"unit={unit!r}: tables and texts have a column that says whose a record is; Private.draws takes ids"
+        )
+    if own.is_image_folder:
+        return _read_images(own, classifies)
+    if own.is_array_file:
+        return _read_array_file(own, classifies)
+    # A table needs to be told what is learnt, and a unit must be neither that nor learnt from.
+    if own.target is None:
+        raise ValueError("own data without --target: which column is to be learnt?")
+    if unit is not None and unit in (own.target, own.text):
+        raise ValueError(
+            f"unit={unit!r}: is what is learnt, or learnt from; need the column that says whose a record is"
+        )
+    return _read_tables(own, own.target, features, classifies, say, unit)
+
+
+def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say: Say, unit: str | None) -> OwnRecords:
+    """Reads the user's own records from a table or texts, and the test file if there is one, and chooses the encoder of
+    both.
+    """
+    # Both files lose their ignored records before anything is chosen by them.
+    table = _leave_out_ignored(rows.read_table(Path(own.path), own.delimiter), own, target)
+    test = None if own.test is None else _leave_out_ignored(rows.read_table(Path(own.test), own.delimiter), own, target)
+    # The target's classes or bounds come from what was declared; whatever is read off the records is listed.
+    target_column, read_off_target = _choose_target(table, own, target, classifies)
+    read_off = read_off_target
+    columns: tuple[Column, ...] = ()
+    if own.text is not None:
+        table.column(own.text, "--text")
+    else:
+        scheme = choose_scheme(table, own.declared, (target, *own.drop, *(() if unit is None else (unit,))))
+        if unit is not None and scheme.unbounded:
+            raise BadFile(
+                table.path,
+                f"columns of numbers without bounds, by {unit}: {', '.join(scheme.titles[: scheme.unbounded])}",
+                f"give them, because they are found by record, not by {unit}: --bounds {scheme.titles[0]}=low:high",
+            )
+        read_off, columns = (*scheme.read_off, *read_off_target), scheme.columns
+    encoder = RecordEncoder(
+        "table" if own.text is None else "text",
+        (),
+        1 if target_column.categories is None else len(target_column.categories),
+        sum(one.is_unbounded for one in columns),
+        target_column.categories or (),
+        columns,
+        own.text,
+        features if own.text is not None else "none",
+        None,
+        target,
+        target_column.bounds,
+    )
+    # The shape of a record is known when the first ones are encoded.
+    train_records = _encode_table(table, encoder, target_column, say, unit)
+    encoder = encoder.with_shape(train_records.x.shape[1:])
+    return OwnRecords(
+        train_records,
+        None if test is None else _encode_table(test, encoder, target_column, say, unit),
+        encoder,
+        read_off,
+    )
+
+
+def _encode_table(
+    table: TableRows, encoder: RecordEncoder, target_column: Column, say: Say, unit: str | None
+) -> RecordsFromFile:
+    """Returns one table of the user's own as records; raises with all faults of the file at once."""
+    # All records of a unit have one key, so a unit is held out as a whole.
+    whose = None if unit is None else table.column(unit, "--unit")
+    keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in table.cells]
+    y = _encode_targets(table, target_column)
+    if encoder.text is not None:  # a bad row of the target is told before texts are encoded, which takes long
+        raise_faults(table.path, table.faults)
+    x = encoder.encode_table(table, say)
+    raise_faults(table.path, table.faults)
+    return RecordsFromFile(x, y, keys, None if whose is None else number_names(whose))
+
+
+def number_names(whose: Sequence[str]) -> Tensor:
+    """Returns a number for each name that the user's own records hold, counted in the order in which the names are met.
+
+    >>> number_names(["ann", "bob", "ann"]).tolist()
+    [0, 1, 0]
+    """
+    # Names are numbered as they come; the numbers say who is the same, and no more.
+    numbers: dict[str, int] = {}
+    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in whose])
+
+
+def _leave_out_ignored(table: TableRows, own: OwnFile, target: str) -> TableRows:
+    """Returns the user's own table without the records whose target is the ignored label, each by its own label."""
+    if own.ignore_label is None:
+        return table
+    # Each record stays or goes by its own label alone.
+    kept = [at for at, cell in enumerate(table.column(target, "--target")) if cell != own.ignore_label]
+    if not kept:
+        raise BadFile(
+            table.path, f"every record has the ignored label {own.ignore_label!r}", "need others to learn from"
+        )
+    return TableRows(
+        table.path, table.columns, [table.cells[at] for at in kept], [table.lines[at] for at in kept], table.faults
+    )
+
+
+def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool) -> tuple[Column, tuple[str, ...]]:
+    """Returns the target column of the user's own records and what had to be read off the records to know it."""
+    cells = found.column(target, "--target")
+    # A numerical target needs declared bounds.
+    if not classifies:
+        if target not in own.bounds:
+            raise BadFile(
+                found.path,
+                f"the target {target!r} is a number without bounds",
+                f"give them: --bounds {target}=low:high",
+            )
+        return Column(target, bounds=own.bounds[target]), ()
+    # Declared classes are public and cost nothing.
+    given = own.classes or own.categories.get(target)
+    if given is not None:
+        return declared_column(target, DeclaredColumns(categories={target: given})), ()
+    # Without declared classes they are read off the data, which the claim then names.
+    classes = tuple(sorted(set(cells)))
+    if "" in classes:
+        raise BadFile(
+            found.path,
+            f"the target {target!r} is empty",
+            "mend the cell, or say --ignore-label '' to leave such records out",
+            found.lines[cells.index("")],
+        )
+    if len(classes) > MOST_CATEGORIES:
+        wanted = f"for a number say --loss squared --bounds {target}=low:high"
+        cure = wanted if parse_number(cells[0]) is not None else "choose another target, or give its classes"
+        raise BadFile(found.path, f"the target {target!r} has more than {MOST_CATEGORIES} different values", cure)
+    _refuse_single_class(found.path, target, classes)
+    return Column(target, categories=classes), (_CLASSES,)
+
+
+def _encode_targets(table: TableRows, target_column: Column) -> Tensor:
+    """Returns the targets of the user's own records in a table: scaled numbers, or the number of each
+    record's class.
+    """
+    if target_column.categories is None:
+        return torch.from_numpy(encode_column(table, target_column).astype(np.float32))
+    return torch.from_numpy(category_numbers(table, target_column))
+
+
+def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
+    """Reads the user's own records from a folder of images by class, and the test folder if there is one."""
+    if not classifies:
+        raise ValueError("images have classes, the names of their folders: leave --loss out")
+    # The folders are the classes, and every image gets one size and one number of channels.
+    folder = image_folder.read_image_folder(Path(own.path), own.size, own.channels)
+    _, channels, tall, wide = folder.images.shape
+    classes = own.classes or tuple(sorted(set(folder.classes)))
+    _refuse_single_class(folder.path, "the folders", classes)
+    # Whatever was not declared had to be read off the data, and the claim names it.
+    read_off = [] if own.classes else [_CLASSES]
+    read_off += [] if own.size is not None and own.channels is not None else [_IMAGES]
+    encoder = RecordEncoder("images", (channels, tall, wide), len(classes), classes=classes, bounds=(0.0, _PIXELS))
+
+    def records_of(one: image_folder.ImageFolder) -> RecordsFromFile:
+        """Returns one image folder as the user's own records, with pixels in [−1, 1]."""
+        y = [_class_number(classes, name, Path(file)) for name, file in zip(one.classes, one.files, strict=True)]
+        keys = [image.tobytes() + name.encode() for image, name in zip(one.images, one.classes, strict=True)]
+        return RecordsFromFile(encoder.encode_array(one.images), torch.tensor(y), keys)
+
+    test = None
+    if own.test is not None:
+        read = image_folder.read_image_folder(Path(own.test), own.size or (wide, tall), own.channels or channels)
+        test = records_of(read)
+    return OwnRecords(records_of(folder), test, encoder, tuple(read_off))
+
+
+def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
+    """Reads the user's own records and targets from an .npz file, and from the test file if there is one."""
+    # Records and targets are two arrays of one file.
+    train_arrays = arrays.read_arrays(Path(own.path), own.target)
+    target = own.target or arrays.TARGET
+    read_off: list[str] = []
+    classes: tuple[str, ...] | None = None
+    # Find the classes, or require bounds for a numerical target.
+    if classifies:
+        if train_arrays.y.dtype.kind == "f":
+            raise BadFile(
+                train_arrays.path, f"{target!r} holds floating numbers", "say --loss squared, or save whole numbers"
+            )
+        classes = own.classes or tuple(str(one) for one in np.unique(train_arrays.y))
+        read_off += [] if own.classes else [_CLASSES]
+        _refuse_single_class(train_arrays.path, target, classes)
+    elif target not in own.bounds:
+        raise BadFile(
+            train_arrays.path, f"the target {target!r} is a number without bounds", f"say --bounds {target}=low:high"
+        )
+    # Bytes have known bounds; other records of more than two dimensions need declared ones.
+    bounds = own.bounds.get(train_arrays.name, (0.0, _PIXELS) if train_arrays.x.dtype == np.uint8 else None)
+    if bounds is None and train_arrays.x.ndim > 2:
+        raise BadFile(
+            train_arrays.path,
+            f"the records of {train_arrays.name!r} have no bounds",
+            f"say --bounds {train_arrays.name}=low:high",
+        )
+    # Numbers without bounds come first in the encoder, because a private release finds their bounds.
+    shape = train_arrays.x.shape[1:]
+    encoder = RecordEncoder(
+        "arrays",
+        (1, *shape) if len(shape) == 2 else shape,  # pictures without colours get one channel
+        len(classes or (1,)),
+        shape[0] if bounds is None else 0,
+        classes or (),
+        bounds=bounds,
+        target=own.target,
+        target_bounds=None if classes is not None else own.bounds[target],
+    )
+
+    def records_of(one: arrays.Arrays) -> RecordsFromFile:
+        """Returns one .npz file as the user's own records, scaled by the declared bounds where there are any."""
+        # The test file must hold the same kind of records.
+        if one.x.shape[1:] != shape:
+            raise BadFile(one.path, f"records of shape {one.x.shape[1:]}", f"need {shape}, as in the data")
+        keys = [row.tobytes() + label.tobytes() for row, label in zip(one.x, one.y, strict=True)]
+        if classes is None:
+            y = scale_to_unit(one.y.reshape(-1, 1), *own.bounds[target])
+        else:
+            y = torch.tensor(
+                [_class_number(classes, str(label), one.path, at) for at, label in enumerate(one.y.tolist())]
+            )
+        return RecordsFromFile(encoder.encode_array(one.x), y, keys)
+
+    test = None if own.test is None else records_of(arrays.read_arrays(Path(own.test), own.target))
+    return OwnRecords(records_of(train_arrays), test, encoder, tuple(read_off))
+
+
+def _class_number(classes: Sequence[str], name: str, path: Path, record: int | None = None) -> int:
+    """Returns the class number for the target of one of the user's own records; raises if the class is not a declared
+    one.
+    """
+    if name not in classes:
+        where = "its class" if record is None else f"the class of record {record}"
+        raise BadFile(path, f"{where} is none of those declared", "declare it, or leave the record out")
+    return classes.index(name)
+
+
+def _refuse_single_class(path: Path, what: str, classes: Sequence[str]) -> None:
+    """Raises if there are fewer than two classes."""
+    if len(classes) < 2:
+        raise BadFile(path, f"only one class in {what!r}", "need two or more to learn to tell them apart")
+
+
+def mark_held_out(keys: list[bytes], share: float) -> Tensor:
+    """Returns a mask of the user's own records that are held out for testing; refuses a share that leaves
+    none or all.
+    """
+    is_held_out = torch.from_numpy(choose_held_out(keys, share))
+    if bool(is_held_out.all()) or not bool(is_held_out.any()):
+        raise ValueError(
+            f"held_out={share:g}: of so few records none is held out, or all are; give a test set or another share"
+        )
+    return is_held_out
+
+
+def _count_outputs(model: nn.Module, x: Tensor, *, is_of_tokens: bool) -> int:
+    """Returns the number of outputs of a model for the user's own records, or for each token of them, found with a
+    record of zeros so that no private record is used.
+    """
+    # A record of zeros stands for a record, and the model is left in the mode it was in.
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(torch.zeros_like(x[:1], device=device_of(model)))
+    except Exception as error:  # a stranger's model may raise anything
+        raise Refusal(f"the model does not take the records, of shape {tuple(x.shape[1:])} ({error})") from error
+    model.train(training)
+    if is_of_tokens and (not isinstance(output, Tensor) or output.dim() != 3):
+        raise Refusal("the targets are tokens: the model must give a row of scores for each, (B, tokens, vocabulary)")
+    if not is_of_tokens and (not isinstance(output, Tensor) or output.dim() != 2):
+        raise Refusal("the model must give a row of numbers for each record, (B, outputs)")
+    return int(output.shape[-1])

@@ -67,6 +67,10 @@ _MOST_TRIALS = 1_000_000
 """Runs; beyond it the law has no mass that a double can hold."""
 
 
+SINGLE_RUN_OPTIONS = ("budget", "baseline", "show_private", "diagnose", "non_private")
+"""Options of a run that would make trials differ in cost, or show private facts of one."""
+
+
 class TrialCount(Protocol):
     """The distribution of the number of runs."""
 
@@ -222,9 +226,8 @@ def plan_search(
     """
     recipe, options = settings.recipe, settings.options
     # Refuse what would make trials differ in cost, or show private facts of a trial.
-    single_run_options = ("budget", "baseline", "show_private", "diagnose", "non_private")
-    if any(getattr(options, name) for name in single_run_options):
-        raise ValueError(f"{', '.join(single_run_options)} are for single runs: leave them out of a search")
+    if any(getattr(options, name) for name in SINGLE_RUN_OPTIONS):
+        raise ValueError(f"{', '.join(SINGLE_RUN_OPTIONS)} are for single runs: leave them out of a search")
     if not grid or any(not values for values in grid.values()):
         raise ValueError("grid: need at least one field with values, as in learning_rate=0.5,1,2")
     if score_noise is not None and recipe.unit is not None:

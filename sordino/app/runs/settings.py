@@ -27,7 +27,7 @@ from sordino.app.runs.known_recipes import find
 from sordino.app.runs.methods import words_of
 from sordino.app.runs.own_file import GivenData, OwnFile, own_file_from_table, recipe_for_own_data
 from sordino.app.runs.recipe import FIELDS, MEASURED, Recipe, from_table
-from sordino.app.suggestions import did_you_mean
+from sordino.app.suggestions import refuse_unknown_fields, refuse_unknown_name
 
 _TABLES = ("recipe", "options", "parameters", "data")
 _TABLES_OF_A_RUN = ("resolved", "versions")  # by a run into its own config.toml, which may be run again
@@ -53,9 +53,7 @@ def parse_diagnostics(text: str | None) -> tuple[str, ...]:
     # Names may come in any order; they are kept in one, so that equal requests are equal settings.
     given = [name.strip() for name in text.split(",")]
     for name in given:
-        if name not in DIAGNOSTICS:
-            close = did_you_mean(name, DIAGNOSTICS)
-            raise ValueError(f"diagnose={text!r}: {name!r} is not there; there is {', '.join(DIAGNOSTICS)}{close}")
+        refuse_unknown_name(f"diagnose={text!r}: {name!r}", name, DIAGNOSTICS)
     return tuple(name for name in DIAGNOSTICS if name in given)
 
 
@@ -124,9 +122,8 @@ class Options:
         parse_diagnostics(self.diagnose)
         if self.expected_batch is not None:
             validate.positive("expected_batch", self.expected_batch)
-        if self.baseline not in (None, NONPRIVATE):
-            close = did_you_mean(str(self.baseline), (NONPRIVATE,))
-            raise ValueError(f"baseline={self.baseline!r}: there is {NONPRIVATE}{close}")
+        if self.baseline is not None:
+            refuse_unknown_name(f"baseline={self.baseline!r}", str(self.baseline), (NONPRIVATE,))
         if self.baseline is not None and self.non_private:
             raise ValueError("baseline beside non_private: this run has no privacy itself; leave one of them out")
         if self.budget is not None:
@@ -214,10 +211,7 @@ def make_settings(
     # Sort the fields into those of the recipe and those of the options; unknown names are refused.
     known_fields = (*_RECIPE, *_OPTIONS)
     given_fields = use_own_names({name: value for name, value in given.items() if value is not None}, known_fields)
-    unknown = [name for name in given_fields if name not in known_fields]
-    if unknown:
-        close = did_you_mean(unknown[0], known_fields)
-        raise ValueError(f"{', '.join(unknown)}: not a field; there is {', '.join(known_fields)}{close}")
+    refuse_unknown_fields(given_fields, known_fields, "a field")
     for name, other in SAME_CHOICE:
         if name in given_fields and other in given_fields:
             raise ValueError(f"{name}={given_fields[name]} beside {other}={given_fields[other]}: give one of the two")
@@ -269,10 +263,7 @@ class Config:
         """Returns the settings of a run from its TOML file, in which every field was written down."""
         # Whether to write a report is a matter of the command, not of the run.
         options = {name: value for name, value in self.options.items() if name != _REPORT}
-        unknown = [name for name in options if name not in _OPTIONS]
-        if unknown:
-            close = did_you_mean(unknown[0], _OPTIONS)
-            raise ValueError(f"{', '.join(unknown)}: not an option; there is {', '.join(_OPTIONS)}{close}")
+        refuse_unknown_fields(options, _OPTIONS, "an option")
         # The table [data] is there only in runs on own data.
         own = own_file_from_table(self.data) if self.data else None
         settings = Settings(from_table(self.recipe), Options(**options), _check_numbers(self.parameters), own)

@@ -25,18 +25,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino.app.runs import run_checkpoint
+from sordino.app.runs import directory
 from sordino.app.runs.best_model import PUBLIC_VALIDATION, BestModel
-from sordino.app.runs.directory import RUNNING, Row, Run
-from sordino.app.runs.distributed_files import FollowerLedger, RunRanks
+from sordino.app.runs.directory import RUNNING, Checkpoint, Row, Run, RunRanks
 from sordino.app.runs.evaluate import Diagnosis, evaluate, evaluate_run
 from sordino.app.runs.job import TRAINING_LOSS, Job
 from sordino.app.runs.preparation import carry_out_preparation, preparation_events
 from sordino.app.runs.progress_view import View
-from sordino.app.runs.run_checkpoint import Checkpoint
 from sordino.app.runs.run_device import device_of
 from sordino.app.runs.settings import find_changes, parse_diagnostics
-from sordino.app.runs.write_ahead import WriteAheadLedger, parameter_digest
+from sordino.app.runs.write_ahead import FollowerLedger, WriteAheadLedger, parameter_digest
 from sordino.distributed.process_group import new_rng
 from sordino.environment import current_environment, describe_difference, find_nondeterminism
 from sordino.events import NonPrivate
@@ -233,9 +231,7 @@ class Training:
         self._write_claim_if_void()
         self._write_key()
         if self.run_ranks.is_first:
-            run_checkpoint.save_checkpoint(
-                self.run.checkpoints, Checkpoint(self.private.steps, self.checkpoint_state())
-            )
+            directory.save_checkpoint(self.run.checkpoints, Checkpoint(self.private.steps, self.checkpoint_state()))
         self.saved_step = self.private.steps
 
     def erase_key(self) -> None:
@@ -263,7 +259,7 @@ class Training:
             return self.write_ahead_ledger.released_below
         # The larger spacing of then and now bounds the block that the lost lines may have reserved.
         every = max(self.job.checkpoint_every, state["settings"]["options"].get("checkpoint_every") or 1)
-        newest = int(run_checkpoint.list_checkpoints(self.run.checkpoints)[0].name.rpartition("-")[2])
+        newest = int(directory.list_checkpoints(self.run.checkpoints)[0].name.rpartition("-")[2])
         return max(self.write_ahead_ledger.released_below, min(self.job.steps, (newest // every + 1) * every))
 
     def checkpoint_state(self) -> dict[str, Any]:

@@ -364,3 +364,37 @@ def _check_count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError("not a count")
     return value
+
+
+class FollowerLedger:
+    """The write-ahead ledger as the other ranks see it: what the first rank wrote, with nothing on a disk."""
+
+    def __init__(
+        self, upto: int = 0, lineage: int = 0, environment: dict[str, Any] | None = None, is_complete: bool = True
+    ) -> None:
+        self.released_below, self.lineage, self.environment = upto, lineage, dict(environment or {})
+        self.is_complete, self.position = is_complete, dict[str, str]()
+
+    def reserve(self, upto: int, environment: dict[str, Any] | None = None) -> None:
+        """Records that steps below `released_below` may be released once the first rank has entered them."""
+        self.released_below = max(upto, self.released_below)
+
+    def close_at(self, step: int) -> None:
+        """Records that the run stopped in good order at a step."""
+        self.released_below = step
+
+    def branch(self) -> None:
+        """Begins a new lineage, because what follows does not replay what was released before."""
+        self.lineage += 1
+
+    def enter_parameters(self, step: int, parameters: str) -> bool:
+        """Returns True: the first rank compares the parameters and broadcasts the result."""
+        return True
+
+    def __enter__(self) -> FollowerLedger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Does nothing, because no file is held."""

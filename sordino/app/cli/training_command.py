@@ -1,20 +1,29 @@
-"""Ends a training command: prints the claim and the paths, or one line about what went wrong."""
+"""Carries out a command that trains: joins the ranks, trains, and prints the claim and the paths, or what went wrong.
+
+torchrun and other launchers set RANK and WORLD_SIZE. All ranks train, and the first one prints.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
 
 from sordino.accounting import BudgetExhausted
 from sordino.app.report.model_card import CARD
 from sordino.app.runs.directory import CONFIG, FINISHED, MODEL
 from sordino.app.runs.evaluate import describe_measures
 from sordino.app.runs.fit import History, RunFailed
+from sordino.app.runs.progress_view import Silent, View, choose_view
+from sordino.app.runs.run_device import resolve_device
 from sordino.app.runs.settings import read_config
 from sordino.app.runs.several_seeds import SeveralSeeds
 from sordino.distributed.shared_lot import StoppedElsewhere
@@ -26,13 +35,75 @@ STOPPED = 130
 FAILED = 1
 
 
+BACKEND = "gloo"
+"""The library that carries tensors of the CPU between ranks."""
+
+
+@contextmanager
+def join_process_group(device: str | None = None) -> Iterator[bool]:
+    """Joins the ranks that a launcher such as torchrun started into one process group, if there are any; yields whether
+    this process prints and writes.
+
+    `device` is what the run's option of that name says. If it is an accelerator, the group gets the library for its
+    tensors too, such as nccl, and the process takes the device of its own number.
+    """
+    # Without a launcher there is one process, which prints.
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield True
+        return
+    # Sums travel as whole numbers by the CPU's library; the accelerator's is there for its own tensors.
+    own_device = resolve_device(device)
+    if own_device is None or own_device.type == "cpu":
+        dist.init_process_group(BACKEND)
+    else:
+        torch.accelerator.set_device_index(own_device.index or 0)
+        library = dist.get_default_backend_for_device(own_device)
+        dist.init_process_group(f"cpu:{BACKEND},{own_device.type}:{library}")
+    try:
+        yield dist.get_rank() == 0
+    finally:
+        dist.destroy_process_group()
+
+
+Result = TypeVar("Result", History, SeveralSeeds)
+
+
+def carry_out_training(
+    name: str, device: str | None, *, quiet: bool, train: Callable[[View], Result], report: Callable[[Result], int]
+) -> int:
+    """Carries out a command that trains on every rank, and prints on the first one; returns the exit code.
+
+    Args:
+        name: of the command.
+        device: what the option of that name says.
+        quiet: whether standard output is for a program, so that no progress goes to it.
+        train: trains and shows progress in a view.
+        report: prints the result and returns the exit code.
+
+    """
+    with join_process_group(device) as is_first_rank:
+        # The other ranks train in silence and end with the same exit code.
+        view = choose_view(quiet=quiet) if is_first_rank else Silent()
+
+        def train_and_report() -> int:
+            result = train(view)
+            return report(result) if is_first_rank else exit_code_of(result)
+
+        return run_and_report_failures(name, train_and_report)
+
+
+def exit_code_of(result: History | SeveralSeeds) -> int:
+    """Returns the exit code of a command that trained: 130 if it was asked to stop before the last step."""
+    return 0 if result.finished else STOPPED
+
+
 def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
     """Prints the outcome of a training command, after writing the report if it is wanted; returns 130 if the run was
     asked to stop.
     """
     if report:
         _write_report(history)
-    stopped = history.status != FINISHED
+    stopped = not history.finished
     # One JSON object for programs, or the claim in words for people.
     if as_json:
         print(
@@ -71,7 +142,7 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
     # What to type next goes to standard error, so that it never mixes with JSON.
     if stopped:
         print(f"stopped and saved; go on with: sordino resume {history.run}", file=sys.stderr)
-    return STOPPED if stopped else 0
+    return exit_code_of(history)
 
 
 def measure_lines(measures: Mapping[str, Any], without_privacy: Mapping[str, Any] | None = None) -> list[str]:
@@ -140,11 +211,6 @@ def _describe_noise_key(history: History) -> str:
     return f"{path}\n               needed by {use}; never publish it; {after}"
 
 
-def exit_code_of(history: History) -> int:
-    """Returns the exit code of a rank that prints nothing."""
-    return STOPPED if history.status != FINISHED else 0
-
-
 def report_several_outcomes(several: SeveralSeeds, *, report: bool, as_json: bool) -> int:
     """Prints the outcome of training with several seeds: mean and spread, the claim of each run, and the claim of all
     together.
@@ -170,7 +236,7 @@ def report_several_outcomes(several: SeveralSeeds, *, report: bool, as_json: boo
     # What to type next goes to standard error, so that it never mixes with JSON.
     if not several.finished:
         print(f"stopped and saved; go on with: sordino resume {several.runs[-1].run}", file=sys.stderr)
-    return 0 if several.finished else STOPPED
+    return exit_code_of(several)
 
 
 def _write_report(history: History) -> None:
