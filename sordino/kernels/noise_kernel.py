@@ -28,7 +28,8 @@ FUNCTIONS = {
 }  # fmt: skip
 
 _FED = 0  # the level at which the caller makes the key stream
-_SPLIT = 1 << 16  # values; fewer are not worth a second thread
+SPLIT = 1 << 16
+"""Values; fewer are not worth a second thread."""
 _PAIRS = 1 << 12  # threads begin at multiples of this many pairs
 
 
@@ -45,21 +46,25 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class NoiseKernel:
-    """Calls the library's functions at one level of the processor's abilities."""
+class KeyStreamKernel:
+    """A compiled library that makes noise of AES key stream, called at one level of the processor's abilities."""
 
     library: ctypes.CDLL
     level: int
 
     @property
     def makes_key_stream(self) -> bool:
-        """Whether it makes the key stream itself; if not, OpenSSL does."""
+        """Whether it makes the key stream itself, and fast; if not, OpenSSL does."""
         return self.level != _FED
 
     @cached_property
     def block_values(self) -> int:
         """Values made of one stretch of key stream: part of the definition of the noise."""
         return SIZE.in_dll(self.library, "sordino_block_values").value
+
+
+class NoiseKernel(KeyStreamKernel):
+    """Calls the functions of noise.c, which add independent noise."""
 
     def read_block(self, stream: Stream, number: int) -> bytes:
         """Returns one block of the AES key stream that the noise kernel makes noise of."""
@@ -103,7 +108,7 @@ class NoiseKernel:
             self._add_from_stream(stream, n, add_part)
         else:
             of, to = (self.level, state, scale, factor), (tensors, bounds, count, None, 0)
-            pairs, several = _count_pairs(n, self.block_values), 1 if n < _SPLIT else threads
+            pairs, several = _count_pairs(n, self.block_values), 1 if n < SPLIT else threads
             run_in_parts(self.library.sordino_add_normal, of, to, pairs, several, _PAIRS)
         del held
 
@@ -156,7 +161,7 @@ class NoiseKernel:
             (self.level, stream.key_and_number(), scale, 1.0),
             (origin_address, ends, 1, None, 0),
         )
-        several = 1 if end - begin < _SPLIT else threads
+        several = 1 if end - begin < SPLIT else threads
         run_in_parts(
             self.library.sordino_add_normal, leading_arguments, trailing_arguments, end, several, _PAIRS, begin=begin
         )

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.kernels.abi import FLOAT, INT, POINTER, SIZE, make_struct, pack_numbers, run_in_parts
+from sordino.kernels.noise_kernel import SPLIT, KeyStreamKernel
 
 FUNCTIONS = {
     "sordino_advance_phase": (INT, INT, ctypes.c_char_p, POINTER, SIZE, SIZE),
@@ -27,8 +27,6 @@ RECURSIVE, MOVING, BUFFERED = range(3)
 NO_COLUMN = 2**64 - 1
 """The column of values that are made and not asked for."""
 
-_FED = 0  # the level at which key stream is slow to make: noise.c has it made by OpenSSL there
-_SPLIT = 1 << 16  # values; fewer are not worth a second thread
 _CHUNK = 16  # steps that are made at once at least
 _CACHE = 64 * 1024  # floats of scratch that stay in the second-level cache
 _STEP = 64  # pairs: tiles are multiples of it
@@ -67,22 +65,8 @@ class StepRange:
     resumes: bool
 
 
-@dataclass(frozen=True)
-class PhaseNoiseKernel:
-    """Calls the library's functions at one level of the processor's abilities."""
-
-    library: ctypes.CDLL
-    level: int
-
-    @property
-    def makes_key_stream(self) -> bool:
-        """Whether it makes the key stream fast."""
-        return self.level != _FED
-
-    @cached_property
-    def block_values(self) -> int:
-        """Values made of one stretch of key stream: part of the definition of the noise."""
-        return SIZE.in_dll(self.library, "sordino_block_values").value
+class PhaseNoiseKernel(KeyStreamKernel):
+    """Calls the functions of phase_noise.c, which advance correlated noise."""
 
     def pairs_of_tile(self, vectors: int, rows: int) -> int:
         """Returns how many Box–Muller pairs a tile has, so that its values in so many vectors and rows stay in cache."""
@@ -149,7 +133,7 @@ class PhaseNoiseKernel:
             len(rows), rows.shape[1], steps.first, steps.start, steps.end, steps.resumes,
             max(len(rows), _CHUNK), most_pairs, tiles.ctypes.data,
         )  # fmt: skip
-        several = threads if int(tiles[:, 3].sum()) * (steps.end - steps.first) >= _SPLIT else 1
+        several = threads if int(tiles[:, 3].sum()) * (steps.end - steps.first) >= SPLIT else 1
         before = (self.level, key, ctypes.addressof(phase))
         run_in_parts(
             self.library.sordino_advance_phase, before, (), len(tiles), several, short="vectors of correlated noise"
@@ -167,7 +151,7 @@ class PhaseNoiseKernel:
         """Adds scale × noise to float32 arrays laid end to end, none of them empty, and multiplies the sums by a factor."""
         ends = list(accumulate(sizes))
         tensors, held = pack_numbers((*addresses, *ends))
-        several = 1 if ends[-1] < _SPLIT else threads
+        several = 1 if ends[-1] < SPLIT else threads
         after = (tensors, tensors + 8 * len(ends), noise.ctypes.data)
         run_in_parts(self.library.sordino_add_scaled, (scale, factor), after, ends[-1], several)
         del held

@@ -53,7 +53,7 @@ def parse_diagnostics(text: str | None) -> tuple[str, ...]:
     # Names may come in any order; they are kept in one, so that equal requests are equal settings.
     given = [name.strip() for name in text.split(",")]
     for name in given:
-        refuse_unknown_name(f"diagnose={text!r}: {name!r}", name, DIAGNOSTICS)
+        refuse_unknown_name(f"diagnose={text!r} with {name!r}", name, DIAGNOSTICS)
     return tuple(name for name in DIAGNOSTICS if name in given)
 
 
