@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -14,6 +15,7 @@ from sordino.app.data.download_sources import Folder, Source, Unavailable
 from sordino.app.data.formats import Arrays
 from sordino.app.data.images import Data, Images
 
+T = TypeVar("T")
 FOLDER = "SORDINO_DATA"
 """A folder of the user's with raw files, or with a folder of them for each data set."""
 
@@ -24,19 +26,47 @@ class NotFetched(RuntimeError):
 
 def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
     """Fetches an image data set by name anew, checks its hashes and puts it into the cache."""
-    catalogue_entry, reasons = find_entry(name), []
-    # Every source is held to the same hashes, so it does not matter which one answers.
-    for source in _sources_of(catalogue_entry):
+    catalogue_entry = find_entry(name)
+
+    def keep_arrays(files: Path, workspace: Path) -> None:
+        arrays = catalogue_entry.decode(files)
+        cache.verify(catalogue_entry, arrays)
+        cache.store(catalogue_entry, arrays)
+
+    fetch_from_sources(name, catalogue_entry.sources, keep_arrays, say)
+    return load(name)
+
+
+def fetch_from_sources(
+    name: str, public_sources: Iterable[Source], keep: Callable[[Path, Path], T], say: Callable[[str], None]
+) -> T:
+    """Obtains raw files from the first source whose files are right: the user's own folders, then the public sources.
+
+    Args:
+        name: of the data set or group of files, in messages and as a folder below the user's own.
+        public_sources: where they can be had.
+        keep: gets the folder with the files and a workspace, checks hashes and puts the files into the cache. It raises
+            ValueError if they are not what they should be; then the next source is tried.
+        say: is told which source is tried.
+
+    Returns:
+        What `keep` returned.
+
+    Raises:
+        NotFetched: with the reason of every source.
+
+    """
+    # The user's own copies spare the network. Every source is held to the same hashes, so it does not matter which answers.
+    own_folder = os.environ.get(FOLDER)
+    own_sources = [Folder(Path(own_folder) / name), Folder(Path(own_folder))] if own_folder else []
+    reasons = []
+    for source in (*own_sources, *public_sources):
         say(f"{name}: trying {source}")
         try:
-            with cache.workspace() as folder:
-                arrays = catalogue_entry.decode(source.obtain(folder))
-                cache.verify(catalogue_entry, arrays)
-                cache.store(catalogue_entry, arrays)
+            with cache.workspace() as workspace:
+                return keep(source.obtain(workspace), workspace)
         except (Unavailable, OSError, ValueError, EOFError) as error:
             reasons.append(f"  {source}: {error}")
-            continue
-        return load(name)
     raise NotFetched(
         f"{name} could not be had from any source:\n"
         + "\n".join(reasons)
@@ -64,17 +94,6 @@ def check(name: str) -> bool:
         return False
     cache.verify(find_entry(name), arrays)
     return True
-
-
-def _sources_of(wanted: DataSetEntry) -> Iterator[Source]:
-    """Yields the sources of an image data set that is loaded by name: the user's own folders first, then the public
-    ones.
-    """
-    given = os.environ.get(FOLDER)
-    if given:
-        yield Folder(Path(given) / wanted.name)
-        yield Folder(Path(given))
-    yield from wanted.sources
 
 
 def _data_of_arrays(wanted: DataSetEntry, arrays: Arrays) -> Data:

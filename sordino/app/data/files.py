@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.app.data import cache
-from sordino.app.data.by_name import FOLDER, NotFetched
-from sordino.app.data.download_sources import Folder, Mirror, Pip, Source, Unavailable
+from sordino.app.data.by_name import fetch_from_sources
+from sordino.app.data.download_sources import Mirror, Pip, Source
 
 
 @dataclass(frozen=True)
@@ -131,22 +131,14 @@ def files_folder(name: str, say: Callable[[str], None] = lambda _: None) -> Path
 
 def fetch_files(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
     """Fetches a group of raw files anew, checks their hashes and puts them into the cache."""
-    file_group, reasons = find_files(name), []
-    for source in _sources_of(file_group):
-        say(f"{name}: trying {source}")
-        try:
-            with cache.workspace() as work:
-                # Hashes are checked before anything enters the cache, whoever the files came from.
-                source_folder = source.obtain(work)
-                verify_files(file_group, source_folder)
-                return _store_files(file_group, source_folder, work)
-        except (Unavailable, OSError, ValueError) as error:
-            reasons.append(f"  {source}: {error}")
-    raise NotFetched(
-        f"{name} could not be had from any source:\n"
-        + "\n".join(reasons)
-        + f"\nPut its files into a folder and set {FOLDER} to it."
-    )
+    file_group = find_files(name)
+
+    def keep_files(source_folder: Path, workspace: Path) -> Path:
+        # Hashes are checked before anything enters the cache, whoever the files came from.
+        verify_files(file_group, source_folder)
+        return _store_files(file_group, source_folder, workspace)
+
+    return fetch_from_sources(name, file_group.sources, keep_files, say)
 
 
 def verify_files(file_group: Files, files_folder: Path) -> None:
@@ -184,13 +176,3 @@ def _store_files(file_group: Files, source_folder: Path, workspace: Path) -> Pat
     cached_folder.parent.mkdir(exist_ok=True)
     os.replace(complete_folder, cached_folder)
     return cached_folder
-
-
-def _sources_of(wanted: Files) -> Iterator[Source]:
-    """Yields the sources of a group of raw files: the user's own folders first, then the public ones."""
-    # The user's own copies spare the network; they are held to the same hashes.
-    given = os.environ.get(FOLDER)
-    if given:
-        yield Folder(Path(given) / wanted.name)
-        yield Folder(Path(given))
-    yield from wanted.sources

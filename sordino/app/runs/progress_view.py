@@ -97,14 +97,35 @@ def summarise_job(job: Job) -> list[str]:
     return [f"{first}; {network}", noise, third]
 
 
-class PlainLines(View):
-    """Prints plain lines, one for each evaluation."""
+class _ShowingView(View):
+    """A view that shows something: it knows the length and the budget of the run, and keeps private values until it shows
+    them with their mark.
+    """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+    def __init__(self) -> None:
         self._steps = 0
         self._budget: float | None = None
         self._hidden: dict[str, float] = {}
+
+    def begin(self, job: Job, step: int) -> None:
+        """Notes what the lines about steps and evaluations refer to."""
+        self._steps, self._budget = job.steps, job.settings.budget
+
+    def show_private(self, name: str, value: float) -> None:
+        """Keeps the value, to be shown with its mark."""
+        self._hidden[name] = value
+
+    def marked_values(self) -> str:
+        """Returns the private values with their marks, which stay on a line that is copied."""
+        return "".join(f"  [private] {name} {value:.3f}" for name, value in self._hidden.items())
+
+
+class PlainLines(_ShowingView):
+    """Prints plain lines, one for each evaluation."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__()
+        self._write = write
 
     def say(self, text: str) -> None:
         """Prints a line."""
@@ -113,7 +134,7 @@ class PlainLines(View):
     def begin(self, job: Job, step: int) -> None:
         """Prints the progress view's summary of a run and, if the run goes on from a checkpoint, from where."""
         # The summary first, so that a log says what was run even if it is killed.
-        self._steps, self._budget = job.steps, job.settings.budget
+        super().begin(job, step)
         for line in summarise_job(job):
             self._write(line)
         if step:
@@ -121,19 +142,11 @@ class PlainLines(View):
 
     def show_evaluation(self, row: Row) -> None:
         """Prints the evaluation as a line."""
-        self._write(format_evaluation(row, self._steps, self._budget, self._hidden))
-
-    def show_private(self, name: str, value: float) -> None:
-        """Keeps the value, to be shown with the next evaluation."""
-        self._hidden[name] = value
+        self._write(format_evaluation(row, self._steps, self._budget, self.marked_values()))
 
 
-def format_evaluation(
-    row: Row, steps: int, budget: float | None, hidden: dict[str, float], *, short: bool = False
-) -> str:
-    """Returns an evaluation as one line of a progress view; private quantities are marked."""
-    # What is private is marked on the line itself, which may be copied without what stands around it.
-    marked = "".join(f"  [private] {name} {value:.3f}" for name, value in hidden.items())
+def format_evaluation(row: Row, steps: int, budget: float | None, marked: str, *, short: bool = False) -> str:
+    """Returns an evaluation as one line of a progress view; `marked` are private values with their marks."""
     place, spent = f"{row.step:>{len(str(steps))}}/{steps}", format_spent(row.epsilon, budget)
     if short:
         return f"{place}  {spent:<14}  test {_format_score(row)}  {row.seconds:.0f} s{marked}"
@@ -152,12 +165,13 @@ def _format_score(row: Row) -> str:
     return f"loss {row.test_loss:.4g}" if row.test_accuracy is None else f"{row.test_accuracy:6.2%}"
 
 
-class Bar(View):
+class Bar(_ShowingView):
     """Shows a progress bar under the lines, on a terminal."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+        super().__init__()
         self._console = console
         # A narrow terminal has no room for epochs and elapsed time.
         self._progress = Progress(
@@ -174,10 +188,7 @@ class Bar(View):
             expand=True,
         )
         self._task = self._progress.add_task("", start=False, epoch="", spent="", accuracy="", hidden="")
-        self._budget: float | None = None
-        self._steps, self._steps_per_epoch = 0, 1.0
-        self._hidden: dict[str, float] = {}
-        self._last_update = 0.0
+        self._steps_per_epoch, self._last_update = 1.0, 0.0
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
@@ -185,7 +196,7 @@ class Bar(View):
 
     def begin(self, job: Job, step: int) -> None:
         """Prints the progress view's summary of a run and starts the bar."""
-        self._budget, self._steps = job.settings.budget, job.steps
+        super().begin(job, step)
         self._steps_per_epoch = job.steps_per_epoch
         # Markup is off: square brackets in a path or a name would be taken for a style.
         first, *other_lines = summarise_job(job)
@@ -209,35 +220,30 @@ class Bar(View):
             description=f"step {step}/{self._steps}",
             epoch=f"{step / self._steps_per_epoch:.1f}",
             spent=format_spent(spent(), self._budget),
-            hidden="".join(f"[private] {name} {value:.3f}" for name, value in self._hidden.items()).replace("[", "\\["),
+            hidden=self.marked_values().strip().replace("[", "\\["),
         )
         self._last_update = time.perf_counter()
 
     def show_evaluation(self, row: Row) -> None:
         """Prints the evaluation as a line above the progress bar."""
         line = format_evaluation(
-            row, self._steps, self._budget, self._hidden, short=self._console.width < _WIDE_COLUMNS
+            row, self._steps, self._budget, self.marked_values(), short=self._console.width < _WIDE_COLUMNS
         )
         self._console.print(line, markup=False, highlight=False)
         self._progress.update(self._task, accuracy=f"test {_format_score(row).strip()}")
-
-    def show_private(self, name: str, value: float) -> None:
-        """Keeps the value, to be shown with its mark."""
-        self._hidden[name] = value
 
     def end(self) -> None:
         """Removes the bar; the lines stay."""
         self._progress.stop()
 
 
-class OneLine(View):
+class OneLine(_ShowingView):
     """Shows a bar on one line, in a notebook; sentences and evaluations stand above it."""
 
     def __init__(self, stream: TextIO) -> None:
+        super().__init__()
         self._stream = stream
         self._bar: ProgressBar | None = None
-        self._budget: float | None = None
-        self._hidden: dict[str, float] = {}
         self._spent, self._score, self._last_look = "", "", 0.0
 
     def say(self, text: str) -> None:
@@ -248,9 +254,9 @@ class OneLine(View):
 
     def begin(self, job: Job, step: int) -> None:
         """Prints the summary of a run and starts the bar."""
+        super().begin(job, step)
         for line in summarise_job(job):
             self.say(line)
-        self._budget = job.settings.budget
         self._bar = ProgressBar(job.steps, "step", self._stream)
         self._bar.update(step)
 
@@ -261,16 +267,11 @@ class OneLine(View):
         now = time.perf_counter()
         if now - self._last_look >= _SECONDS_BETWEEN_UPDATES:
             self._spent, self._last_look = format_spent(spent(), self._budget), now
-        marked = "".join(f"  [private] {name} {value:.3f}" for name, value in self._hidden.items())
-        self._bar.update(step, f"{self._spent}  {self._score}{marked}".strip())
+        self._bar.update(step, f"{self._spent}  {self._score}{self.marked_values()}".strip())
 
     def show_evaluation(self, row: Row) -> None:
         """Keeps the accuracy on the test records, to be shown with the next step."""
         self._score = f"test {_format_score(row).strip()}"
-
-    def show_private(self, name: str, value: float) -> None:
-        """Keeps the value, to be shown with its mark."""
-        self._hidden[name] = value
 
     def end(self) -> None:
         """Ends the line of the bar."""
