@@ -99,7 +99,7 @@ class Command:
     def run(self) -> int:
         """Carries out `sordino finetune`: trains, tests, saves and prints the claim; returns the exit code."""
         from sordino.app.runs.fit import folder_for
-        from sordino.app.runs.own_records import HELD_OUT, TESTED
+        from sordino.app.runs.run_data import HELD_OUT, TESTED
         from sordino.finetuning import finetune
         from sordino.ledger.ledger import Ledger
 
@@ -141,7 +141,7 @@ class Command:
 
     def _read_parts(self) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
         """Returns texts and classes to train on, and those to test on."""
-        from sordino.app.runs.own_records import mark_held_out
+        from sordino.app.runs.run_data import mark_held_out
 
         texts, labels = self._read_file(self.path)
         if self.test is not None:
@@ -169,7 +169,7 @@ class Command:
 
     def _print_outcome(self, tuned: FineTuned, measures: dict[str, Any], seconds: float, folder: Path) -> None:
         """Prints the measures, the claim and where everything is, as `sordino train` does."""
-        from sordino.app.cli.training_outcome import measure_lines
+        from sordino.app.cli.training_command import measure_lines
         from sordino.ledger.claims import claim_to_json
 
         if self.json:
