@@ -34,7 +34,7 @@ from sordino.per_sample import Captured
 from sordino.per_sample.compiled_models import find_compiler
 
 RESULTS = Path(__file__).parent / "results"
-RECORDS, WARM_UP = 256, 8
+RECORDS, WARM_UP = 256, 4
 """Records of the dataset; steps before the first that counts, in which most tests and comparisons are made."""
 
 
@@ -203,19 +203,12 @@ def measure_steps(case: Case, rounds: int) -> dict[str, Any]:
     length = sum(float(p.detach().double().square().sum()) for p in eager_model.parameters())
     ratio = statistics.median(c / e for c, e in zip(times["compiled"], times["eager"], strict=True))
     return {
-        "step_ms": {each: round(statistics.median(t), 1) for each, t in times.items()},
+        "ms": {each: round(statistics.median(t), 1) for each, t in times.items()},
         "compiled / eager": round(ratio, 2),
         "parameters_relative_difference": (apart / length) ** 0.5,
         "same_event": eager.event == compiled.event,
         "same_epsilon": eager.spent_epsilon(1e-5) == compiled.spent_epsilon(1e-5),
     }
-
-
-def measure(name: str, rounds: int) -> dict[str, Any]:
-    """Returns all that is measured of one model."""
-    case = CASES[name]
-    row = {"model": name, "about": case.about, "rows": case.rows, "norms_and_sum": measure_passes(case, rounds)}
-    return {**row, **measure_steps(case, rounds)} if case.whole_steps else row
 
 
 def main() -> None:
@@ -228,10 +221,15 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     known = {row["model"]: row for row in json.loads(args.out.read_text())["rows"]} if args.out.exists() else {}
+    found = {"processor": processor(), "torch": torch.__version__, "rounds": args.rounds}
     for name in args.models.split(","):
-        known[name] = measure(name, args.rounds)
-        found = {"processor": processor(), "torch": torch.__version__, "rounds": args.rounds}
-        args.out.write_text(json.dumps({**found, "rows": list(known.values())}, indent=2) + "\n")
+        case = CASES[name]
+        known[name] = {"model": name, "about": case.about, "rows": case.rows}
+        # Written after every part: whole steps of a large model take minutes.
+        for key, part in (("norms_and_sum", measure_passes), ("steps", measure_steps)):
+            if part is measure_passes or case.whole_steps:
+                known[name][key] = part(case, args.rounds)
+                args.out.write_text(json.dumps({**found, "rows": list(known.values())}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ loaded. Every call of a loss gets a dict of its own: `batch.pop("labels")` is co
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from sordino.per_sample.compiled_models import run_uncompiled
 from sordino.refusal import Refusal
 
+_UNCOMPILED: AbstractContextManager[Any] = nullcontext()
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -41,6 +43,15 @@ def columns(batch: Any) -> tuple[Any, ...]:
     if isinstance(batch, dict):
         return tuple(batch.values())
     return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+
+
+def run_uncompiled() -> AbstractContextManager[Any]:
+    """Returns a context in which compiled modules and functions run by their own code, and nothing is compiled."""
+    # Importing the compiler takes seconds, and without it nothing can be compiled.
+    if "torch._dynamo" not in sys.modules:
+        return _UNCOMPILED
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def call_loss(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:

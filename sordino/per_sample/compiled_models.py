@@ -2,7 +2,8 @@
 
 A compiled model runs as one piece, and its layers have no place for a rule that records their inputs. So the engine
 never calls what dynamo made of the model. It works on the module inside `torch.compile(model)`, and every call of a loss
-runs uncompiled: layers compiled by `module.compile()`, and compiled functions inside the loss, run by their own code.
+runs uncompiled (`batch_structure.run_uncompiled`): layers compiled by `module.compile()`, and compiled functions inside
+the loss, run by their own code.
 
 What the user asked for is kept in another way: where all batches have one shape, the engine's own forward and backward
 pass, recordings included, is compiled by the user's compiler (`engine/compiled_passes.py`).
@@ -10,9 +11,7 @@ pass, recordings included, is compiled by the user's compiler (`engine/compiled_
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,6 @@ from sordino.refusal import Refusal
 _INNER_BACKEND = "_torchdynamo_orig_backend"
 """Where dynamo's wrappers of a backend keep the one inside them."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_UNCOMPILED: AbstractContextManager[Any] = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,6 @@ class Compiler:
 
     name: str
     compile_graph: Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
-
-
-def run_uncompiled() -> AbstractContextManager[Any]:
-    """Returns a context in which compiled modules and functions run by their own code, and nothing is compiled."""
-    # Importing the compiler takes seconds, and without it nothing can be compiled.
-    if "torch._dynamo" not in sys.modules:
-        return _UNCOMPILED
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def is_compiled_wrapper(module: nn.Module) -> bool:
