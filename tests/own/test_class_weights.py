@@ -17,9 +17,9 @@ LONG = {"epsilon": 8.0, "steps": 300, "rate": 0.1, "learning_rate": 0.1, "seed":
 
 @pytest.fixture
 def rare(tmp_path):
-    """One record in twenty is positive: those with the largest a."""
+    """One record in twenty is positive: a third of those with the largest a, so that without weights none is called so."""
     path = tmp_path / "rare.csv"
-    lines = [f"{k / 20},{'yes' if k >= 1900 else 'no'}" for k in range(2000)]
+    lines = [f"{k / 20},{'yes' if k >= 1700 and k % 3 == 0 else 'no'}" for k in range(2000)]
     path.write_text("\n".join(["a,y", *lines]) + "\n")
     return OwnFile(path=str(path), target="y", bounds={"a": (0, 100)}, classes=("no", "yes"))
 
