@@ -114,7 +114,7 @@ def test_a_sum_on_the_grid_is_complete_and_stops_short_of_its_limit():
     assert torch.equal(complete_sum(on_grid(values.clone()))["a"], values)
     grid = Grid.of(1.0)
     steps = float(grid.to_steps("a", torch.ones(1)).abs().max())
-    for limit, overflows in ((steps, True), (steps + 1, False)):
+    for limit, overflows in ((steps, True), (2 * steps, False)):
         total = OnGridAccumulator(grid, Ranks(), limit)
         total.add_chunk({"a": torch.ones(1)})
         assert total.has_overflowed is overflows
@@ -126,3 +126,27 @@ def test_sums_whose_buffers_hold_their_tensors_in_another_order_are_added_by_nam
     for mine, theirs in iterate_together(left, right):
         mine += theirs
     assert {name: tensor.tolist() for name, tensor in left.items()} == {"a": [20.0, 31.0], "b": [2.0, 13.0]}
+
+
+def test_choices_have_the_probabilities_of_the_exponential_mechanism():
+    """Of 1,500 draws one standard deviation of a share is at most 1.3 %, and 6.5 % is five of them."""
+    epsilon, sensitivity, gain, draws = 1.0, 2.0, 4.0, 1500
+    odds = math.exp(epsilon * gain / (2 * sensitivity))
+    rng, scores = Rng.from_seed(0), torch.tensor([0.0, gain])
+    chosen = [choose(Sealed(scores), sensitivity, epsilon, rng)[0] for _ in range(draws)]
+    assert sum(chosen) / draws == pytest.approx(odds / (1 + odds), abs=0.065)
+    # On a line the length of an interval counts as well: here the second is three times as long.
+    steps = StepFunction(torch.tensor([0.0, 1.0, 4.0]), scores)
+    places = [choose_between(Sealed(steps), sensitivity, epsilon, rng)[0] for _ in range(draws)]
+    assert sum(place > 1 for place in places) / draws == pytest.approx(3 * odds / (1 + 3 * odds), abs=0.065)
+    # Inside an interval all places are alike.
+    assert sum(place for place in places if place > 1) / sum(place > 1 for place in places) == pytest.approx(
+        2.5, abs=0.1
+    )
+
+
+def test_laplace_noise_refuses_a_multiplier_that_is_none():
+    for multiplier in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="multiplier"):
+            sd.Laplace(multiplier)
+    assert isinstance(sd.Laplace(1).multiplier, float)
