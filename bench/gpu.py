@@ -7,7 +7,9 @@
 Nothing of this was run on a GPU by us: there was none. Please send the file it writes, whatever it says.
 For every model it checks that norms equal autograd's with the same dropout, with TF32 off and on; that training ends with
 a guarantee; and that a replay under deterministic algorithms gives the same bits. Then it times private and plain steps,
-counts how often the host waits on CUDA, and says where the noise is made.
+counts how often the host waits on CUDA, and says where the noise is made. Where Opacus is installed (`pip install
+opacus`), its norms are checked in the same way and its step is timed beside ours; a model that Opacus cannot train has
+its error in the report. On the simulated device times mean nothing, and launches are counted in their place.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,18 +41,27 @@ from tests.device.zoo import ZOO, Problem
 BATCH = 6
 
 
+def true_norms(model: nn.Module, loss_fn: Any, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Returns the norms of every record's own gradient, by autograd, with the random numbers of seed 3."""
+    with Seeded(3):
+        losses = loss_fn(model, *batch)
+    parameters = list(trainable_parameters(model).values())
+    rows = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses]
+    return torch.stack([torch.stack([g.double().square().sum() for g in row]).sum().sqrt() for row in rows])
+
+
+def relative_error(norms: torch.Tensor, true: torch.Tensor) -> float:
+    """Returns the largest relative difference between norms and the true ones."""
+    return float(((norms.double() - true).abs() / true.clamp(min=1e-12)).max())
+
+
 def check_gradients(model: nn.Module, problem: Problem, device: torch.device) -> float:
     """Returns the largest error of the engine's norms, relative to autograd's on the same pass."""
     _, data, loss_fn = problem
     batch = tuple(column[:BATCH].to(device) for column in data.tensors)
     with Seeded(3):
         norms = Captured().per_sample(model, loss_fn, batch).norms().total()
-    with Seeded(3):
-        losses = loss_fn(model, *batch)
-    parameters = list(trainable_parameters(model).values())
-    rows = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses]
-    true = torch.stack([torch.stack([g.double().square().sum() for g in row]).sum().sqrt() for row in rows])
-    return float(((norms.double() - true).abs() / true.clamp(min=1e-12)).max())
+    return relative_error(norms, true_norms(model, loss_fn, batch))
 
 
 def train(
@@ -70,20 +82,114 @@ def train(
     return run, taken
 
 
-def time_plain(model: nn.Module, problem: Problem, device: torch.device, steps: int) -> float:
-    """Returns the median seconds of a plain training step on as many records as a lot has on average."""
+def measure_plain(model: nn.Module, problem: Problem, device: torch.device, steps: int) -> dict[str, Any]:
+    """Returns time and memory of a plain training step on as many records as a lot has on average."""
     _, data, loss_fn = problem
+    model = copy.deepcopy(model)  # no run watches the copy
     optimizer, n = torch.optim.SGD(model.parameters(), lr=0.05), len(data) // 10
-    taken = []
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_fn(model, *(column[:n].to(device) for column in data.tensors)).mean().backward()
+        optimizer.step()
+
+    return measure_steps(step, device, steps)
+
+
+def count_launches(model: nn.Module, problem: Problem) -> int:
+    """Returns how many kernels the cheapest of ten private steps launches on the simulated device; those with a runtime
+    check launch more.
+    """
+    from tests.device.simulated import start
+
+    _, data, loss_fn = problem
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run = sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+    lots, launches = iter(run.draws(data, sd.Poisson(0.1), steps=10)), []
+    for _ in range(10):
+        with start().counting() as cost:
+            optimizer.zero_grad()
+            run.backward(next(lots))
+            optimizer.step()
+        launches.append(cost.launches)
+    return min(launches)
+
+
+def copy_for_opacus(model: nn.Module) -> nn.Module:
+    """Returns a copy of the model that Opacus can wrap, with its own LSTM in place of torch's."""
+    from opacus.layers import DPLSTM  # type: ignore[import-not-found, unused-ignore]
+
+    plain = copy.deepcopy(model)
+    for parent in list(plain.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.LSTM):
+                own = DPLSTM(child.input_size, child.hidden_size, batch_first=child.batch_first)
+                own.load_state_dict(child.state_dict())
+                setattr(parent, name, own.to(next(child.parameters()).device))
+    return plain
+
+
+def examine_opacus(model: nn.Module, problem: Problem, device: torch.device, steps: int) -> dict[str, Any]:
+    """Returns what was found of Opacus on one model: the error of its norms, then the time and memory of its step.
+
+    An error of Opacus is part of it, and so is its absence.
+    """
+    try:
+        import opacus  # type: ignore[import-not-found, unused-ignore]
+        from opacus.grad_sample import GradSampleModule  # type: ignore[import-not-found, unused-ignore]
+        from opacus.optimizers import DPOptimizer  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return {"error": "Opacus is not installed"}
+    found: dict[str, Any] = {"version": opacus.__version__}
+    _, data, loss_fn = problem
+    try:
+        # Its norms first, against autograd's of the same layers with the same dropout. The wrapped model has hooks, and
+        # autograd gets a copy without them.
+        wrapped: Any = GradSampleModule(copy_for_opacus(model))
+        batch = tuple(column[:BATCH].to(device) for column in data.tensors)
+        with Seeded(3):
+            loss_fn(wrapped, *batch).mean().backward()
+        trained = [p for p in wrapped.parameters() if p.requires_grad]
+        squares = [p.grad_sample.flatten(1).double().square().sum(1) for p in trained]
+        norms = torch.stack(squares).sum(0).sqrt()  # it multiplies by the batch, since losses are means
+        found["largest error of a norm"] = relative_error(norms, true_norms(copy_for_opacus(model), loss_fn, batch))
+        # Then its step, on as many records as a lot has on average.
+        wrapped, n = GradSampleModule(copy_for_opacus(model)), len(data) // 10
+        settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": n}
+        optimizer = DPOptimizer(torch.optim.SGD(wrapped.parameters(), lr=0.05), **settings)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            loss_fn(wrapped, *(column[:n].to(device) for column in data.tensors)).mean().backward()
+            optimizer.step()
+
+        found |= measure_steps(step, device, steps)
+    except Exception as error:  # whatever happens belongs in the report
+        found["error"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return found
+
+
+def measure_steps(step: Callable[[], None], device: torch.device, steps: int) -> dict[str, Any]:
+    """Returns the median milliseconds of a step after the first, the most memory it took, and on the simulated device
+    its launches.
+    """
+    module, taken = torch.get_device_module(device), []
+    if hasattr(module, "reset_peak_memory_stats"):
+        module.reset_peak_memory_stats()
     for _ in range(steps):
         began = time.perf_counter()
-        batch = [column[:n].to(device) for column in data.tensors]
-        optimizer.zero_grad()
-        loss_fn(model, *batch).mean().backward()
-        optimizer.step()
+        step()
         torch.accelerator.synchronize()
         taken.append(time.perf_counter() - began)
-    return median(taken[1:])
+    found: dict[str, Any] = {"step ms": round(1e3 * median(taken[1:]), 3)}
+    found["peak bytes"] = module.max_memory_allocated() if hasattr(module, "max_memory_allocated") else None
+    if device.type == "sim":
+        from tests.device.simulated import start
+
+        with start().counting() as cost:
+            step()
+        found["launches"] = cost.launches
+    return found
 
 
 def count_waits(model: nn.Module, problem: Problem) -> int | None:
@@ -154,9 +260,12 @@ def examine(name: str, device: torch.device, steps: int) -> dict[str, Any]:
         found["guarantee"] = isinstance(claim, Guarantee) or str(claim)
         found["private step ms"] = round(1e3 * median(taken[1:]), 3)
         found["peak bytes"] = module.max_memory_allocated() if hasattr(module, "max_memory_allocated") else None
-        found["plain step ms"] = round(1e3 * time_plain(model, problem, device, steps), 3)
+        if device.type == "sim":
+            found["launches"] = count_launches(model, problem)
         found["waits of a step"] = count_waits(model, problem)
         found["noise"] = find_device_noise_fault(device) or "made on the device"
+        found["plain"] = measure_plain(model, problem, device, steps)
+        found["Opacus"] = examine_opacus(model, problem, device, steps)
     except Exception as error:  # whatever happens belongs in the report
         found["error"] = f"{type(error).__name__}: {error}"
     return found

@@ -37,7 +37,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -49,7 +49,7 @@ from torch import Tensor
 from sordino.accelerations import accelerate
 from sordino.distributed.shared_lot import RankedLot
 from sordino.events import Event
-from sordino.per_sample.protocol import Norms, PerSample, sums_one_by_one
+from sordino.per_sample.protocol import Norms, NormsOnDemand, PerSample, sums_one_by_one
 from sordino.refusal import Refusal
 from sordino.release.exact_sums import MOST_CHUNK_STEPS, MOST_STEPS, Grid, OnGrid, OnGridAccumulator
 from sordino.release.exact_sums_by_rows import ByRowsAccumulator
@@ -152,14 +152,30 @@ class ClippedLot:
     dtype: torch.dtype  # in this type
 
 
-def zero_rows_not_finite(norms: Norms) -> tuple[Norms, Tensor | None]:
-    """Returns the norms that a clipping rule is given, with zeros in rows that are not finite, and which rows are
-    finite, (B, 1); None if all are.
+def zero_rows_not_finite(norms: Norms) -> tuple[Norms, Callable[[], Tensor] | None]:
+    """Returns the norms that a clipping rule is given, with zeros in rows that are not finite, and what tells which rows
+    are finite, (B, 1); None if all are.
+
+    On a device every operation is a launch, so both the norms of single parameters and which rows are finite are left
+    until somebody asks.
     """
     if norms.finite:
         return norms, None
-    finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)
-    return Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate), finite
+    if norms.sums.is_cpu:
+        finite = torch.isfinite(norms.squared).all(dim=1, keepdim=True)
+        return Norms(torch.where(finite, norms.squared, 0), norms.names, norms.estimate), lambda: finite
+
+    @cache
+    def find_finite() -> Tensor:
+        return (norms.sums < math.inf).unsqueeze(1)  # squares do not cancel: a finite sum has finite terms
+
+    zeroed = norms.sums.nan_to_num(0.0, 0.0, 0.0)
+    columns = partial(_zero_columns, norms, find_finite)
+    return NormsOnDemand(zeroed, columns, norms.names, norms.estimate), find_finite
+
+
+def _zero_columns(norms: Norms, find_finite: Callable[[], Tensor]) -> Tensor:
+    return torch.where(find_finite(), norms.squared, 0)
 
 
 def sum_clipped(
@@ -205,7 +221,7 @@ def sum_clipped(
             # The tally of a row that is not finite counts as zero, as its gradient does.
             if rule.tally is not None:
                 counts = rule.tally(norms)
-                tallies.append((counts if finite is None else torch.where(finite, counts, 0)).sum(dim=0))  # (K,)
+                tallies.append((counts if finite is None else torch.where(finite(), counts, 0)).sum(dim=0))  # (K,)
             del part, norms  # before the next part is made: one in memory at a time
     except Exception as error:
         # All ranks must use the same grid and sizes, or their sums could not be added.
@@ -232,8 +248,10 @@ def sum_clipped(
 
 def _bounded_weights_of_part(
     part: PerSample, rule: Rule, estimate: Estimate, sizes: Callable[[], Mapping[str, int]] | None
-) -> tuple[Tensor, Norms, Tensor | None]:
-    """Returns the clipping rule's bounded weight of each row, the norms, and which rows are finite (None if all are)."""
+) -> tuple[Tensor, Norms, Callable[[], Tensor] | None]:
+    """Returns the clipping rule's bounded weight of each row, the norms, and what tells which rows are finite (None if all
+    are).
+    """
     norms = part.norms()
     if norms.estimate != estimate:
         raise Refusal(
@@ -242,13 +260,19 @@ def _bounded_weights_of_part(
             "Use exact norms, which the default backend gives."
         )
     # Under a bounded rule a row that is not finite is dropped in silence, because its presence is private.
+    measured = norms
     norms, finite = zero_rows_not_finite(norms) if rule.is_bounded else (norms, None)
     weights = rule.weights(norms)
+    promise = rule.sensitivity
+    # One weight a record, on a device: a few launches that zero and bound it whatever it is.
+    has_one_weight = weights.dim() == 2 and weights.shape[1] == 1 and not weights.is_cpu
+    if has_one_weight and rule.is_bounded and isinstance(promise, Sensitivity) and promise.units is None:
+        return bound_weights_unseen(weights, measured.sums, largest_l2_reach(promise)), norms, finite
     if finite is not None:
-        weights = torch.where(finite, weights, 0)
+        weights = torch.where(finite(), weights, 0)
     # Whatever the rule says, no row may reach further than its promise.
-    if isinstance(rule.sensitivity, Sensitivity) and rule.is_bounded:
-        weights = bound_weights(weights, norms, rule.sensitivity, sizes or partial(_element_counts, part))
+    if isinstance(promise, Sensitivity) and rule.is_bounded:
+        weights = bound_weights(weights, norms, promise, sizes or partial(_element_counts, part))
     return weights, norms, finite
 
 
@@ -320,6 +344,25 @@ def bound_weights(weights: Tensor, norms: Norms, sensitivity: Sensitivity, sizes
     reach = compute_reaches(kept, norms, sensitivity, sizes).double()
     shorter = torch.where(reach <= limit, 1.0, largest_reach / reach)  # 0 of an infinite reach, 1 of none
     return torch.where(reach.isfinite().unsqueeze(1), kept * shorter.to(kept.dtype).unsqueeze(1), 0)
+
+
+def bound_weights_unseen(weights: Tensor, squared: Tensor, largest_reach: float) -> Tensor:
+    """Returns a clipping rule's weights, (B, 1), none of which reaches further than promised, in few launches and
+    without a look at them.
+
+    It does what `bound_weights` does with weights that need mending, and takes 0 for a record whose norm is not finite.
+
+    Args:
+        weights: as the rule gave them.
+        squared: the squared norm of each record, (B,), which may be infinite or not a number.
+        largest_reach: C; no weight times its norm is larger afterwards, up to rounding.
+
+    """
+    # C / r is 0 for an infinite norm, and not a number for one that is none.
+    largest = squared.sqrt().add_(FLOOR).reciprocal_().mul_(largest_reach).to(weights.dtype).unsqueeze(1)
+    # An improper weight becomes 0; `minimum` hands on what is not a number, which becomes 0 too.
+    proper = weights.nan_to_num(0.0, 0.0, 0.0).clamp_(min=0.0)
+    return torch.minimum(proper, largest).nan_to_num_(0.0)
 
 
 @accelerate

@@ -16,7 +16,9 @@ or clipped. Inside `public` anything may be done with data that the user declare
 How parameters are watched: a write through torch moves a tensor's version; one through `.data` moves its numbers only.
 So versions and addresses are looked at every time, and some numbers of every tensor, at places that are a secret of the
 process, are compared as well. This is asked several times at every lot: lists are made by `map`, and numbers read as
-bytes, because torch's own calls cost more than what they would do here.
+bytes, because torch's own calls cost more than what they would do here. On a device the numbers are copied there at the
+same moments, one launch each time, and the host compares all of them when it next waits: before the next lot is drawn, or
+for a claim (`NumbersToCompare`).
 
 How released gradients are recognised: the tensors are remembered as they were written, and every run of the process
 knows them. A released gradient may be multiplied by one number before the optimizer sees it: `clip_grad_norm_` and an
@@ -222,15 +224,35 @@ class Tripwire:
         if self._trusted:
             self._values.accept_restored(list(self._named.values()))
 
-    def check_parameters(self, *, numbers: bool = True) -> None:
-        """Voids the claim if the tripwire finds a parameter changed other than by a step on released gradients."""
+    def check_parameters(self, *, numbers: bool = True, may_wait: bool = True) -> None:
+        """Voids the claim if the tripwire finds a parameter changed other than by a step on released gradients.
+
+        Args:
+            numbers: whether some numbers are compared too.
+            may_wait: whether the host may wait for a device to see its numbers. Otherwise they are copied there, and
+                compared when it waits next.
+
+        """
         if not self._trusted or self._excused:
             return
-        name = self._values.find_changed(self._buffers, numbers=numbers)
+        name = self._values.find_changed(self._buffers, numbers=numbers, may_wait=may_wait)
         if name is not None:
             moved = self._values.find_moved()
             self._void(_PARAMETER.format(name) if moved is None else _MOVED.format(*moved))
             self.trust()  # said once
+
+    def take_numbers_to_compare(self) -> list[NumbersToCompare]:
+        """Returns what was copied on a device for comparison since the last call; the caller reads and judges it."""
+        return self._values.take_numbers_to_compare()
+
+    def judge_numbers(self, taken: Sequence[NumbersToCompare], read: Sequence[float]) -> None:
+        """Voids the claim if the numbers that were read show a parameter on a device that was changed by hand."""
+        start = 0
+        for numbers in taken:
+            name = numbers.find_different(read[start : start + numbers.length])
+            start += numbers.length
+            if name is not None:
+                self._void(_PARAMETER.format(f"parameter {name!r}"))
 
     def write_gradients(self, released: dict[str, Tensor], divide_by: float = 1.0) -> None:
         """Sets released gradients by the parameters' names; the tripwire remembers what they looked like.
@@ -299,7 +321,7 @@ class Tripwire:
                 self._void(_ANOTHER)
             return None
         # A step of our own: parameters must be as the last step left them, and gradients as they were released.
-        self.check_parameters()
+        self.check_parameters(may_wait=False)
         self._check_gradients(mine)
         self._check_other_parameters(optimizer, mine)
         return self._wrap_closure(mine, args, kwargs)
@@ -404,7 +426,38 @@ Buffers = Sequence[tuple[str, Tensor]]
 _PIECE, _LEAST = 4096, 16
 """Numbers compared at a time: all tensors together, and of each at least."""
 
+_DEVICE_PIECE, _DEVICE_LEAST = 512, 8
+"""The same for a model on a device, where the numbers are copied to the host with every lot."""
+
 _version, _device = attrgetter("_version"), attrgetter("device")
+
+
+@dataclass(frozen=True)
+class NumbersToCompare:
+    """Numbers of parameters on a device, as they should be and as they were at one moment; nobody has read them yet."""
+
+    names: Sequence[str]
+    counts: Sequence[int]  # so many of each
+    expected: Tensor
+    found: Tensor
+
+    @property
+    def length(self) -> int:
+        """How many numbers there are to read."""
+        return 2 * sum(self.counts)
+
+    def find_different(self, read: Sequence[float]) -> str | None:
+        """Returns the first parameter with a number that is not as it should be; `read` holds both lists, one after the
+        other.
+        """
+        start, half = 0, len(read) // 2
+        for name, count in zip(self.names, self.counts, strict=True):
+            here, there = read[start : start + count], read[half + start : half + start + count]
+            start += count
+            # What is not a number is equal to nothing, and ends the run by itself.
+            if any(a != b and not (math.isnan(a) and math.isnan(b)) for a, b in zip(here, there, strict=True)):
+                return name
+        return None
 
 
 class ParameterWatch:
@@ -423,6 +476,9 @@ class ParameterWatch:
         self._numbers: list[bytes] = []  # what they were
         self._buffers: list[Tensor] = []
         self._buffer_versions: list[int] = []
+        self._device_pieces: list[tuple[int, int, int]] = []  # place in these lists, first number, how many
+        self._device_numbers: Tensor | None = None  # what they were
+        self._to_compare: list[NumbersToCompare] = []
 
     def accept_all(self, named: Mapping[str, nn.Parameter], buffers: Buffers = ()) -> None:
         """Records all parameters and buffers as right in the state that the tripwire sees now."""
@@ -440,6 +496,24 @@ class ParameterWatch:
         places = zip(self._addresses, self._pieces, strict=True)
         self._windows = [read_bytes(address + start, many) for address, (start, many) in places]
         self._numbers = [window.raw for window in self._windows]
+        self._device_pieces = _choose_device_pieces(self._parameters)
+        self._device_numbers = self._copy_device_numbers()
+
+    def _copy_device_numbers(self) -> Tensor | None:
+        """Returns a copy, on the device, of the numbers that are compared there; None for a model on the CPU."""
+        if not self._device_pieces:
+            return None
+        with torch.no_grad():
+            views = []
+            for place, start, count in self._device_pieces:
+                held = local_rows(self._parameters[place])
+                views.append(held.as_strided((count,), (1,), held.storage_offset() + start))
+            return torch.cat(views)
+
+    def take_numbers_to_compare(self) -> list[NumbersToCompare]:
+        """Returns what was copied on a device for comparison since the last call."""
+        taken, self._to_compare = self._to_compare, []
+        return taken
 
     def replace_parameters(self, named: Mapping[str, nn.Parameter]) -> None:
         """Replaces the parameters that the tripwire watches by these; those that are new to the model are right as they
@@ -462,6 +536,8 @@ class ParameterWatch:
         """Accepts the change of these parameters, as after a step on released gradients."""
         for i in self._record_versions(parameters):
             self._numbers[i] = self._windows[i].raw
+        # All were compared before the step, and only the optimizer has run since.
+        self._device_numbers = self._copy_device_numbers()
 
     def _record_versions(self, parameters: Sequence[nn.Parameter]) -> Iterable[int]:
         """Records versions and addresses of parameters for the tripwire and returns the parameters' places in its
@@ -484,9 +560,9 @@ class ParameterWatch:
                 self._addresses[i], self._windows[i] = address, read_bytes(address + start, many)
         return places
 
-    def find_changed(self, buffers: Buffers = (), *, numbers: bool = True) -> str | None:
+    def find_changed(self, buffers: Buffers = (), *, numbers: bool = True, may_wait: bool = True) -> str | None:
         """Returns the name of a parameter or buffer that is not as the tripwire saw it last; `numbers` compares some
-        numbers too.
+        numbers too, on a device only if the host may wait for them, and later otherwise.
         """
         # Buffers first: their check is cheapest.
         for (name, now), tensor, known in zip(buffers, self._buffers, self._buffer_versions, strict=False):
@@ -501,6 +577,31 @@ class ParameterWatch:
             read = [window.raw for window in self._windows]
             if read != self._numbers:
                 return self._first_different(self._numbers, read)
+            if self._device_pieces:
+                return self._compare_on_device(may_wait=may_wait)
+        return None
+
+    def _compare_on_device(self, *, may_wait: bool) -> str | None:
+        """Copies the numbers that are compared on a device; reads and compares all that were copied if the host may
+        wait.
+        """
+        found = self._copy_device_numbers()
+        assert found is not None, "there are numbers on a device"
+        assert self._device_numbers is not None, "they were copied before"
+        names = [self._names[place] for place, _, _ in self._device_pieces]
+        counts = [count for _, _, count in self._device_pieces]
+        self._to_compare.append(NumbersToCompare(names, counts, self._device_numbers, found))
+        if not may_wait:
+            return None
+        # One copy for all of them.
+        taken = self.take_numbers_to_compare()
+        read = torch.cat([tensor for each in taken for tensor in (each.expected, each.found)]).tolist()
+        start = 0
+        for each in taken:
+            name = each.find_different(read[start : start + each.length])
+            start += each.length
+            if name is not None:
+                return f"parameter {name!r}"
         return None
 
     def find_moved(self) -> tuple[str, torch.device, torch.device] | None:
@@ -552,6 +653,20 @@ def _choose_pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
         count = min(held_rows.numel(), max(_LEAST, _PIECE // len(parameters)))
         start = _coins.randrange(held_rows.numel() - count + 1)
         pieces.append((start * held_rows.element_size(), count * held_rows.element_size()))
+    return pieces
+
+
+def _choose_device_pieces(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int, int]]:
+    """Returns which numbers of each watched parameter on a device the tripwire compares: its place, the first number and
+    how many.
+    """
+    pieces = []
+    for place, p in enumerate(parameters):
+        held = local_rows(p).detach()
+        if held.is_cpu or held.is_meta or not held.numel() or not held.is_contiguous():
+            continue
+        count = min(held.numel(), max(_DEVICE_LEAST, _DEVICE_PIECE // len(parameters)))
+        pieces.append((place, _coins.randrange(held.numel() - count + 1), count))
     return pieces
 
 

@@ -83,6 +83,25 @@ class Norms:
         return self.sums.is_cpu and math.isfinite(self.sums.sum().item())
 
 
+class NormsOnDemand(Norms):
+    """Norms of which only the sums over the parameters are known; those of single parameters are computed when asked for.
+
+    On a device each of them would be a launch of its own, and most clipping rules look at the sums alone.
+    """
+
+    def __init__(
+        self, sums: Tensor, compute: Callable[[], Tensor], names: tuple[str, ...], estimate: Estimate = EXACT
+    ) -> None:
+        """Takes the squared L2 norm of each sample's whole gradient, (B,), and what computes the columns, (B, P)."""
+        self.__dict__.update(sums=sums, names=names, estimate=estimate, _compute=compute)
+
+    @cached_property
+    def squared(self) -> Tensor:
+        """Squared L2 norms, sample by parameter tensor, (B, P)."""
+        compute: Callable[[], Tensor] = self.__dict__["_compute"]
+        return compute()
+
+
 class PerSample(Protocol):
     """The gradients of B samples."""
 

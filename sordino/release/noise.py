@@ -229,16 +229,22 @@ def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
     if place.type == "cpu" or any(t.dtype is not torch.float32 or t.device != place for t in targets):
         return False
     # All values are drawn on the host in one stream; the device then adds exactly these numbers.
+    # They may have been made while the device was computing (`rng/prepared_normals.py`).
     sizes = [len(tensor) for tensor in targets]
-    try:
-        values = torch.zeros(sum(sizes), pin_memory=True)
-    except RuntimeError:  # a device for which PyTorch has no pinned memory
-        values = torch.zeros(sum(sizes))
-    # A False here has drawn nothing from the stream, so the caller can take the slow way with the same bits.
-    if not rng.add_normal_([values], scale):
+    values = rng.make_normals_for_copy(sum(sizes), scale, _zeros_for_copy)
+    # None has drawn nothing from the stream, so the caller can take the slow way with the same bits.
+    if values is None:
         return False
     torch._foreach_add_(list(targets), list(values.to(place, non_blocking=True).split(sizes)))
     return True
+
+
+def _zeros_for_copy(n: int) -> Tensor:
+    """Returns zeros on the host that a device can copy by itself, where PyTorch has such memory for it."""
+    try:
+        return torch.zeros(n, pin_memory=True)
+    except RuntimeError:  # a device for which PyTorch has no pinned memory
+        return torch.zeros(n)
 
 
 def _add_blocks(blocks: Iterator[Tensor], targets: Sequence[Tensor]) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from sordino.rng import normals
 from sordino.rng.chacha_stream import ChaChaStream
 from sordino.rng.device_noise import make_normals
 from sordino.rng.keystream import KEY_BYTES, KeyStream, noise_kernel
+from sordino.rng.prepared_normals import DrawAhead, PreparedNormals
 
 if TYPE_CHECKING:
     from sordino.kernels.noise_kernel import NoiseKernel
@@ -90,6 +91,8 @@ class Rng:
         self.counter = counter
         self.cipher = cipher
         self._process = _Process.forks
+        self._prepared: PreparedNormals | None = None  # what was made ahead for a device
+        self._last_for_copy: int | None = None  # number of the last draw that was made for a device
         self.phase: PhaseNoise | None = None
         """The phase of correlated noise that the step drawn last belongs to, if it belongs to one."""
 
@@ -143,6 +146,7 @@ class Rng:
         """
         if self._process != _Process.forks:
             self._key, self._process = secrets.token_bytes(KEY_BYTES), _Process.forks
+            self._prepared = None  # its thread is not in this process
         return self._key
 
     def fill(self, buffer: bytearray) -> None:
@@ -241,6 +245,37 @@ class Rng:
         addresses = [tensor.data_ptr() for tensor in targets]
         compiled.add_normal(self._next_aes_stream(), scale, addresses, sizes, torch.get_num_threads(), factor)
         return True
+
+    def make_normals_for_copy(self, n: int, scale: float, allocate: Callable[[int], Tensor]) -> Tensor | None:
+        """Returns the random stream's `normal_blocks(n, scale)` on the CPU, in memory that `allocate` gives, zeros from
+        which a device can copy; then a thread begins with those of the next such draw.
+
+        The values are a function of key and number of the draw, made ahead or not. Where there is no kernel nothing is
+        drawn and the answer is None.
+        """
+        compiled = self._compiled_kernel()
+        if compiled is None or not 0 < n <= _LONGEST:
+            return None
+        key, number = self._current_key(), self.counter
+        prepared = self._prepared = self._prepared or PreparedNormals()
+        values = prepared.take(DrawAhead(key, number, n, scale))
+        # The draw is counted in the moment in which its values are handed out, whoever made them.
+        stream = self._next_aes_stream()
+        if values is None:
+            values = allocate(n)
+            compiled.add_normal(stream, scale, [values.data_ptr()], [n], torch.get_num_threads())
+        # The next draw of this kind comes after as many others as this one came after the last.
+        last, self._last_for_copy = self._last_for_copy, number
+        ahead = number + (1 if last is None else number - last)
+        if ahead > number:
+            room = allocate(n)
+            coming, address = KeyStream(key, ahead), room.data_ptr()
+            prepared.start(
+                DrawAhead(key, ahead, n, scale),
+                room,
+                lambda: compiled.add_normal(coming, scale, [address], [n]),  # one thread: it has time
+            )
+        return values
 
     def make_normals_on(self, device: torch.device, n: int, scale: float) -> Tensor | None:
         """Returns the random stream's `normal_blocks(n, scale)` made on a device, bit by bit, in one draw that nobody

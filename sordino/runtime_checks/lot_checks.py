@@ -115,12 +115,28 @@ class LotChecks:
         """
         self._gradients.pass_model.release_full_parameters()
         parameters = self._parameters or dict(self._model.named_parameters())
-        name = first_not_finite(parameters)
+        name = self._find_not_finite(parameters)
         if self._gradients.pass_model.is_sharded:
             name = distributed.find_on_any_rank(name)
         if name is None:
             self.tripwire.check_parameters(numbers=False)  # `before_backward` compares those
         return name
+
+    def _find_not_finite(self, parameters: Mapping[str, nn.Parameter]) -> str | None:
+        """Returns the name of a parameter that is not finite, or None; for a model on a device it reads what the
+        tripwire has to compare in the same copy, because the host waits here anyway.
+        """
+        taken = self.tripwire.take_numbers_to_compare()
+        if not taken:
+            return first_not_finite(parameters)
+        tensors, beside = list(parameters.values()), [t for each in taken for t in (each.expected, each.found)]
+        # A model that was moved meanwhile has its parameters elsewhere, and its numbers are read by themselves.
+        if any(tensor.device != beside[0].device for tensor in tensors):
+            self.tripwire.judge_numbers(taken, torch.cat(beside).tolist())
+            return first_not_finite(parameters)
+        are_finite, read = read_with_lengths(tensors, beside)
+        self.tripwire.judge_numbers(taken, read)
+        return None if are_finite else first_not_finite(parameters)
 
     def note_lot(
         self, section: str, lot: int, load: BatchReader, indices: NDArray[np.int64], n: int, chunk: int
@@ -151,7 +167,7 @@ class LotChecks:
         be tested.
         """
         self._gradients.pass_model.release_full_parameters()
-        self.tripwire.check_parameters()
+        self.tripwire.check_parameters(may_wait=False)
         inventory = Inventory(self._model)
         model_checks.refuse_batch_statistics(self._model, inventory.modules)
         self._gradients.pass_model.refresh_inventory(inventory)
@@ -264,9 +280,24 @@ def are_all_finite(tensors: Sequence[Tensor]) -> bool:
     that is finite has finite terms.
     """
     with torch.no_grad():
+        # On a device the lengths of all tensors are one launch, and the host waits once.
+        if tensors and all(not t.is_cpu and t.device == tensors[0].device and t.is_floating_point() for t in tensors):
+            return all(map(math.isfinite, torch.stack(torch._foreach_norm(list(tensors))).tolist()))
         sums = [tensor.sum() for tensor in tensors]
         all_alike = bool(sums) and len({(t.device, t.dtype) for t in sums}) == 1  # a device is waited for once
         return math.isfinite(float(torch.stack(sums).double().sum()) if all_alike else sum(map(float, sums)))
+
+
+def read_with_lengths(tensors: Sequence[Tensor], beside: Sequence[Tensor]) -> tuple[bool, list[float]]:
+    """Returns whether all tensors on a device are finite, and some vectors beside them, by one copy that the host waits
+    for.
+
+    A length that is not finite may come of numbers too large to be squared: `first_not_finite` tells.
+    """
+    with torch.no_grad():
+        lengths = torch._foreach_norm([local_rows(tensor) for tensor in tensors])
+        read: list[float] = torch.cat([length.view(1) for length in lengths] + list(beside)).tolist()
+    return all(map(math.isfinite, read[: len(lengths)])), read[len(lengths) :]
 
 
 def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from sordino import accelerations
 from sordino.per_sample.engine.gradient_buffer import Pool
+from sordino.per_sample.engine.stacked_rows import StackedRows, stack_rows
 from sordino.per_sample.formulas.gradient_part import Part, PlainArithmetic, full_precision, measure_part
 from sordino.per_sample.performance_options import PerformanceOptions
-from sordino.per_sample.protocol import Norms
+from sordino.per_sample.protocol import Norms, NormsOnDemand
 from sordino.per_sample.recording.layer_accelerations import JointParts
 from sordino.per_sample.recording.tape import Use
 from sordino.release.vectors import Grads, accumulation_dtype
@@ -124,6 +125,8 @@ class Result:
                 joint = self._joint_parts
                 if joint is not None and joint.everything and self._squares is None:
                     self._norms = joint.norms(self._names)
+                elif isinstance(joint, StackedRows):
+                    self._norms = self._measure_beside(joint)
                 else:
                     self._norms = Norms(self._measure_columns(joint), self._names)
         return self._norms
@@ -137,6 +140,9 @@ class Result:
         parts = self._parts
         if self._squares is not None:
             parts = [part if known is None else None for part, known in zip(parts, self._squares, strict=True)]
+        # On a device the rows of all small layers are stacked; on the CPU compiled calls do the same without rows.
+        if not self.losses.is_cpu:
+            return stack_rows(parts, self._parameters, self.losses.shape[0])
         for find_joint_parts in _FINDERS:
             found = find_joint_parts(parts, self.losses.shape[0])
             if found is not None:
@@ -162,6 +168,25 @@ class Result:
             else:
                 columns.append(self._budget.measure(part))
         return torch.stack(columns, dim=1)
+
+    def _measure_beside(self, joint: StackedRows) -> Norms:
+        """Returns the norms of a batch on a device: what the stacked rows come to and, measured one by one, the layers
+        that are too large for them.
+        """
+        squares = list(self._squares or [None] * len(self._parts))
+        stacked = set(joint.columns)
+        for k, part in enumerate(self._parts):
+            if part is not None and squares[k] is None and k not in stacked:
+                squares[k] = self._budget.measure(part)
+        self._squares = squares
+        beside = [squared for squared in squares if squared is not None]
+        sums = joint.sums + torch.stack(beside).sum(0) if beside else joint.sums
+
+        def measure_columns() -> Tensor:
+            with PlainArithmetic(self.losses.device):
+                return self._measure_columns(joint)
+
+        return NormsOnDemand(sums, measure_columns, self._names)
 
     @property
     def inner(self) -> Tensor | None:
@@ -201,9 +226,13 @@ class Result:
 
     def _add_weighted(self, weights: Tensor, into: Grads | None) -> Grads:
         """Adds the weighted gradients of all parts of a batch to `into`, or to fresh memory."""
+        norms, beta = self.norms(), 0 if into is None else 1
+        if isinstance(self._joint_parts, StackedRows):
+            found = self._sum_on_device(self._joint_parts, weights, into)
+            if found is not None:
+                return found
         # Memory that is not cleared is written with beta = 0, so nothing of an earlier sum is left in it.
         total = allocate_sum(self._names, self._parameters, self._pool) if into is None else into
-        norms, beta = self.norms(), 0 if into is None else 1
         # Samples whose norm is not finite must be left out of the arithmetic, not only weighted by 0.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
         joint, summed_columns = self._joint_parts if finite is None else None, set[int]()
@@ -228,6 +257,30 @@ class Result:
             kept.add_to(total[name], w, beta)
         return total
 
+    def _sum_on_device(self, joint: StackedRows, weights: Tensor, into: Grads | None) -> Grads | None:
+        """Returns the weighted sum of a batch on a device, the stacked rows by one product; None where the weights differ
+        by parameter.
+        """
+        stacked = joint.sum_rows(weights)
+        if stacked is None:
+            return None
+        names, w = [self._names[k] for k in joint.columns], weights[:, 0]
+        if into is not None:
+            torch._foreach_add_([into[name] for name in names], stacked)
+        sums = dict(zip(names, stacked, strict=True)) if into is None else into
+        # The other layers one by one. Rows of weight 0 are masked, because 0 · nan is nan and nobody looks for nan here.
+        without_weight = None if joint.everything else w == 0
+        for k, (name, part) in enumerate(zip(self._names, self._parts, strict=True)):
+            if name in sums and into is None:
+                continue
+            if into is None:
+                sums[name] = self._allocate_sum(k)
+                if part is None:
+                    sums[name].zero_()
+            if part is not None and without_weight is not None and k not in joint.columns:
+                part.mask_samples(without_weight).add_to(sums[name], w, 0 if into is None else 1)
+        return {name: sums[name] for name in self._names}
+
     def sums(self, weights: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yields Σ_i w_i g_i of a batch's result one parameter at a time, so that a sum can be released before the next
         is made.
@@ -235,7 +288,7 @@ class Result:
         norms = self.norms()
         # Samples whose norm is not finite are masked below, which the call for joint parts cannot do.
         finite = None if norms.finite else norms.squared.isfinite().all(dim=1)  # (B,)
-        joint = self._joint_parts if finite is None else None
+        joint = self._joint_parts if finite is None or isinstance(self._joint_parts, StackedRows) else None
         with PlainArithmetic(weights.device):
             added = None if joint is None else joint.add_to(self._allocate_sum, weights, 0)
         small = frozenset[int]() if joint is None or added is None else frozenset(joint.columns)

@@ -7,6 +7,7 @@ gradient is g Pᵀ, as for a linear map with T positions.
     last:     the same                                   channels innermost, a few samples at a time
     shift:    K products of contiguous slices            without patches
     native:   the framework's own kernel per sample
+    grouped:  the framework's own kernel, once           on a device, for small layers
     taps:     Σ_pos g · a_k per tap                      depthwise
     gram:     Σ (PᵀP) ∘ (gᵀg)                            the norm only
     shifted:  PᵀP = Σ_k shifted (aᵀa)                    the same without patches
@@ -14,6 +15,7 @@ gradient is g Pᵀ, as for a linear map with T positions.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -57,6 +59,8 @@ def compute_rows(
     if choice == "native":
         each = [sum_by_torch(a[i : i + 1], g[i : i + 1], shape, geometry) for i in range(len(g))]
         return torch.stack(each) if each else a.new_zeros((0, *shape))
+    if choice == "grouped":
+        return _rows_by_groups(a, g, shape, geometry)
     if choice == "last":
         return _rows_channels_last(a, g, geometry, workspace)
     if choice == "unfold":
@@ -98,6 +102,15 @@ def _rows_by_unfolding(
         )
         torch.matmul(output_gradients, patches.transpose(2, 3), out=found[i : i + step])
     return found.view(b, *shape)
+
+
+def _rows_by_groups(a: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """Returns rows (b, p, C/groups, *kernel) of a convolution by one call of the framework's kernel: the samples stand
+    side by side as groups of channels, which never meet.
+    """
+    b, each = len(g), replace(geometry, groups=len(g) * geometry.groups)
+    inputs, gradients = (x.reshape(1, b * x.shape[1], *x.shape[2:]) for x in (a, g))
+    return sum_by_torch(inputs, gradients, (b * shape[0], *shape[1:]), each).view(b, *shape)
 
 
 def _rows_channels_last(a: Tensor, g: Tensor, geometry: Geometry, workspace: Workspace) -> Tensor:

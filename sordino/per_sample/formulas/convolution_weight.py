@@ -336,7 +336,7 @@ class Convolution:
         """Returns the weight gradients of a convolution for some samples."""
         if self.kept is not None:
             return self._to_weight_order(self.kept[where])
-        return self._rows(where, "unfold")
+        return self._rows(where, "unfold" if self.a.is_cpu else "grouped")
 
     def mask_samples(self, mask: Tensor) -> Convolution:
         """Returns the part of a convolution's weight with both factors masked."""

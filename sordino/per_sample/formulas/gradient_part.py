@@ -33,7 +33,7 @@ from sordino.release.vectors import accumulation_dtype
 CANCELLED = 64.0
 """How many times a gradient's length its terms may come to before they count; √T for T random ones, up to 57 in the
 models of `bench`. While such a sample is added up, roundings are those of numbers 64 times as long."""
-_RUN = 1024
+RUN = 1024
 """Elements the fused norm takes at once; its error there is below 3e-7."""
 
 
@@ -167,12 +167,12 @@ def square_sum(rows: Tensor) -> Tensor:
     """
     flat = rows if rows.dim() == 2 else two_dimensional(rows)
     n = flat.shape[1]
-    if n <= _RUN:
+    if n <= RUN:
         # Squares below 2⁻¹²⁶ vanish; what they may have come to is added, so that no norm reads low.
         return _l2_norms(flat, 1).square_().add_(vanished_squares(flat))
     # Longer rows are taken in runs, because the error of one fused norm grows with the elements that it adds.
-    whole = n // _RUN * _RUN
-    runs = flat[:, :whole].view(flat.shape[0], -1, _RUN)
+    whole = n // RUN * RUN
+    runs = flat[:, :whole].view(flat.shape[0], -1, RUN)
     total = _l2_norms(runs, 2).square_().sum(1).add_(vanished_squares(flat))
     return total if whole == n else total + _l2_norms(flat[:, whole:], 1).square_()
 
@@ -189,6 +189,11 @@ def estimate_square_sum(x: Tensor, floor: float) -> Tensor:
 def estimate_lengths(x: Tensor, floor: float) -> Tensor:
     """Returns ‖x_t‖ of each position of (B, T, n) to a few digits, its square at least `floor` for each element."""
     return _l2_norms(x, 2).square_().add_(x.shape[2] * floor).sqrt_()
+
+
+def estimate_lengths_above(x: Tensor, floor: float) -> Tensor:
+    """Returns at least what `estimate_lengths` does of (B, T, n), in two launches of a device."""
+    return _l2_norms(x, 2).add_(math.sqrt(x.shape[2] * floor))
 
 
 _COMPARED = threading.local()

@@ -44,6 +44,7 @@ from sordino.per_sample.formulas.gradient_part import (
     Squares,
     add_rows,
     estimate_lengths,
+    estimate_lengths_above,
     estimate_square_sum,
     is_autocasting,
     lift_precision,
@@ -171,9 +172,9 @@ def guard_gram_sums(
 
     """
     # A Gram sum that is small beside its diagonal has lost its digits to cancellation, and could read low.
-    has_cancelled = squared < _CANCELLED * diagonal
     # On the host exactly the cancelled samples are measured again from their rows.
     if squared.is_cpu:
+        has_cancelled = squared < _CANCELLED * diagonal
         factor = gram_rounding_factor(squared.dtype)
         # Without the compiled kernels PyTorch's libraries add up the products, as they do on a device.
         if load_grams() is None:
@@ -184,15 +185,18 @@ def guard_gram_sums(
             raised[index] = measure_rows(index)
         return raised
     # On a device nobody waits to see which samples cancelled: those with the largest deficit are measured in any case.
-    raised = squared + terms.mul(device_rounding_factor(squared.dtype, additions))
+    # What `topk` finds below 0 has cancelled. Every operation here is a launch, so there are few.
+    raised = torch.add(squared, terms, alpha=device_rounding_factor(squared.dtype, additions))
     if not len(squared):
         return raised
-    most = torch.topk(
-        diagonal * _CANCELLED - squared, max(1, min(len(squared), max(_AGAIN, len(squared) // 16)))
-    ).indices
-    for index in split_rows(most, samples_at_once):
-        measured = torch.where(has_cancelled[index], measure_rows(index), raised[index])
-        raised = raised.index_copy(0, index, measured)
+    count = max(1, min(len(squared), max(_AGAIN, len(squared) // 16)))
+    surplus, most = torch.topk(torch.add(squared, diagonal, alpha=-_CANCELLED), count, largest=False)
+    has_cancelled = surplus < 0
+    for index, cancelled in zip(
+        split_rows(most, samples_at_once), split_rows(has_cancelled, samples_at_once), strict=True
+    ):
+        measured = torch.where(cancelled, measure_rows(index), raised[index])
+        raised = raised.index_copy_(0, index, measured)
     return raised
 
 
@@ -311,7 +315,11 @@ class Matmul:
         if self.terms is None:
             a, g = lift_precision(self.a), lift_precision(self.g)
             floor = vanishing_floor(a.dtype)
-            if a.stride(2) == g.stride(2) == 1:
+            if not a.is_cpu:
+                # √(x² + f) is at most x + √f, and one launch less: the terms may come out larger, never smaller.
+                lengths = [estimate_lengths_above(x, floor) for x in (a, g)]
+                self.terms = lengths[0].mul_(lengths[1]).sum(1).square_()
+            elif a.stride(2) == g.stride(2) == 1:
                 self.terms = (estimate_lengths(a, floor) * estimate_lengths(g, floor)).sum(1).square_()
             else:  # six times the price
                 self.terms = estimate_square_sum(a, floor) * estimate_square_sum(g, floor)

@@ -32,6 +32,10 @@ def pull_back_rows(value: Tensor, parameters: Sequence[Tensor], rows: Tensor) ->
     # An empty batch has rows of the right shape and no content.
     if not len(rows):
         return {p: lift_precision(p.new_zeros((0, *p.shape))) for p in parameters}
+    if not rows.is_cpu and len(parameters) == 1:
+        table_rows = _pull_back_lookup(value, parameters[0], rows)
+        if table_rows is not None:
+            return {parameters[0]: table_rows}
     # Differentiate for all rows at once, or one by one where an operation cannot be batched.
     upstream = rows.to(value.dtype)
     try:
@@ -48,6 +52,28 @@ def pull_back_rows(value: Tensor, parameters: Sequence[Tensor], rows: Tensor) ->
             for p, ts in zip(parameters, columns, strict=True)
         )
     return {p: lift_precision(t.detach()) for p, t in zip(parameters, found, strict=True) if t is not None}
+
+
+def _pull_back_lookup(value: Tensor, table: Tensor, rows: Tensor) -> Tensor | None:
+    """Returns rows pulled back through a lookup of the same places for all samples, such as of positions; None where the
+    value is none.
+
+    PyTorch differentiates lookups one row at a time, which on a device is one launch a record.
+    """
+    node = value.grad_fn
+    if node is None or node.name() != "EmbeddingBackward0" or value.dim() < 2:
+        return None
+    source = node.next_functions[0][0]
+    if getattr(source, "variable", None) is not table or node._saved_scale_grad_by_freq:  # type: ignore[attr-defined]
+        return None
+    # The row of a place is the sum of what arrives at its uses; padding is looked up and never trained.
+    places: Tensor = node._saved_indices  # type: ignore[attr-defined]
+    arriving = lift_precision(rows.detach()).reshape(len(rows), places.numel(), -1)
+    found = arriving.new_zeros((len(rows), *table.shape)).index_add_(1, places.flatten(), arriving)
+    padding: int = node._saved_padding_idx  # type: ignore[attr-defined]
+    if 0 <= padding < len(table):
+        found[:, padding] = 0
+    return found
 
 
 class PulledBack:

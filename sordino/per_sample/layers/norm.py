@@ -115,6 +115,10 @@ def _correlate_with_gradient(x: Tensor, mean: Tensor, g: Tensor, groups: int, wo
     cache.
     """
     n, c = x.shape[:2]
+    # On a device there is no cache to stay in, and each operation is a launch.
+    if not x.is_cpu and x.is_contiguous():
+        centred = x.view(n, groups, -1) - mean.view(n, groups, 1)
+        return _sum_per_channel(centred.view(x.shape).mul_(g))
     spread = (n, c, *[1] * (x.dim() - 2))
     # The mean of a group is repeated for each of its channels.
     centre = mean.repeat_interleave(c // groups, 1).view(spread)
@@ -177,9 +181,11 @@ def record_group_norm(
         g32, found = lift_precision(g), dict[Tensor, Part | Tensor]()
         if weight is not None and tape.wants(weight):
             # x̂ = (x − μ) r with one r for each sample and group, so r is multiplied in after the sum over positions.
-            found[weight] = _correlate_with_gradient(held, mu, g32, groups, tape.workspace) * r.repeat_interleave(
-                c // groups, 1
-            )
+            products = _correlate_with_gradient(held, mu, g32, groups, tape.workspace)  # (n, C)
+            if held.is_cpu:
+                found[weight] = products * r.repeat_interleave(c // groups, 1)
+            else:  # the same without a copy of r
+                found[weight] = (products.view(n, groups, -1) * r.view(n, groups, 1)).view(n, c)
         if bias is not None and tape.wants(bias):
             found[bias] = _sum_per_channel(g32)
         return found

@@ -43,7 +43,7 @@ class Cost:
 
     counters: dict[str, int] = field(default_factory=dict)
     sites: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """How often (kind of copy or wait, operation, file:line of the caller) happened."""
+    """How often (kind of copy or wait, or a launch, operation, file:line of the caller) happened."""
 
     def __getitem__(self, name: str) -> int:
         return self.counters.get(name, 0)
@@ -69,8 +69,16 @@ class Cost:
         """Returns the places in the program at which the host waited, most frequent first."""
         found: Counter[str] = Counter()
         for (kind, operation, where), times in self.sites.items():
-            if not kind.endswith("_async"):
+            if kind != "launch" and not kind.endswith("_async"):
                 found[f"{where} ({kind}: {operation})"] += times
+        return dict(found.most_common())
+
+    def launch_sites(self) -> dict[str, int]:
+        """Returns the places in the program that launched kernels, with what they launched, most frequent first."""
+        found: Counter[str] = Counter()
+        for (kind, operation, where), times in self.sites.items():
+            if kind == "launch":
+                found[f"{where} ({operation.removeprefix('aten::')})"] += times
         return dict(found.most_common())
 
 
@@ -84,7 +92,7 @@ class Simulated:
         library.sim_read_counters.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.sim_live_bytes.restype = library.sim_peak_bytes.restype = ctypes.c_size_t
         library.sim_set_switches.argtypes = [ctypes.c_bool] * 4
-        library.sim_set_watcher.argtypes = [ctypes.c_void_p]
+        library.sim_set_watcher.argtypes = [ctypes.c_void_p, ctypes.c_bool]
         self.generators = tuple(library.sim_default_generator(index) for index in range(DEVICES))
         torch.utils.rename_privateuse1_backend("sim")
         self.module = self._torch_module()
@@ -109,8 +117,13 @@ class Simulated:
         return int(self._library.sim_peak_bytes())
 
     @contextmanager
-    def counting(self, package: str = "sordino") -> Iterator[Cost]:
-        """Counts what is asked of the device inside, and notes the line of `package` that asked, or else the caller's."""
+    def counting(self, package: str = "sordino", *, launch_sites: bool = False) -> Iterator[Cost]:
+        """Counts what is asked of the device inside, and notes the line of `package` that asked, or else the caller's.
+
+        Args:
+            package: the package whose lines are noted.
+            launch_sites: whether the lines that launch kernels are noted too, which takes long; all launches are counted.
+        """
         cost = Cost()
 
         def note(kind: bytes, size: int, operation: bytes) -> None:
@@ -118,11 +131,11 @@ class Simulated:
 
         watcher = _WATCHER(note)
         self._library.sim_reset_counters()
-        self._library.sim_set_watcher(ctypes.cast(watcher, ctypes.c_void_p))
+        self._library.sim_set_watcher(ctypes.cast(watcher, ctypes.c_void_p), launch_sites)
         try:
             yield cost
         finally:
-            self._library.sim_set_watcher(None)
+            self._library.sim_set_watcher(None, False)
             cost.counters = self.read_counters()
 
     @contextmanager
@@ -202,8 +215,7 @@ def move(model: nn.Module, device: str = "sim") -> nn.Module:
 
 def _call_site(package: str) -> str:
     """Returns the innermost line of the package on the stack, or the innermost outside torch, in parentheses."""
-    frame = sys._getframe(2)
-    outside = None
+    frame, outside = sys._getframe(1), None  # on autograd's own thread there may be no frame below
     while frame is not None:
         file = frame.f_code.co_filename
         if f"/{package}/" in file:

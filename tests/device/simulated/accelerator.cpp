@@ -57,6 +57,7 @@ struct Switches {
 
 using Watcher = void (*)(const char* kind, int64_t bytes, const char* operation);
 Watcher watcher = nullptr;
+bool watches_launches = false;
 thread_local bool inside_watcher = false;
 std::mutex counters_lock;
 std::map<std::string, int64_t> counters;
@@ -66,15 +67,26 @@ void count(const std::string& name, int64_t amount = 1) {
   counters[name] += amount;
 }
 
-// Counts one copy or wait and tells the watcher, who looks up the call site.
-void report(const char* kind, int64_t bytes, const std::string& operation) {
-  count(kind);
-  count(std::string(kind) + "_bytes", bytes);
+void tell_watcher(const char* kind, int64_t bytes, const std::string& operation) {
   if (watcher && !inside_watcher) {
     inside_watcher = true;
     watcher(kind, bytes, operation.c_str());
     inside_watcher = false;
   }
+}
+
+// Counts one copy or wait and tells the watcher, who looks up the call site.
+void report(const char* kind, int64_t bytes, const std::string& operation) {
+  count(kind);
+  count(std::string(kind) + "_bytes", bytes);
+  tell_watcher(kind, bytes, operation);
+}
+
+// Counts one launch of a kernel. The watcher is told only where it asked for launches, because they are many.
+void launch(const std::string& operation) {
+  count("launches");
+  count("launches of " + operation);
+  if (watches_launches) tell_watcher("launch", 0, operation);
 }
 
 // ------------------------------------------------------------------------------------------------ memory
@@ -380,7 +392,7 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
     std::lock_guard<std::mutex> guard(copies_lock);
     copies_under_way.push_back({from, from.clone(), false});
   } else if (arrives) wait("to_device", bytes, "copy");
-  if (!leaves && !arrives) count("launches");
+  if (!leaves && !arrives) launch("copy");
   (is_on_device(to) ? host_view(to) : to).copy_(is_on_device(from) ? host_view(from) : from);
   return to;
 }
@@ -559,8 +571,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   // What does it cost? A launch, and a wait where the host must see the result: sizes of results, masks as indices. (Reading by a
   // mask calls nonzero, which is counted.)
-  count("launches");
-  count("launches of " + name);
+  launch(name);
   if (kWaiting.count(name)) wait("wait", 0, name);
   if (name == "aten::_index_put_impl_" || name == "aten::index_put_") {
     bool mask = false;
@@ -702,8 +713,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
                    c10::IntArrayRef dilation, bool transposed, c10::IntArrayRef output_padding, int64_t groups) {
   TORCH_CHECK(input.device() == weight.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
               input.device(), " and ", weight.device(), "! (convolution)");
-  count("launches");
-  count("launches of aten::convolution");
+  launch("aten::convolution");
   at::AutoDispatchBelowADInplaceOrView below;
   Tensor x = host_view(input), w = host_view(weight);
   if (convolutions_round()) x = rounded_to_tf32(x), w = rounded_to_tf32(w);
@@ -716,8 +726,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, const Tensor& input, const Tensor& weight, c10::IntArrayRef stride,
                                                         c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
                                                         c10::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
-  count("launches");
-  count("launches of aten::convolution_backward");
+  launch("aten::convolution_backward");
   at::AutoDispatchBelowADInplaceOrView below;
   Tensor g = host_view(grad), x = host_view(input), w = host_view(weight);
   if (convolutions_round()) g = rounded_to_tf32(g), x = rounded_to_tf32(x), w = rounded_to_tf32(w);
@@ -760,14 +769,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
   // Operations on lists are one launch on a GPU, not one per tensor as PyTorch's composite kernels would count.
-  for (const char* name :
-       {"_foreach_add.Scalar", "_foreach_add_.Scalar", "_foreach_add.List", "_foreach_add_.List", "_foreach_sub.List", "_foreach_sub_.List",
-        "_foreach_mul.Scalar", "_foreach_mul_.Scalar", "_foreach_mul.List", "_foreach_mul_.List", "_foreach_mul.Tensor", "_foreach_mul_.Tensor",
-        "_foreach_mul_.ScalarList", "_foreach_div.Scalar", "_foreach_div_.Scalar", "_foreach_div_.List", "_foreach_div_.ScalarList",
-        "_foreach_addcmul_.Scalar", "_foreach_addcdiv_.Scalar", "_foreach_addcdiv_.ScalarList", "_foreach_lerp_.Scalar", "_foreach_sqrt",
-        "_foreach_sqrt_", "_foreach_neg", "_foreach_neg_", "_foreach_norm.Scalar", "_foreach_zero_", "_foreach_copy_", "_foreach_abs",
-        "_foreach_pow.List", "_foreach_pow.Scalar", "_foreach_maximum_.List", "_foreach_reciprocal_"})
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name.rfind("aten::_foreach_", 0) != 0) continue;
+    std::string overload = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+    m.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  }
 }
 
 // Copies see conjugate and negative views as they are; PyTorch would resolve them by a copy, which would come here again.
@@ -778,7 +784,7 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction:
 
 extern "C" {
 void sim_set_switches(bool tf32, bool by_shape, bool unordered, bool no_float64) { switches = {tf32, by_shape, unordered, no_float64}; }
-void sim_set_watcher(Watcher function) { watcher = function; }
+void sim_set_watcher(Watcher function, bool of_launches) { watcher = function, watches_launches = of_launches; }
 void sim_reset_counters() {
   std::lock_guard<std::mutex> guard(counters_lock);
   counters.clear();
