@@ -145,8 +145,8 @@ def trial(a: argparse.Namespace, parts: tuple[Part, Part]) -> dict[str, Any]:
             optimizer, lambda k: min(1.0, (k + 1) / (1 + warmup)) * (1 - k / steps)
         )
         bound, sigma = noise
-        weigher = sd.Flat(bound) if a.epsilon else sd.Flat(1e3)
-        private = sd.Private(part, loss, sd.NoisySum(weigher, sd.Gaussian(sigma)), ledger=ledger)
+        clipping = sd.Flat(bound) if a.epsilon else sd.Flat(1e3)
+        private = sd.Private(part, loss, sd.NoisySum(clipping, sd.Gaussian(sigma)), ledger=ledger)
         expected = float(f"{share * len(columns[0]):.1g}")  # round: not N
         for lot in private.draws(
             torch.utils.data.TensorDataset(*columns),

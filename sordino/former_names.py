@@ -5,7 +5,9 @@ maps them to the modules of today, so both names give the same module object and
 
 Functions and methods were renamed too. `find_former_name` answers to the old names of a package's functions and
 classes, `former_method` keeps an old name of a method in a class of this library, and `adopt_former_method` accepts a
-user's own class that still defines the old name.
+user's own class that still defines the old name. `former_keyword` keeps an old name of a function's argument,
+`former_field` one of a dataclass's field, as keyword and as attribute; `rename_saved_query` and `rename_saved_state` read
+what was saved with it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 FORMER_NAMES = {
     "recipes": "app.runs",
@@ -354,6 +357,69 @@ def adopt_former_method(instance: object, former: str, current: str) -> None:
             _warn_of_former_name(f"{kind.__name__}.{former}", current)
             setattr(kind, current, defined)
             return
+
+
+_Class = TypeVar("_Class", bound=type[Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+SAVED_FIELDS = {"weigher": "clipping"}
+"""Fields of queries by the names that states saved by 0.3 and before have for them."""
+
+
+def former_keyword(former: str, current: str) -> Callable[[_Function], _Function]:
+    """Returns a decorator by which a function takes the former name of an argument as a keyword, and warns."""
+
+    def keep_former_name(function: _Function) -> _Function:
+        called = function.__qualname__.removesuffix(".__init__")
+
+        @wraps(function)
+        def call_by_either_name(*args: Any, **kwargs: Any) -> Any:
+            # `dataclasses.replace` gives the current name too, with the value that is to be replaced.
+            if former in kwargs:
+                _warn_of_former_name(f"{called}({former}=…)", f"{called}({current}=…)")
+                kwargs[current] = kwargs.pop(former)
+            return function(*args, **kwargs)
+
+        return cast("_Function", call_by_either_name)
+
+    return keep_former_name
+
+
+def former_field(former: str, current: str) -> Callable[[_Class], _Class]:
+    """Returns a decorator by which a dataclass takes the former name of a field as a keyword, and answers to it."""
+
+    def keep_former_name(kind: _Class) -> _Class:
+        def read_former(self: Any) -> Any:
+            _warn_of_former_name(f"{kind.__name__}.{former}", current)
+            return getattr(self, current)
+
+        kind.__init__ = former_keyword(former, current)(kind.__init__)
+        setattr(kind, former, property(read_former, doc=f"The field `{current}`; this name goes away in 0.4."))
+        return kind
+
+    return keep_former_name
+
+
+def rename_saved_query(text: str) -> str:
+    """Returns the text of a query that a state was saved with, with the fields' current names in place of former ones.
+
+    >>> rename_saved_query("NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))")
+    'NoisySum(clipping=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))'
+    """
+    for former, current in SAVED_FIELDS.items():
+        text = text.replace(f"({former}=", f"({current}=").replace(f" {former}=", f" {current}=")
+    return text
+
+
+def rename_saved_state(state: Any) -> Any:
+    """Returns the saved state of a query with current keys in place of former ones, also in the states of inner queries.
+
+    >>> rename_saved_state({"step": 3, "weigher": 0.5})
+    {'step': 3, 'clipping': 0.5}
+    """
+    if isinstance(state, dict):
+        return {SAVED_FIELDS.get(key, key): rename_saved_state(value) for key, value in state.items()}
+    return [rename_saved_state(value) for value in state] if isinstance(state, list) else state
 
 
 def _warn_of_former_name(former: str, current: str) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.clipping.clipping_rule import ClippingRule
+from sordino.former_names import former_keyword
 from sordino.per_sample.loop_backend import Loop
 from sordino.per_sample.protocol import LossFn, Norms, trainable_parameters
 from sordino.refusal import Refusal
@@ -53,7 +54,8 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {name: (j := torch.stack(each)) @ j.T for name, each in rows.items()}
 
 
-def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weigher: ClippingRule) -> Tensor:
+@former_keyword("weigher", "clipping")
+def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, clipping: ClippingRule) -> Tensor:
     """Returns K, (n, n): the kernel with the weights that a clipping rule gives the records' gradients at its first
     step.
 
@@ -62,7 +64,7 @@ def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weig
         loss_fn: one loss per record.
         x: inputs.
         y: targets.
-        weigher: the clipping rule that gives the weights.
+        clipping: the clipping rule that gives the weights.
 
     Returns:
         K, (n, n).
@@ -80,7 +82,7 @@ def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, weig
     """
     norms = Loop().per_sample(model, loss_fn, (x, y)).norms()
     lot_norms: Callable[[], Norms] = lambda: norms  # noqa: E731 (typed)
-    weights = weigher.rule(weigher.init(), lot_norms).weights(norms).double()  # (n, 1) or (n, P)
+    weights = clipping.rule(clipping.init(), lot_norms).weights(norms).double()  # (n, 1) or (n, P)
     by_parameter = kernels(model, x)
     by_tensor = weights.expand(-1, len(by_parameter)).T  # (P, n)
     return torch.stack([kernel * w for kernel, w in zip(by_parameter.values(), by_tensor, strict=True)]).sum(0)

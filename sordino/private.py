@@ -33,7 +33,7 @@ from sordino.clipping.clipping_rule import State
 from sordino.distributed.row_shard import gather_nested
 from sordino.distributed_run import DistributedRun, RunFacts
 from sordino.events import Event, NonPrivate
-from sordino.former_names import former_method
+from sordino.former_names import former_method, rename_saved_query, rename_saved_state
 from sordino.ledger import claims
 from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import Ledger, ledger_for
@@ -821,8 +821,11 @@ class Private:
         )
         self._ledger.load_state_dict(state["ledger"])
         self._ledger_section = state["page"]
-        if state["query"] == repr(self._query):  # another query begins anew; what the old one did stays in the ledger
+        # Another query begins anew; what the old one did stays in the ledger. States of 0.3 have former names of fields.
+        if state["query"] == repr(self._query):
             self._query_state = state["state"]
+        elif rename_saved_query(state["query"]) == repr(self._query):
+            self._query_state = rename_saved_state(state["state"])
         # Noise must not be used twice: only a replay uses the saved streams again.
         if replay is None or streams is None:
             self.renew(draws=True)

@@ -2,7 +2,7 @@
 
 Each of them is a class in a file of its own. At the end of that file stands one object:
 
-    DECLARED = Declaration((PSAC,), methods=(Method("psac", "normalised, but …", weigher=…,
+    DECLARED = Declaration((PSAC,), methods=(Method("psac", "normalised, but …", clipping=…,
     example="sd.PSAC(bound=1.0)"),))
 
 The packages `clipping`, `sampling` and `queries` find the files that have one. The names in `sordino`, the methods and
@@ -64,7 +64,7 @@ Parameters: TypeAlias = Mapping[str, float]
 """A method's own parameters, by name."""
 
 
-PARTS = ("sampler", "weigher", "query", "noise", "backend")
+PARTS = ("sampler", "clipping", "query", "noise", "backend")
 """What a way to train is put together from."""
 
 
@@ -73,13 +73,13 @@ class Method:
     """A way to train by name: `sordino train mnist --method psac`.
 
     What is not given is that of DP-SGD: flat clipping, Gaussian noise, Poisson's lots, exact gradients. A method that
-    gives one part is that part's word too, to be put together with others: `--weigher psac --sampler shuffle`. One that
+    gives one part is that part's word too, to be put together with others: `--clipping psac --sampler shuffle`. One that
     only names several parts' words is an alias.
     """
 
     name: str
     about: str
-    weigher: Callable[[RunNumbers, Parameters], ClippingRule] | None = None
+    clipping: Callable[[RunNumbers, Parameters], ClippingRule] | None = None
     query: Callable[[RunNumbers, Parameters, ClippingRule, Noise], Query] | None = None
     """Builds the query where it is not `NoisySum`; it gets the clipping rule and the noise of the run."""
     sampler: Callable[[RunNumbers, Parameters], Sampler] | None = None

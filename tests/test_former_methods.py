@@ -1,5 +1,7 @@
 """Functions, classes and methods by the names they had in 0.2: they work for one release, and warn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -165,3 +167,54 @@ def test_images_scaled_is_now_to_dataset():
     with pytest.warns(DeprecationWarning, match="to_dataset"):
         x, _ = images.scaled(0.5, 0.5).tensors
     assert x.eq(1.0).all()
+
+
+NOISE = sd.Gaussian(1.1)
+
+
+def follows(name):
+    """A clipping rule whose bound follows a quantile, with the rule of a bound given by one of its names."""
+    return sd.AdaptiveQuantile(1.0, quantile=0.5, count_noise=10.0, **{name: sd.Automatic})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: sd.NoisySum(**{name: sd.Flat(1.0)}, noise=NOISE),
+        lambda name: sd.L1Sum(**{name: sd.Flat(1.0)}, noise=sd.Laplace(30.0)),
+        lambda name: sd.Microbatches(**{name: sd.Flat(1.0)}, noise=NOISE, grouping=sd.ByCoin(4)),
+        lambda name: sd.Projected(**{name: sd.Flat(1.0)}, noise=NOISE, learning_rate=0.1),
+        lambda name: sd.NoisyLookahead(**{name: sd.Flat(1.0)}, noise=NOISE, learning_rate=0.1),
+        lambda name: sd.OptimisticLookahead(**{name: sd.Flat(1.0)}, noise=NOISE, learning_rate=0.1),
+        lambda name: sd.Scheduled(sd.schedules.Linear(2.0, 0.5, steps=10), **{name: sd.Automatic}),
+        lambda name: sd.AdaptiveLayerwise([1.0, 1.0], quantile=0.5, count_noise=10.0, **{name: sd.Layerwise}),
+        follows,
+    ],
+)
+def test_the_clipping_of_a_query_can_still_be_given_and_read_as_its_weigher(make):
+    current = make("clipping")
+    with pytest.warns(DeprecationWarning, match=r"\(weigher=…\) is now \w+\(clipping=…\)"):
+        assert make("weigher") == current
+    with pytest.warns(DeprecationWarning, match="weigher is now clipping"):
+        assert current.weigher is current.clipping
+
+
+def test_the_former_field_can_be_replaced():
+    with pytest.warns(DeprecationWarning, match="weigher"):
+        changed = replace(sd.NoisySum(sd.Flat(1.0), NOISE), weigher=sd.Flat(2.0))
+    assert changed == sd.NoisySum(sd.Flat(2.0), NOISE)
+
+
+def test_a_state_that_was_saved_with_the_former_name_goes_on():
+    query = sd.NoisyLookahead(sd.AdaptiveQuantile(1.0, quantile=0.5, count_noise=10.0), NOISE, learning_rate=0.1)
+    run = private_run(query)
+    train(run, sd.Poisson(0.5), 3)
+    saved = run.state_dict()
+    followed = saved["state"]["clipping"]
+    assert followed != 1.0, "the bound has moved from where it began"
+    # As 0.3 saved it.
+    saved["query"] = saved["query"].replace("clipping=", "weigher=")
+    saved["state"]["weigher"] = saved["state"].pop("clipping")
+    resumed = private_run(query)
+    resumed.load_state_dict(saved)
+    assert resumed.state_dict()["state"] == {"step": 3, "clipping": followed}

@@ -69,16 +69,16 @@ def test_two_opposite_records_in_one_group_reach_the_whole_sensitivity():
 
 
 @pytest.mark.parametrize(
-    "weigher",
+    "clipping",
     [
         sd.AdaptiveQuantile(1.0, quantile=0.5, count_noise=1.0),
         sd.AdaptiveLayerwise([1.0], quantile=0.5, count_noise=1.0),
     ],
     ids=lambda w: type(w).__name__,
 )
-def test_a_weigher_that_counts_records_is_refused(weigher):
+def test_a_weigher_that_counts_records_is_refused(clipping):
     with pytest.raises(sd.Refusal, match="counts records"):
-        sd.Microbatches(weigher, sd.Gaussian(1.0), sd.ByCoin(2))
+        sd.Microbatches(clipping, sd.Gaussian(1.0), sd.ByCoin(2))
 
 
 def test_noise_for_another_norm_is_refused():
@@ -87,7 +87,7 @@ def test_noise_for_another_norm_is_refused():
 
 
 class OverTheLongest(Stateless):
-    """A stranger's weigher: its weights are a statistic over the groups."""
+    """A stranger's clipping rule: its weights are a statistic over the groups."""
 
     def rule(self, state, lot):
         def weights(norms):

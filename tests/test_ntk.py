@@ -32,7 +32,7 @@ COLLINEAR = (
 R, Z = 0.1, 60.0
 
 
-def weighers(numbers):
+def clipping_rules(numbers):
     share = [R / numbers**0.5] * numbers
     return {
         "none": sd.Flat(float("inf")),
@@ -59,8 +59,8 @@ def test_kernels_are_products_of_gradients():
 
 @pytest.mark.parametrize(("x", "y"), [OPPOSED, COLLINEAR], ids=["opposed", "collinear"])
 def test_global_clipping_leaves_a_kernel_and_so_does_none(x, y):
-    for name, weigher in weighers(x.shape[1]).items():
-        least = least_eigenvalue(clipped_kernel(OneWeightEach(x.shape[1]), squared, x, y, weigher))
+    for name, clipping in clipping_rules(x.shape[1]).items():
+        least = least_eigenvalue(clipped_kernel(OneWeightEach(x.shape[1]), squared, x, y, clipping))
         if "local" not in name:
             assert least >= -1e-9, name
 
@@ -68,7 +68,7 @@ def test_global_clipping_leaves_a_kernel_and_so_does_none(x, y):
 def test_local_clipping_does_not():
     """Of the published table: flat clipping on records that nearly agree, layerwise clipping too."""
     x, y = COLLINEAR
-    by = weighers(3)
+    by = clipping_rules(3)
     for name in ("local flat", "local layerwise"):
         kernel = clipped_kernel(OneWeightEach(3), squared, x, y, by[name])
         assert least_eigenvalue(kernel) < -1e-4 * float(kernel.abs().max()), name
@@ -77,7 +77,7 @@ def test_local_clipping_does_not():
 def test_layerwise_clipping_can_stand_still_where_nothing_is_learnt():
     """Both records pull every weight alike, in opposite directions: the loss stays at 25."""
     x, y = OPPOSED
-    kernel = clipped_kernel(OneWeightEach(2), squared, x, y, weighers(2)["local layerwise"])
+    kernel = clipped_kernel(OneWeightEach(2), squared, x, y, clipping_rules(2)["local layerwise"])
     torch.testing.assert_close(kernel @ (0 - y), torch.zeros(2, 1).double(), rtol=0, atol=1e-12)
 
 

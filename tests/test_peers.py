@@ -25,7 +25,7 @@ def run(p, sampler=None, steps=3, dataset=None):
 
 
 def test_row_1_an_adaptive_bound_that_does_not_clip_is_held_to_what_it_promised():
-    """It moved a sum by more than 100 bounds; the rows are held to the bound whatever a weigher says."""
+    """It moved a sum by more than 100 bounds; the rows are held to the bound whatever a clipping rule says."""
     assert hunt(BROKEN["no_clip"], sd.per_sample.Vmap(), trials=10).worst <= 1 + SLACK
 
 

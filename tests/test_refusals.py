@@ -219,7 +219,7 @@ WRONG = {
     "a bare rate": (lambda: private().draws(linear(), 0.01, steps=1), r"Poisson\(rate=0.01\)"),
     "a model class": (lambda: sd.Private(nn.Linear, cross_entropy, dpsgd()), "torch.nn.Module"),
     "a multiplier for a query": (lambda: sd.Private(network(), cross_entropy, 1.1), "query=1.1"),
-    "unknown keyword of a weigher": (lambda: sd.Flat(1.0, max_grad_norm=2), "max_grad_norm"),
+    "unknown keyword of a clipping rule": (lambda: sd.Flat(1.0, max_grad_norm=2), "max_grad_norm"),
     "unknown keyword of Private": (lambda: private(noise_multiplier=1.1), "noise_multiplier"),
     "unknown keyword of draws": (lambda: private().draws(linear(), sd.Poisson(0.1), 1, batchsize=3), "batchsize"),
     "a list of events": (lambda: sd.events.Together([sd.events.Gaussian(1.0)]), "must be an event"),

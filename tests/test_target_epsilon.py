@@ -41,7 +41,7 @@ def test_the_claim_of_the_whole_run_meets_the_target_and_wastes_little_of_it():
     assert private.steps == 24
     assert 1.99 < claim.epsilon <= 2.0
     query = private.open_for_audit().query
-    assert query.weigher == sd.Flat(0.7)
+    assert query.clipping == sd.Flat(0.7)
     by_hand = sd.calibrate(
         lambda sigma: sd.NoisySum(sd.Flat(0.7), sd.Gaussian(sigma)),
         sd.Poisson(50 / RECORDS),

@@ -49,7 +49,7 @@ class Pieces:
         >>> import torch, sordino as sd
         >>> query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))
         >>> Pieces(torch.nn.Linear(3, 1), lambda model, x: model(x).square().sum(1), query).query
-        NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+        NoisySum(clipping=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
 
     """
 

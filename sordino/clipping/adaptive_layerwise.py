@@ -24,6 +24,7 @@ from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.clipping.layerwise import Layerwise, equal_bounds
 from sordino.clipping.noise_shares import Share
 from sordino.events import Event
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Gaussian
@@ -33,11 +34,12 @@ from sordino.release.sensitivity import Sensitivity
 from sordino.rng.streams import Rng
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True, init=False)
 class AdaptiveLayerwise:
     """Starts at `bounds` (as in `Layerwise`) and lets each follow the `quantile` of its group's norms.
 
-    `count_noise` is the standard deviation s of the noise on every count. `weigher` makes a stateless clipping rule
+    `count_noise` is the standard deviation s of the noise on every count. `clipping` makes a stateless clipping rule
     from the numbers that are followed, given as `bounds` are: partial(GlobalLayerwise, C) has fixed bounds C and
     thresholds that follow.
 
@@ -47,7 +49,7 @@ class AdaptiveLayerwise:
         count_noise: standard deviation of the noise on every count.
         learning_rate: how fast the bounds follow.
         share: how the noise is divided among the groups.
-        weigher: makes a clipping rule from the bounds.
+        clipping: makes a clipping rule from the bounds.
 
     Privacy:
         Each step releases a noisy count for every group beside the gradient, and is charged for all on one draw.
@@ -63,7 +65,7 @@ class AdaptiveLayerwise:
     quantile: float
     count_noise: float
     learning_rate: float
-    weigher: Callable[[Any], ClippingRule] | None
+    clipping: Callable[[Any], ClippingRule] | None
 
     def __init__(
         self,
@@ -72,14 +74,14 @@ class AdaptiveLayerwise:
         count_noise: float,
         learning_rate: float = 0.2,
         share: Share | None = None,
-        weigher: Callable[[Any], ClippingRule] | None = None,
+        clipping: Callable[[Any], ClippingRule] | None = None,
     ) -> None:
         # The fields are frozen, so they are set around the dataclass. Layerwise checks the bounds.
         object.__setattr__(self, "start", Layerwise(bounds, share))
         object.__setattr__(self, "quantile", validate.fraction("quantile", quantile))
         object.__setattr__(self, "count_noise", validate.non_negative("count_noise", count_noise))
         object.__setattr__(self, "learning_rate", validate.non_negative("learning_rate", learning_rate))
-        object.__setattr__(self, "weigher", weigher)
+        object.__setattr__(self, "clipping", clipping)
         # An infinite bound would never be reached and could not follow a quantile.
         if not all(map(math.isfinite, self.start.values)):
             raise ValueError(f"bounds={bounds!r}: must be finite, to be followed")
@@ -99,7 +101,7 @@ class AdaptiveLayerwise:
             return (squared.sqrt() <= limit).to(squared.dtype).sub(HALF)
 
         # The inner rule is made at the current bounds, which are public.
-        inner = current if self.weigher is None else self.weigher(self._as_given_bounds(state))
+        inner = current if self.clipping is None else self.clipping(self._as_given_bounds(state))
         inner_rule = inner.rule(inner.init(), lot)
         return Rule(inner_rule.weights, inner_rule.sensitivity, tally=count_within)
 
@@ -139,7 +141,7 @@ DECLARED = Declaration(
         Method(
             "adaptive-layerwise",
             "every tensor's bound follows a quantile of its norms, privately (Andrew et al. 2021)",
-            weigher=lambda run, own: AdaptiveLayerwise(
+            clipping=lambda run, own: AdaptiveLayerwise(
                 equal_bounds(run), own["quantile"], own["count_noise"], own["learning_rate"]
             ),
             parameters=lambda run: {

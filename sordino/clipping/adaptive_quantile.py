@@ -21,6 +21,7 @@ from sordino import validate
 from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.clipping.flat import Flat
 from sordino.events import Event
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
 from sordino.release.noise import Gaussian
@@ -34,12 +35,13 @@ _RANGE = 1e12
 """The bound stays within this factor of where it began, so that it is always a number."""
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class AdaptiveQuantile:
     """Starts at `bound` and follows the `quantile` of the norms.
 
     `count_noise` is the standard deviation s of the noise on the count; a twentieth of the expected batch is usual and
-    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `weigher` makes a stateless clipping rule
+    costs about 0.1 % of the noise. `learning_rate` is the η of the bound. `clipping` makes a stateless clipping rule
     from the number that is followed: partial(Global, 1.0) has a fixed bound of 1 and a threshold that follows.
 
     Args:
@@ -47,7 +49,7 @@ class AdaptiveQuantile:
         quantile: which quantile of the lengths is followed, between 0 and 1.
         count_noise: standard deviation of the noise on the count of lengths within the bound.
         learning_rate: how fast the bound follows.
-        weigher: makes a clipping rule from the bound.
+        clipping: makes a clipping rule from the bound.
 
     Privacy:
         Each step releases a noisy count beside the gradient, and is charged for both on one draw.
@@ -64,7 +66,7 @@ class AdaptiveQuantile:
     quantile: float
     count_noise: float
     learning_rate: float = 0.2
-    weigher: Callable[[float], ClippingRule] = Flat
+    clipping: Callable[[float], ClippingRule] = Flat
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", validate.positive("bound", self.bound))
@@ -87,7 +89,7 @@ class AdaptiveQuantile:
             return inside.to(norms.squared.dtype).sub(HALF).unsqueeze(1)  # (B, 1)
 
         # The state is the current bound. It was computed from released values only, so it is public.
-        inner = self.weigher(state)
+        inner = self.clipping(state)
         inner_rule = inner.rule(inner.init(), lot)
         return Rule(inner_rule.weights, inner_rule.sensitivity, tally=count_within)
 
@@ -116,7 +118,7 @@ DECLARED = Declaration(
         Method(
             "adaptive-quantile",
             "the bound follows a quantile of the norms, privately (Andrew et al. 2021)",
-            weigher=lambda run, own: AdaptiveQuantile(
+            clipping=lambda run, own: AdaptiveQuantile(
                 run.bound, own["quantile"], own["count_noise"], learning_rate=own["learning_rate"]
             ),
             parameters=lambda run: {"quantile": 0.5, "count_noise": run.expected_lot / 20, "learning_rate": 0.2},

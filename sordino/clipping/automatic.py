@@ -66,7 +66,7 @@ DECLARED = Declaration(
         Method(
             "automatic",
             "every gradient normalised to the bound (Bu et al. 2022)",
-            weigher=lambda run, own: Automatic(run.bound, own["gamma"]),
+            clipping=lambda run, own: Automatic(run.bound, own["gamma"]),
             parameters=lambda run: {"gamma": 0.01},
             example="sd.Automatic(bound=1.0)",
         ),

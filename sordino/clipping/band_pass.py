@@ -71,7 +71,7 @@ DECLARED = Declaration(
         Method(
             "band-pass",
             "gradients below a threshold are left out, the others shortened to the bound",
-            weigher=lambda run, own: BandPass(run.bound, own["threshold"]),
+            clipping=lambda run, own: BandPass(run.bound, own["threshold"]),
             parameters=lambda run: {"threshold": run.bound / 2},
             example="sd.BandPass(bound=1.0, threshold=0.5)",
         ),

@@ -85,7 +85,7 @@ DECLARED = Declaration(
         Method(
             "dpsgd",
             "every gradient shortened to the bound (Abadi et al. 2016)",
-            weigher=lambda run, own: Flat(run.bound),
+            clipping=lambda run, own: Flat(run.bound),
             word="flat",
             example="sd.Flat(bound=1.0)",
         ),

@@ -63,7 +63,7 @@ DECLARED = Declaration(
         Method(
             "flat-l1",
             "every gradient shortened until its L1 norm keeps to the bound: for Laplace noise",
-            weigher=lambda run, own: FlatL1(run.bound, run.trainable_numbers),
+            clipping=lambda run, own: FlatL1(run.bound, run.trainable_numbers),
             example="sd.FlatL1(bound=1.0, dimension=41)",
         ),
     ),

@@ -4,7 +4,7 @@ Gradients up to a threshold Z are scaled by one factor, longer ones are clipped 
 
     φ(r) = C / max(r, Z)
 
-As published, Z follows the share of gradients above it: AdaptiveQuantile(Z, …, weigher=partial(GlobalAdapt, C)).
+As published, Z follows the share of gradients above it: AdaptiveQuantile(Z, …, clipping=partial(GlobalAdapt, C)).
 
 Privacy: φ(r)·r = C·r / max(r, Z) ≤ C for every r, so one record moves the sum by at most C in L2.
 """
@@ -79,7 +79,7 @@ DECLARED = Declaration(
         Method(
             "global-adapt",
             "one factor for gradients up to a threshold, the bound above it (Esipova et al. 2023)",
-            weigher=lambda run, own: GlobalAdapt(run.bound, own["threshold"]),
+            clipping=lambda run, own: GlobalAdapt(run.bound, own["threshold"]),
             parameters=lambda run: {"threshold": 10 * run.bound},
             example="sd.GlobalAdapt(bound=1.0, threshold=5.0)",
         ),

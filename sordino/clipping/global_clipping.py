@@ -73,7 +73,7 @@ DECLARED = Declaration(
         Method(
             "global",
             "one factor for gradients up to a threshold, nothing above it (Bu, Wang & Long 2021)",
-            weigher=lambda run, own: Global(run.bound, own["threshold"]),
+            clipping=lambda run, own: Global(run.bound, own["threshold"]),
             parameters=lambda run: {"threshold": 10 * run.bound},
             example="sd.Global(bound=1.0, threshold=5.0)",
         ),

@@ -7,7 +7,7 @@ All gradients of a group up to a public threshold are scaled by one factor:
 Below the thresholds every sample has the same factors, so that the kernel of training stays a kernel (`ntk.py`); local
 layerwise clipping gives every sample its own, and may converge nowhere.
 
-The thresholds are fixed; AdaptiveLayerwise(Z, …, weigher=partial(GlobalLayerwise, C)) has some that each follow a
+The thresholds are fixed; AdaptiveLayerwise(Z, …, clipping=partial(GlobalLayerwise, C)) has some that each follow a
 quantile of their group's norms, privately.
 
 Privacy: φ_k(r_k)·r_k ≤ C_k for every r_k, so one record moves group k by at most C_k and the whole sum by at most √(Σ
@@ -49,8 +49,8 @@ class GlobalLayerwise(Stateless):
 
     Examples:
         >>> import sordino as sd
-        >>> weigher = sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, {"0.": 4.0, "2.": 3.0})
-        >>> round(weigher.rule(None, lambda: None).sensitivity.l2, 6)
+        >>> clipping = sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, {"0.": 4.0, "2.": 3.0})
+        >>> round(clipping.rule(None, lambda: None).sensitivity.l2, 6)
         1.0
 
     """
@@ -99,7 +99,7 @@ DECLARED = Declaration(
         Method(
             "global-layerwise",
             "one factor for each layer's gradients up to a threshold, nothing above it (Bu, Wang & Long 2021)",
-            weigher=lambda run, own: GlobalLayerwise(
+            clipping=lambda run, own: GlobalLayerwise(
                 bounds_by_layer(run, run.bound), bounds_by_layer(run, own["threshold"])
             ),
             parameters=lambda run: {"threshold": 10 * run.bound},
@@ -108,12 +108,12 @@ DECLARED = Declaration(
         Method(
             "adaptive-global-layerwise",
             "one factor for each layer, up to a threshold that follows a quantile of its norms, privately",
-            weigher=lambda run, own: AdaptiveLayerwise(
+            clipping=lambda run, own: AdaptiveLayerwise(
                 bounds_by_layer(run, own["threshold"]),
                 own["quantile"],
                 own["count_noise"],
                 own["learning_rate"],
-                weigher=partial(GlobalLayerwise, bounds_by_layer(run, run.bound)),
+                clipping=partial(GlobalLayerwise, bounds_by_layer(run, run.bound)),
             ),
             parameters=lambda run: {
                 "threshold": 10 * run.bound,
@@ -123,7 +123,7 @@ DECLARED = Declaration(
             },
             example=(
                 'sd.AdaptiveLayerwise({"0.": 8.0, "2.": 6.0}, quantile=0.9, count_noise=5.0, '
-                'weigher=lambda z: sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, z))'
+                'clipping=lambda z: sd.GlobalLayerwise({"0.": 0.8, "2.": 0.6}, z))'
             ),
         ),
     ),

@@ -46,7 +46,7 @@ class Layerwise(Stateless):
     Examples:
         >>> import sordino as sd
         >>> query = sd.NoisySum(sd.Layerwise({"0.": 0.8, "2.": 0.6}), sd.Gaussian(1.1))
-        >>> round(query.weigher.rule(None, lambda: None).sensitivity.l2, 6)
+        >>> round(query.clipping.rule(None, lambda: None).sensitivity.l2, 6)
         1.0
 
     """
@@ -158,18 +158,18 @@ DECLARED = Declaration(
         Method(
             "layerwise",
             "every tensor has its own bound, together they make the bound (McMahan et al. 2018)",
-            weigher=lambda run, own: Layerwise(equal_bounds(run)),
+            clipping=lambda run, own: Layerwise(equal_bounds(run)),
             example='sd.Layerwise({"0.": 0.8, "2.": 0.6})',
         ),
         Method(
             "layerwise-by-layer",
             "every layer, weight and bias together, has its own bound (McMahan et al. 2018)",
-            weigher=lambda run, own: Layerwise(bounds_by_layer(run, run.bound)),
+            clipping=lambda run, own: Layerwise(bounds_by_layer(run, run.bound)),
         ),
         Method(
             "layerwise-least-noise",
             "every tensor has its own bound, and the noise is divided so that its total is least",
-            weigher=lambda run, own: Layerwise(equal_bounds(run), LeastNoise()),
+            clipping=lambda run, own: Layerwise(equal_bounds(run), LeastNoise()),
             example='sd.Layerwise({"0.": 0.8, "2.": 0.6}, sd.LeastNoise())',
         ),
     ),

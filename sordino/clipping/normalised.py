@@ -66,7 +66,7 @@ DECLARED = Declaration(
         Method(
             "normalised",
             "every gradient stretched or shortened to the bound",
-            weigher=lambda run, own: Normalised(run.bound),
+            clipping=lambda run, own: Normalised(run.bound),
             example="sd.Normalised(bound=1.0)",
         ),
     ),

@@ -67,7 +67,7 @@ DECLARED = Declaration(
         Method(
             "psac",
             "normalised, but short gradients are not blown up (Xia et al. 2023)",
-            weigher=lambda run, own: PSAC(run.bound, own["gamma"]),
+            clipping=lambda run, own: PSAC(run.bound, own["gamma"]),
             parameters=lambda run: {"gamma": 0.01},
             example="sd.PSAC(bound=1.0)",
         ),

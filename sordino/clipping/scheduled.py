@@ -19,6 +19,7 @@ from sordino import validate
 from sordino.clipping.clipping_rule import ClippingRule, Rule, State
 from sordino.clipping.flat import Flat
 from sordino.events import Event
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import Norms
 from sordino.registry import Declaration, Method
 from sordino.release.sealed import Sealed
@@ -26,13 +27,14 @@ from sordino.rng.streams import Rng
 from sordino.schedules import Cosine, Logarithmic, Schedule
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class Scheduled:
-    """Clips by `weigher(schedule(step))` at every step; `weigher` makes a stateless clipping rule from a bound.
+    """Clips by `clipping(schedule(step))` at every step; `clipping` makes a stateless clipping rule from a bound.
 
     Args:
         schedule: from the step to a bound; one of `sd.schedules`, or any function of a whole number.
-        weigher: makes a clipping rule from that bound.
+        clipping: makes a clipping rule from that bound.
 
     Privacy:
         The noise follows the bound of the step, so every step costs what a constant bound would cost.
@@ -40,13 +42,13 @@ class Scheduled:
     Examples:
         >>> import sordino as sd
         >>> schedule = sd.schedules.Linear(2.0, 0.5, steps=100)
-        >>> sd.Scheduled(schedule).weigher(schedule(50))
+        >>> sd.Scheduled(schedule).clipping(schedule(50))
         Flat(bound=1.25)
 
     """
 
     schedule: Schedule
-    weigher: Callable[[float], ClippingRule] = Flat
+    clipping: Callable[[float], ClippingRule] = Flat
 
     def __post_init__(self) -> None:
         """Refuses a schedule that is no function from steps to bounds."""
@@ -69,7 +71,7 @@ class Scheduled:
 
     def rule(self, state: State, lot: Callable[[], Norms]) -> Rule:
         """Returns the inner clipping rule with the bound of this step."""
-        inner = self.weigher(self.bound_at(state))
+        inner = self.clipping(self.bound_at(state))
         return inner.rule(inner.init(), lot)
 
     def advance(
@@ -85,14 +87,14 @@ DECLARED = Declaration(
         Method(
             "scheduled",
             "the bound falls by a cosine over the run",
-            weigher=lambda run, own: Scheduled(Cosine(run.bound, own["end"], run.steps)),
+            clipping=lambda run, own: Scheduled(Cosine(run.bound, own["end"], run.steps)),
             parameters=lambda run: {"end": run.bound / 10},
             example="sd.Scheduled(sd.schedules.Cosine(1.0, 0.1, 30))",
         ),
         Method(
             "logarithmic",
             "the bound falls within each pass and starts again",
-            weigher=lambda run, own: Scheduled(Logarithmic(run.bound, own["steepness"], run.lots_in_a_pass)),
+            clipping=lambda run, own: Scheduled(Logarithmic(run.bound, own["steepness"], run.lots_in_a_pass)),
             parameters=lambda run: {"steepness": 0.5 * run.bound / math.log(max(2, run.lots_in_a_pass))},
             example="sd.Scheduled(sd.schedules.Logarithmic(1.0, 0.2, 10))",
         ),

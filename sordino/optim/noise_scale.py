@@ -19,7 +19,7 @@ class ClippingQuery(Protocol):
     """A query with one clipping rule and one noise, such as NoisySum or a lookahead that splits its noise."""
 
     @property
-    def weigher(self) -> ClippingRule:
+    def clipping(self) -> ClippingRule:
         """The clipping rule."""
         ...
 
@@ -36,14 +36,14 @@ def noise_scale(query: ClippingQuery, expected_batch: float) -> float:
     >>> noise_scale(NoisySum(Flat(1.0), Gaussian(1.1)), expected_batch=250)
     0.0044
     """
-    validate.has_methods("query", query, ("weigher", "noise"), "a query that clips, such as sd.NoisySum")
+    validate.has_methods("query", query, ("clipping", "noise"), "a query that clips, such as sd.NoisySum")
     if not isinstance(query.noise, Gaussian):
         raise TypeError(f"noise={query.noise!r}: need one Gaussian noise; give AdamCorrected its standard deviation")
     # The rule is asked without a lot, so this number is public.
-    sensitivity = query.weigher.rule(query.weigher.init(), lambda: NO_NORMS).sensitivity
+    sensitivity = query.clipping.rule(query.clipping.init(), lambda: NO_NORMS).sensitivity
     if isinstance(sensitivity, Sensitivity) and sensitivity.units is not None:
         raise TypeError(
-            f"{query.weigher!r}: its noise differs from layer to layer; need one scale, as Isotropic() gives"
+            f"{query.clipping!r}: its noise differs from layer to layer; need one scale, as Isotropic() gives"
         )
     # A rule without a proof has a scale as well; only the claim differs.
     bound = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale

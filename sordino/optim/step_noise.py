@@ -80,7 +80,7 @@ class StepNoise:
         """
         inner: Any = query.query if isinstance(query, WithLoss) else query
         # A rule with a state may change its bound, and its noise with it.
-        if not isinstance(getattr(inner, "weigher", None), Stateless):
+        if not isinstance(getattr(inner, "clipping", None), Stateless):
             return None
         try:
             deviation = noise_scale(inner, expected_batch)

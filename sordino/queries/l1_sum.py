@@ -22,6 +22,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.clipping.clipping_rule import ClippingRule, Rule, State
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import Norms, PerSample
 from sordino.queries.noisy_sum import clip_and_sum, release_sum
 from sordino.refusal import Refusal
@@ -68,9 +69,10 @@ class _L1Gradients:
         return self.grads.weighted_sum(weights.to(torch.promote_types(self.losses.dtype, torch.float32)), into=into)
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class L1Sum:
-    """DP-SGD with L1 norms: the clipping rule `weigher` is asked about those, and `noise` is Laplace as a rule.
+    """DP-SGD with L1 norms: the clipping rule `clipping` is asked about those, and `noise` is Laplace as a rule.
 
     Privacy:
         One release of Laplace noise in proportion to the L1 bound.
@@ -78,16 +80,16 @@ class L1Sum:
     Examples:
         >>> from sordino import Flat, Laplace
         >>> L1Sum(Flat(1.0), Laplace(30.0))
-        L1Sum(weigher=Flat(bound=1.0), noise=Laplace(multiplier=30.0))
+        L1Sum(clipping=Flat(bound=1.0), noise=Laplace(multiplier=30.0))
 
     """
 
-    weigher: ClippingRule
+    clipping: ClippingRule
     noise: Noise
 
     def __post_init__(self) -> None:
         """Validates rule and noise; refuses a noise whose norm the rule does not bound."""
-        validate.clipping_rule("weigher", self.weigher)
+        validate.clipping_rule("clipping", self.clipping)
         validate.noise("noise", self.noise)
         # Asked without a lot: a noise whose norm the rule does not bound is refused here and not at the first step.
         sensitivity = self._rule_in_l1(self.init()).sensitivity
@@ -96,12 +98,12 @@ class L1Sum:
 
     def init(self) -> State:
         """Returns the state of the clipping rule before the first lot."""
-        return self.weigher.init()
+        return self.clipping.init()
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one release of the clipped sum, divided by the expected batch, and the next state."""
-        clipped = clip_and_sum(self.weigher, state, grads, rule=self._rule_in_l1(state), measure=_L1Gradients)
-        return release_sum(self.weigher, state, clipped, self.noise, expected_batch, rng, divide_by=expected_batch)
+        clipped = clip_and_sum(self.clipping, state, grads, rule=self._rule_in_l1(state), measure=_L1Gradients)
+        return release_sum(self.clipping, state, clipped, self.noise, expected_batch, rng, divide_by=expected_batch)
 
     def _rule_in_l1(self, state: State) -> Rule:
         """Returns the clipping rule of this step of an L1 sum with its reach in L1; raises Refusal where it needs more
@@ -113,13 +115,13 @@ class L1Sum:
             alone.
             """
             raise Refusal(
-                f"{self.weigher!r} looks at the L2 norms of the lot before it chooses its weights.\n"
+                f"{self.clipping!r} looks at the L2 norms of the lot before it chooses its weights.\n"
                 "L1Sum clips by L1 norms, which it computes for one record after the other.\n"
                 "Use a clipping rule that does not look, such as Flat."
             )
 
         # Asking for the lot's norms is refused, because those would be L2 norms.
-        rule = self.weigher.rule(state, refuse_look)
+        rule = self.clipping.rule(state, refuse_look)
         # A rule without a proof stays without one in any norm.
         promise = rule.sensitivity
         if isinstance(promise, Unproven):
@@ -128,7 +130,7 @@ class L1Sum:
         # here.
         if promise.units is not None or promise.l1 is not None:
             raise Refusal(
-                f"{self.weigher!r} bounds something else than one norm of the whole gradient.\n"
+                f"{self.clipping!r} bounds something else than one norm of the whole gradient.\n"
                 "L1Sum gives the rule the L1 norm of each record and nothing else.\n"
                 "Use a clipping rule of one norm, such as Flat."
             )
@@ -142,7 +144,7 @@ DECLARED = Declaration(
         Method(
             "l1-sum",
             "gradients measured in L1 and shortened to the bound there: what Laplace noise needs, for small models",
-            query=lambda run, own, weigher, noise: L1Sum(weigher, noise),
+            query=lambda run, own, clipping, noise: L1Sum(clipping, noise),
             example="sd.L1Sum(sd.Flat(bound=1.0), sd.Laplace(multiplier=3.0))",
         ),
     ),

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from sordino import validate
 from sordino.clipping.clipping_rule import ClippingRule, Rule, State
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import Chunked, Norms, PerSample
 from sordino.per_sample.row_arithmetic import row_squared_norms
 from sordino.queries.noisy_sum import clip_and_sum, release_sum
@@ -66,7 +67,7 @@ class ByCoin:
     Examples:
         >>> import sordino as sd
         >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByCoin(8))
-        Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByCoin(count=8))
+        Microbatches(clipping=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByCoin(count=8))
 
     """
 
@@ -99,7 +100,7 @@ class ByPosition:
     Examples:
         >>> import sordino as sd
         >>> sd.Microbatches(sd.Flat(1.0), sd.Gaussian(1.1), sd.ByPosition(4))
-        Microbatches(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByPosition(size=4))
+        Microbatches(clipping=Flat(bound=1.0), noise=Gaussian(multiplier=1.1), grouping=ByPosition(size=4))
 
     """
 
@@ -121,6 +122,7 @@ class ByPosition:
         return np.arange(len(records), dtype=np.int64) // self.size
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class Microbatches:
     """Releases the noisy sum of the clipped means of groups, divided by the expected number of groups.
@@ -128,7 +130,7 @@ class Microbatches:
     Every group's sum is held until the lot is through: as many gradients in memory as there are groups.
 
     Args:
-        weigher: how much each group's mean counts.
+        clipping: how much each group's mean counts.
         noise: what is added to their sum.
         grouping: who is in a group.
 
@@ -142,19 +144,19 @@ class Microbatches:
 
     """
 
-    weigher: ClippingRule
+    clipping: ClippingRule
     noise: Noise
     grouping: Grouping
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, Gaussian):
             raise TypeError(f"noise={self.noise!r}: must be Gaussian; the L1 reach of a group's vector is not known")
-        validate.clipping_rule("weigher", self.weigher)
-        self._rule_without_records(self.weigher.init())
+        validate.clipping_rule("clipping", self.clipping)
+        self._rule_without_records(self.clipping.init())
 
     def init(self) -> State:
         """Returns the state of the clipping rule, and 0, the number of the first lot."""
-        return [self.weigher.init(), 0]
+        return [self.clipping.init(), 0]
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one release of the clipped means of the groups, and the next state."""
@@ -162,10 +164,10 @@ class Microbatches:
         rule = self._rule_without_records(inner)
         # To the clipping rule every group is one record, whose gradient is the mean of the group.
         means = self._group_means(grads, rng.child("groups", step))
-        clipped = clip_and_sum(self.weigher, inner, means, rule=rule)
+        clipped = clip_and_sum(self.clipping, inner, means, rule=rule)
         clipped = clipped._replace(sensitivity=self._reach_of_record(clipped.sensitivity, expected_batch))
         halved = Gaussian(self.noise.multiplier / 2)  # σC over a reach of 2C
-        released, inner = release_sum(self.weigher, inner, clipped, halved, expected_batch, rng)
+        released, inner = release_sum(self.clipping, inner, clipped, halved, expected_batch, rng)
         # The caller divides by the expected batch, and this is a mean over the expected number of groups.
         scale = expected_batch / self.grouping.expected_groups(expected_batch)
         value = {name: tensor.mul_(scale) for name, tensor in released.value.items()}
@@ -177,17 +179,17 @@ class Microbatches:
         def refuse_look() -> Norms:
             """Raises Refusal for a clipping rule that looks at norms of records, because microbatches have none."""
             raise Refusal(
-                f"{self.weigher!r} looks at the norms of the lot's records before it chooses its weights.\n"
+                f"{self.clipping!r} looks at the norms of the lot's records before it chooses its weights.\n"
                 "Microbatches clip the means of groups, and single records have no norms there.\n"
                 "Use a clipping rule that does not look, such as Flat or Scheduled."
             )
 
         # A look at the lot is refused at once: the rule would see norms of records, and what is clipped here are means.
-        rule = self.weigher.rule(state, refuse_look)
+        rule = self.clipping.rule(state, refuse_look)
         # A record that changes a group's mean changes the tally of that group from any value to any other.
         if rule.tally is not None:
             raise Refusal(
-                f"{self.weigher!r} counts records.\n"
+                f"{self.clipping!r} counts records.\n"
                 "A record changes the count of its group from any value to any other, which its noise does not cover.\n"
                 "Use a clipping rule that counts nothing, such as Flat or Scheduled."
             )
@@ -296,14 +298,14 @@ DECLARED = Declaration(
         Method(
             "microbatches",
             "the clipped means of groups that each record chooses for itself, at twice the sensitivity",
-            query=lambda run, own, weigher, noise: Microbatches(weigher, noise, ByCoin(max(1, round(own["groups"])))),
+            query=lambda run, own, clipping, noise: Microbatches(clipping, noise, ByCoin(max(1, round(own["groups"])))),
             parameters=lambda run: {"groups": max(1.0, round(run.expected_lot / 4))},
             example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByCoin(10))",
         ),
         Method(
             "microbatches-by-position",
             "clipped means of groups in the order of the lot: no guarantee",
-            query=lambda run, own, weigher, noise: Microbatches(weigher, noise, ByPosition(int(own["size"]))),
+            query=lambda run, own, clipping, noise: Microbatches(clipping, noise, ByPosition(int(own["size"]))),
             parameters=lambda run: {"size": 8.0},
             example="sd.Microbatches(sd.Flat(bound=1.0), sd.Gaussian(multiplier=2.2), sd.ByPosition(5))",
         ),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from sordino.clipping.clipping_rule import ClippingRule, State
 from sordino.events import Event, compose
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import PerSample, move_gradients
 from sordino.queries.noisy_sum import NoisySum, clip_and_sum
 from sordino.queries.virtual_steps import add_scaled, check_learning_rate, learning_rate_at, part_weights
@@ -29,6 +30,7 @@ from sordino.rng.streams import Rng
 from sordino.schedules import Schedule
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class NoisyLookahead:
     """DP-SGD in parts, each computed at the point to which the noisy parts before it lead.
@@ -46,7 +48,7 @@ class NoisyLookahead:
 
     """
 
-    weigher: ClippingRule
+    clipping: ClippingRule
     noise: Noise | Sequence[Noise]
     learning_rate: float | Schedule
     rho: float = 2.0
@@ -59,15 +61,15 @@ class NoisyLookahead:
         if isinstance(self.noise, Sequence):
             object.__setattr__(self, "noise", tuple(self.noise))
         for _, noise in self._weights_and_noises():
-            NoisySum(self.weigher, noise)  # refuses a noise whose norm the rule does not bound
+            NoisySum(self.clipping, noise)  # refuses a noise whose norm the rule does not bound
 
     def init(self) -> State:
         """Returns step 0 and the state of the clipping rule."""
-        return {"step": 0, "weigher": self.weigher.init()}
+        return {"step": 0, "clipping": self.clipping.init()}
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns the sum of one DP-SGD release for each part; the clipping rule learns from the first."""
-        eta, inner = learning_rate_at(self.learning_rate, state["step"]), state["weigher"]
+        eta, inner = learning_rate_at(self.learning_rate, state["step"]), state["clipping"]
         update: Grads = {}
         events: list[Event] = []
         gradients, first_tally = grads, None
@@ -76,14 +78,14 @@ class NoisyLookahead:
                 # Only released values decide where the next gradient is taken.
                 gradients = move_gradients(grads, add_scaled({}, update, -eta / expected_batch))
             # Every part is clipped and noised by itself, so it is a DP-SGD release with its own event.
-            total, tally, sensitivity = clip_and_sum(self.weigher, inner, gradients)
+            total, tally, sensitivity = clip_and_sum(self.clipping, inner, gradients)
             first_tally = tally if k == 0 else first_tally
             released = release(Sealed(total), sensitivity, noise, rng)
             update = add_scaled(update, released.value, weight)
             events.append(released.event)
         # The rule learns from the first part alone; the others are gradients at displaced models.
-        spent, inner = self.weigher.advance(inner, first_tally, expected_batch, rng)
-        return Release(update, compose([*events, *spent])), {"step": state["step"] + 1, "weigher": inner}
+        spent, inner = self.clipping.advance(inner, first_tally, expected_batch, rng)
+        return Release(update, compose([*events, *spent])), {"step": state["step"] + 1, "clipping": inner}
 
     def _weights_and_noises(self) -> list[tuple[float, Noise]]:
         """Returns the weight and the noise of each part of a noisy lookahead; raises ValueError if their numbers
@@ -111,8 +113,8 @@ DECLARED = Declaration(
         Method(
             "noisy-lookahead",
             "each lot in two parts, the second where the noisy first one leads",
-            query=lambda run, own, weigher, noise: NoisyLookahead(
-                weigher, noise, run.learning_rate, own["rho"], int(own["rounds"])
+            query=lambda run, own, clipping, noise: NoisyLookahead(
+                clipping, noise, run.learning_rate, own["rho"], int(own["rounds"])
             ),
             parameters=lambda run: {"rho": 2.0, "rounds": 1.0},
             example="sd.NoisyLookahead(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1)",

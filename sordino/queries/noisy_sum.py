@@ -24,6 +24,7 @@ from sordino.clipping.clipping_rule import ClippingRule, RowwiseWatch, Rule, Sta
 from sordino.clipping.layerwise import Layerwise
 from sordino.clipping.noise_shares import Multipliers
 from sordino.events import compose
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import Chunked, Norms, PerSample
 from sordino.registry import Declaration, Example
 from sordino.release.exact_sums import OnGrid
@@ -71,7 +72,7 @@ class LotSum(NamedTuple):
 
 
 def clip_and_sum(
-    weigher: ClippingRule,
+    clipping: ClippingRule,
     state: State,
     grads: PerSample,
     *,
@@ -82,16 +83,16 @@ def clip_and_sum(
     sum.
 
     Args:
-        weigher: the clipping rule.
+        clipping: the clipping rule.
         state: its state at this step.
         grads: the per-sample gradients of the lot.
-        rule: the rule of this step, where a query has changed it; by default that of `weigher`.
+        rule: the rule of this step, where a query has changed it; by default that of `clipping`.
         measure: gives the parts of the lot other norms, which are exact, such as L1 norms.
 
     """
     # Fix the rule before any record is weighted. A user's own rule is watched while it is applied.
     lot_norms = _LotNorms(grads.norms)
-    rule, watch = weigher.rule(state, lot_norms) if rule is None else rule, RowwiseWatch()
+    rule, watch = clipping.rule(state, lot_norms) if rule is None else rule, RowwiseWatch()
     weights, tally = watch(rule.weights), None if rule.tally is None else watch(rule.tally)
     if watch.is_watching:
         rule = replace(rule, weights=weights, tally=tally)
@@ -116,7 +117,7 @@ def clip_and_sum(
 
 
 def release_sum(
-    weigher: ClippingRule,
+    clipping: ClippingRule,
     state: State,
     clipped: LotSum,
     noise: Noise,
@@ -130,7 +131,7 @@ def release_sum(
     `NoisySum`, `L1Sum` and `Microbatches` all end here.
 
     Args:
-        weigher: the clipping rule that made the sum.
+        clipping: the clipping rule that made the sum.
         state: its state at this step.
         clipped: the sum, which is consumed.
         noise: what is added, in proportion to the sensitivity.
@@ -144,7 +145,7 @@ def release_sum(
     """
     # The sum leaves with noise before the rule looks at its tally, which is a release of its own with its own event.
     released = release(Sealed(clipped.total), clipped.sensitivity, noise, rng, divide_by=divide_by)
-    spent, state = weigher.advance(state, clipped.tally, expected_batch, rng)
+    spent, state = clipping.advance(state, clipped.tally, expected_batch, rng)
     return Release(released.value, compose([released.event, *spent]), released.divided_by), state
 
 
@@ -176,12 +177,13 @@ class Query(Protocol):
         ...
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class NoisySum:
     """Releases the weighted sum of the gradients plus noise: DP-SGD.
 
     Args:
-        weigher: how much each record counts, and how far one can move the sum.
+        clipping: how much each record counts, and how far one can move the sum.
         noise: what is added, in proportion to that.
 
     Privacy:
@@ -190,19 +192,19 @@ class NoisySum:
     Examples:
         >>> from sordino import Flat, Gaussian
         >>> NoisySum(Flat(1.0), Gaussian(1.1))
-        NoisySum(weigher=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
+        NoisySum(clipping=Flat(bound=1.0), noise=Gaussian(multiplier=1.1))
 
     """
 
-    weigher: ClippingRule
+    clipping: ClippingRule
     noise: Noise
 
     def __post_init__(self) -> None:
         """Refuses what is no clipping rule or no noise, and a noise whose norm the rule does not bound."""
-        validate.clipping_rule("weigher", self.weigher)
+        validate.clipping_rule("clipping", self.clipping)
         validate.noise("noise", self.noise)
         # Refuse now what could only fail later: a noise whose norm the clipping rule does not bound.
-        sensitivity = self.weigher.rule(self.weigher.init(), lambda: NO_NORMS).sensitivity
+        sensitivity = self.clipping.rule(self.clipping.init(), lambda: NO_NORMS).sensitivity
         if isinstance(sensitivity, Sensitivity):
             self.noise.bound_for(sensitivity)
 
@@ -223,12 +225,12 @@ class NoisySum:
 
     def init(self) -> State:
         """Returns the state of the clipping rule before the first lot."""
-        return self.weigher.init()
+        return self.clipping.init()
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns one DP-SGD release, divided by the expected batch, and the next state."""
-        clipped = clip_and_sum(self.weigher, state, grads)
-        return release_sum(self.weigher, state, clipped, self.noise, expected_batch, rng, divide_by=expected_batch)
+        clipped = clip_and_sum(self.clipping, state, grads)
+        return release_sum(self.clipping, state, clipped, self.noise, expected_batch, rng, divide_by=expected_batch)
 
 
 DECLARED = Declaration(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from sordino.clipping.clipping_rule import ClippingRule, State
 from sordino.events import compose
+from sordino.former_names import former_field
 from sordino.per_sample.protocol import PerSample, move_gradients
 from sordino.queries.noisy_sum import NoisySum, clip_and_sum
 from sordino.queries.virtual_steps import add_scaled, check_learning_rate, learning_rate_at, part_weights
@@ -38,12 +39,13 @@ REASON = (
 )
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class Projected:
     """Lookahead without noise on the way. `learning_rate` is that of the virtual steps; the optimizer's, as a rule.
 
     Args:
-        weigher: how much each record counts.
+        clipping: how much each record counts.
         noise: what is added at the end.
         learning_rate: of the virtual steps, or a schedule of it.
         rho: the part of a virtual step that is taken is 1/ρ.
@@ -60,7 +62,7 @@ class Projected:
 
     """
 
-    weigher: ClippingRule
+    clipping: ClippingRule
     noise: Noise
     learning_rate: float | Schedule
     rho: float = 2.0
@@ -69,19 +71,19 @@ class Projected:
     def __post_init__(self) -> None:
         check_learning_rate(self.learning_rate)
         part_weights(self.rho, self.rounds)
-        NoisySum(self.weigher, self.noise)  # refuses a noise whose norm the rule does not bound
+        NoisySum(self.clipping, self.noise)  # refuses a noise whose norm the rule does not bound
 
     def init(self) -> State:
         """Returns step 0 and the state of the clipping rule."""
-        return {"step": 0, "weigher": self.weigher.init()}
+        return {"step": 0, "clipping": self.clipping.init()}
 
     def __call__(self, grads: PerSample, state: State, expected_batch: float, rng: Rng) -> tuple[Release, State]:
         """Returns the sum of the parts with one noise, and the next state; the clipping rule learns from the first
         part.
         """
         # The first part is the clipped sum at the current parameters, as in DP-SGD.
-        eta, inner = learning_rate_at(self.learning_rate, state["step"]), state["weigher"]
-        total, first_tally, sensitivity = clip_and_sum(self.weigher, inner, grads)
+        eta, inner = learning_rate_at(self.learning_rate, state["step"]), state["clipping"]
+        total, first_tally, sensitivity = clip_and_sum(self.clipping, inner, grads)
         first, *others = part_weights(self.rho, self.rounds)
         step = add_scaled({}, complete_sum(total), 1.0)  # private, and so is every point on the way
         update = add_scaled({}, step, first)
@@ -89,7 +91,7 @@ class Projected:
         # move all later parts, no bound is known for that, and the release is marked as unproven.
         for weight in others:
             total, _, sensitivity = clip_and_sum(
-                self.weigher, inner, move_gradients(grads, add_scaled({}, update, -eta / expected_batch))
+                self.clipping, inner, move_gradients(grads, add_scaled({}, update, -eta / expected_batch))
             )
             update = add_scaled(update, complete_sum(total), weight)
             scale = sensitivity.l2 if isinstance(sensitivity, Sensitivity) else sensitivity.scale
@@ -98,9 +100,9 @@ class Projected:
         kept = {"first": Sealed(step), "update": Sealed(add_scaled({}, update, 1.0))}
         # One noise at the end, as published. It is released as `NonPrivate`, whatever the multiplier.
         released = release(Sealed(update), sensitivity, self.noise, rng)
-        spent, inner = self.weigher.advance(inner, first_tally, expected_batch, rng)
+        spent, inner = self.clipping.advance(inner, first_tally, expected_batch, rng)
         event = compose([released.event, *spent])
-        return Release(released.value, event, kept=kept), {"step": state["step"] + 1, "weigher": inner}
+        return Release(released.value, event, kept=kept), {"step": state["step"] + 1, "clipping": inner}
 
 
 DECLARED = Declaration(
@@ -109,8 +111,8 @@ DECLARED = Declaration(
         Method(
             "projected",
             "lookahead without noise on the way, as published: no guarantee",
-            query=lambda run, own, weigher, noise: Projected(
-                weigher, noise, run.learning_rate, own["rho"], int(own["rounds"])
+            query=lambda run, own, clipping, noise: Projected(
+                clipping, noise, run.learning_rate, own["rho"], int(own["rounds"])
             ),
             parameters=lambda run: {"rho": 2.0, "rounds": 1.0},
             example="sd.Projected(sd.Flat(bound=1.0), sd.Gaussian(multiplier=1.1), learning_rate=0.1, rho=2.0)",

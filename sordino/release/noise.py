@@ -69,7 +69,7 @@ class Gaussian:
     Examples:
         >>> import sordino as sd
         >>> sd.NoisySum(sd.Flat(0.5), sd.Gaussian(1.1))
-        NoisySum(weigher=Flat(bound=0.5), noise=Gaussian(multiplier=1.1))
+        NoisySum(clipping=Flat(bound=0.5), noise=Gaussian(multiplier=1.1))
 
     """
 

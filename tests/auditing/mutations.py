@@ -18,7 +18,7 @@ class Mutation:
     new: str
 
 
-RELEASE, WEIGH, POISSON = "release/release.py", "clipping/clipping_rule.py", "sampling/poisson.py"
+RELEASE, CLIPPING, POISSON = "release/release.py", "clipping/clipping_rule.py", "sampling/poisson.py"
 SCALE = "scale = _noise_scale(noise, bound, is_unproven=isinstance(sensitivity, Unproven)) * (1 + slack)"
 TIMES = "    return noise.multiplier * bound"
 TAKE = "            total.add_chunk(part.weighted_sum(weights, into=total.next_buffer()))"
@@ -61,7 +61,7 @@ SURVIVED = ("noise 0.1 % short at the release", "a choice at twice its ε", "a c
 MUTATIONS = (
     Mutation(SURVIVED[0], RELEASE, SCALE, SCALE + " * 0.999"),
     Mutation(SURVIVED[1], RELEASE, "bare * (epsilon / (2 * sensitivity))", "bare * (epsilon / sensitivity)"),
-    Mutation(SURVIVED[2], WEIGH, TAKE, TAKE.replace("(weights,", "(weights * 1.0005,")),
+    Mutation(SURVIVED[2], CLIPPING, TAKE, TAKE.replace("(weights,", "(weights * 1.0005,")),
     Mutation("a place chosen at twice its ε", RELEASE, "steps.heights * (epsilon / (2 * sensitivity))",
              "steps.heights * (epsilon / sensitivity)"),
     Mutation("no noise", RELEASE, "noise.add_(summed, scale, rng, 1 / divide_by)", "divide_(summed, divide_by)"),
@@ -84,16 +84,16 @@ MUTATIONS = (
     Mutation("layers' noise in other units", RELEASE,
              "return Release(_divide_by_factors(noised, factors), event, divide_by)",
              "return Release(noised, event, divide_by)"),
-    Mutation("clip after the sum", WEIGH, TAKE, AFTER_SUM),
-    Mutation("no clip", WEIGH, TAKE, TAKE.replace("(weights,", "(torch.ones_like(weights),")),
-    Mutation("one factor for the whole lot", WEIGH, TAKE,
+    Mutation("clip after the sum", CLIPPING, TAKE, AFTER_SUM),
+    Mutation("no clip", CLIPPING, TAKE, TAKE.replace("(weights,", "(torch.ones_like(weights),")),
+    Mutation("one factor for the whole lot", CLIPPING, TAKE,
              "            weights = weights.amin().expand_as(weights).clone() if len(weights) else weights\n" + TAKE),
     Mutation("a bias left out of the norm", "per_sample/engine/batch_result.py", KNOWN, NO_BIAS),
-    Mutation("stale norms", WEIGH, NORMS, STALE),
-    Mutation("half-precision norms", WEIGH, NORMS,
+    Mutation("stale norms", CLIPPING, NORMS, STALE),
+    Mutation("half-precision norms", CLIPPING, NORMS,
              NORMS + "    norms = Norms(norms.squared.bfloat16().float(), norms.names, norms.estimate)\n"),
-    Mutation("a padding record of weight 1e-8", WEIGH, TAKE, TAKE.replace("(weights,", "(weights + 1e-8,")),
-    Mutation("a record that is not finite is kept", WEIGH, "weights = torch.where(finite, weights, 0)",
+    Mutation("a padding record of weight 1e-8", CLIPPING, TAKE, TAKE.replace("(weights,", "(weights + 1e-8,")),
+    Mutation("a record that is not finite is kept", CLIPPING, "weights = torch.where(finite, weights, 0)",
              "weights = torch.where(finite, weights, 1)"),
     Mutation("a record twice in its lot", "lots/lot.py", "Batches(draw.indices, chunk",
              "Batches(np.append(draw.indices, draw.indices[:1]), chunk"),

@@ -13,9 +13,9 @@ from sordino.per_sample.materialised import Materialised
 from sordino.per_sample.protocol import Norms
 
 
-def weight(weigher, *r: float) -> list[float]:
+def weight(clipping, *r: float) -> list[float]:
     norms = Norms(torch.tensor([[x * x] for x in r], dtype=torch.float64), ("all",))
-    return weigher.rule(weigher.init(), list).weights(norms)[:, 0].tolist()
+    return clipping.rule(clipping.init(), list).weights(norms)[:, 0].tolist()
 
 
 def test_the_weights_are_those_of_the_papers():
@@ -33,8 +33,8 @@ def test_a_gradient_whose_squares_vanish_in_float32_is_not_lifted_over_the_bound
     grads = Materialised({"w": row}, torch.zeros(1))
     norm = row.double().norm()
     assert grads.norms().total() >= norm
-    for weigher in (sd.Normalised(1.0), sd.Automatic(1.0), sd.PSAC(1.0)):
-        assert weigher.rule(None, list).weights(grads.norms())[0, 0] * norm <= 1.0
+    for clipping in (sd.Normalised(1.0), sd.Automatic(1.0), sd.PSAC(1.0)):
+        assert clipping.rule(None, list).weights(grads.norms())[0, 0] * norm <= 1.0
 
 
 BOUNDS, SIZES = [1.0, 0.5, 0.1], [1000, 10, 1]
@@ -95,22 +95,22 @@ def test_an_optimizer_is_not_told_one_scale_where_there_are_many():
 
 def test_a_threshold_per_group_costs_a_count_per_group():
     """K counts, each moved by ½ under noise s: one Gaussian of multiplier 2s/√K on the same draw."""
-    weigher = sd.AdaptiveLayerwise({"0.": 1.0, "2.": 1.0, "4.": 1.0}, quantile=0.5, count_noise=6.0)
-    event = sd.dry_run(sd.NoisySum(weigher, sd.Gaussian(1.5)), sd.Poisson(0.1), dataset_size=10, steps=1)
+    clipping = sd.AdaptiveLayerwise({"0.": 1.0, "2.": 1.0, "4.": 1.0}, quantile=0.5, count_noise=6.0)
+    event = sd.dry_run(sd.NoisySum(clipping, sd.Gaussian(1.5)), sd.Poisson(0.1), dataset_size=10, steps=1)
     parts = event.event.events
     assert parts[0] == sd.events.Gaussian(1.5)
     assert parts[1].multiplier == pytest.approx(12.0 / math.sqrt(3))
 
 
 @pytest.mark.parametrize(
-    "weigher",
+    "clipping",
     [
         sd.AdaptiveLayerwise([100.0, 1e-2], quantile=0.5, count_noise=0.5),
-        sd.AdaptiveQuantile(100.0, quantile=0.5, count_noise=0.5, weigher=partial(sd.GlobalAdapt, 1.0)),
+        sd.AdaptiveQuantile(100.0, quantile=0.5, count_noise=0.5, clipping=partial(sd.GlobalAdapt, 1.0)),
     ],
     ids=["by-layer", "global"],
 )
-def test_what_follows_a_quantile_comes_to_it(weigher):
+def test_what_follows_a_quantile_comes_to_it(clipping):
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     data = TensorDataset(torch.randn(200, 4), torch.randn(200, 1))
@@ -118,7 +118,7 @@ def test_what_follows_a_quantile_comes_to_it(weigher):
     def loss_fn(m, x, y):
         return (m(x) - y).square().sum(1)
 
-    private = sd.Private(model, loss_fn, sd.NoisySum(weigher, sd.Gaussian(1.0)), seed=0)
+    private = sd.Private(model, loss_fn, sd.NoisySum(clipping, sd.Gaussian(1.0)), seed=0)
     for lot in private.draws(data, sd.Full(), steps=100):
         private.backward(lot)  # no step: the norms stay where they are
     norms = sd.per_sample.Loop().per_sample(model, loss_fn, data.tensors).norms()

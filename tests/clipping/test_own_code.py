@@ -101,10 +101,10 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize("weigher", OWN, ids=lambda weigher: type(weigher).__name__)
-def test_the_library_s_own_rules_are_known(weigher):
+@pytest.mark.parametrize("clipping", OWN, ids=lambda clipping: type(clipping).__name__)
+def test_the_library_s_own_rules_are_known(clipping):
     """Otherwise every batch would be tried again for nothing."""
-    rule = weigher.rule(weigher.init(), lambda: LENGTHS)
+    rule = clipping.rule(clipping.init(), lambda: LENGTHS)
     assert is_own_code(rule.weights)
     assert rule.tally is None or is_own_code(rule.tally)
 

@@ -1,4 +1,4 @@
-"""Whatever a weigher says, no row reaches further than the rule's promise; and a statistic over rows is found out."""
+"""Whatever a clipping rule says, no row reaches further than the rule's promise; and a statistic over rows is found out."""
 
 import math
 
@@ -77,10 +77,10 @@ def test_an_l1_promise_is_kept_through_the_dimension():
 
 
 @pytest.mark.parametrize(
-    "weigher", [sd.Flat(1.0), sd.Normalised(1.0), sd.Automatic(1.0), sd.PSAC(1.0), sd.Layerwise([0.6, 0.8])], ids=str
+    "clipping", [sd.Flat(1.0), sd.Normalised(1.0), sd.Automatic(1.0), sd.PSAC(1.0), sd.Layerwise([0.6, 0.8])], ids=str
 )
-def test_weighers_that_keep_their_promise_keep_their_bits(weigher):
-    norms, rule = gradients().norms(), weigher.rule(None, list)
+def test_weighers_that_keep_their_promise_keep_their_bits(clipping):
+    norms, rule = gradients().norms(), clipping.rule(None, list)
     weights = rule.weights(norms)
     assert bound_weights(weights, norms, rule.sensitivity, lambda: SIZES) is weights
 
@@ -100,8 +100,8 @@ def test_a_weight_for_a_gradient_of_no_length_cannot_be_without_bound():
 @pytest.mark.parametrize("n", [2, 3, 64, 5000])
 def test_functions_of_single_rows_pass(n):
     rng, norms = Rng.from_seed(1), Norms(torch.rand(n, 3) + 0.1, ("a", "b", "c"))
-    for weigher in (sd.Flat(1.0), sd.Normalised(1.0), sd.BandPass(1.0, 0.5), sd.Layerwise([1.0, 2.0, 3.0])):
-        assert works_row_by_row(weigher.rule(None, list).weights, norms, rng)
+    for clipping in (sd.Flat(1.0), sd.Normalised(1.0), sd.BandPass(1.0, 0.5), sd.Layerwise([1.0, 2.0, 3.0])):
+        assert works_row_by_row(clipping.rule(None, list).weights, norms, rng)
     quantile = sd.AdaptiveQuantile(1.0, 0.5, 1.0)
     assert works_row_by_row(quantile.rule(1.0, list).tally, norms, rng)
     assert works_row_by_row(Band(0.1, 0.5, 1.0), np.linspace(0, 1, n), rng)

@@ -13,7 +13,7 @@ def rows(contract: str, *, scripted: bool = True) -> list[Variant]:
     """The rows that a contract is run for; a row that is a sampler cannot be given scripted lots."""
     found = [row for row in VARIANTS if contract not in row.without and not (scripted and row.sampler)]
     if contract in NEEDS_A_WEIGHER:
-        found = [row for row in found if row.weigher]
+        found = [row for row in found if row.clipping]
     return [row for row in found if row.unclipped] if contract == "plain" else found
 
 

@@ -19,7 +19,7 @@ from tests.contracts.neighbours import one_record_more
 EXACT: dict[str, Backend] = {"loop": Loop(), "vmap-chunk": Vmap(chunk=2), "captured": Captured()}
 BACKENDS: dict[str, Backend] = {**EXACT, "jl": JL(20)}
 FAST = ("captured",)
-"""For what differs from an earlier row at the waist only: that a weigher meets every backend alike is shown there."""
+"""For what differs from an earlier row in its clipping only: that a rule meets every backend alike is shown there."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Witness:
 class Variant:
     """One method. `query(multiplier)` asks it; `unclipped()` is the same without bound and noise, which is plain SGD.
 
-    `noun` is what docs/claims.md calls it. `weigher` is given where the query is a NoisySum of one: then its weights are
+    `noun` is what docs/claims.md calls it. `clipping` is given where the query is a NoisySum of one: then its weights are
     tested too. `sampler` is given where the method is one; such a row runs the contracts that need no scripted lots.
     `options` go to `Private`: a penalty. `units` where something else than a record is drawn and bounded. `without` names
     the contracts a row cannot keep, each with the reason.
@@ -49,7 +49,7 @@ class Variant:
     noun: str
     query: Callable[..., Query]
     unclipped: Callable[[], Query] | None = None
-    weigher: Callable[[], ClippingRule] | None = None
+    clipping: Callable[[], ClippingRule] | None = None
     sampler: Callable[[], Sampler] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     units: Units | None = None
@@ -59,20 +59,20 @@ class Variant:
     without: Mapping[str, str] = field(default_factory=dict)
 
 
-def weighs(
+def clips(
     name: str,
     noun: str,
-    weigher: Callable[[], ClippingRule],
+    clipping: Callable[[], ClippingRule],
     unclipped: Callable[[], ClippingRule] | None = None,
     **more: Any,
 ) -> Variant:
-    """A row for a weigher under Gaussian noise; `unclipped` where a large enough bound makes it plain SGD."""
+    """A row for a clipping rule under Gaussian noise; `unclipped` where a large enough bound makes it plain SGD."""
 
     def query(multiplier: float = 1.0) -> sd.NoisySum:
-        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
+        return sd.NoisySum(clipping(), sd.Gaussian(multiplier))
 
     plain = None if unclipped is None else lambda: sd.NoisySum(unclipped(), sd.Gaussian(0.0))
-    return Variant(name, noun, query, plain, weigher, **more)
+    return Variant(name, noun, query, plain, clipping, **more)
 
 
 def speakers(n: int) -> tuple[int, sd.Unit]:
@@ -120,11 +120,11 @@ def lookahead(name: str, noun: str, make: Callable[..., Query], **more: Any) -> 
     return Variant(name, noun, query, plain, **more)
 
 
-def releases_loss(name: str, weigher: Callable[[float], ClippingRule]) -> Variant:
-    """A row for losses released beside the noisy sum of a weigher, which is made for a noise multiplier."""
+def releases_loss(name: str, clipping: Callable[[float], ClippingRule]) -> Variant:
+    """A row for losses released beside the noisy sum of a clipping rule, which is made for a noise multiplier."""
 
     def query(multiplier: float = 1.0) -> sd.WithLoss:
-        inner = sd.NoisySum(weigher(multiplier), sd.Gaussian(multiplier))
+        inner = sd.NoisySum(clipping(multiplier), sd.Gaussian(multiplier))
         return sd.WithLoss(inner, bound=0.7, noise=sd.Gaussian(20.0 * multiplier))
 
     return Variant(name, "WithLoss", query, backends=FAST)
@@ -149,10 +149,10 @@ def sorts(name: str, sampler: Callable[[], Sampler]) -> Variant:
     return draws(name, "Sorted", sampler, backends=("captured",), guarantee=False, witness=witness)
 
 
-def clips_by(name: str, weigher: Callable[[], ClippingRule], witness: Witness) -> Variant:
+def clips_by(name: str, clipping: Callable[[], ClippingRule], witness: Witness) -> Variant:
     """A row for a bound taken from the lot, which has no guarantee."""
 
     def query(multiplier: float = 1.0) -> sd.NoisySum:
-        return sd.NoisySum(weigher(), sd.Gaussian(multiplier))
+        return sd.NoisySum(clipping(), sd.Gaussian(multiplier))
 
     return Variant(name, "BatchStatistic", query, backends=("captured",), guarantee=False, witness=witness)

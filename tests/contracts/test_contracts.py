@@ -192,12 +192,12 @@ def test_noise_has_the_declared_scale_in_every_tensor_and_no_memory(variant):
     """15,000 values and more a tensor: 2 % is over 3.4 standard errors of the scale, 4 % over 4.9 of a correlation."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(150, 40), torch.nn.Identity(), torch.nn.Linear(40, 100))
-    weigher, sizes = variant.weigher(), {name: p.numel() for name, p in model.named_parameters()}
-    private = sd.Private(model, lambda m, x: m(x).sum(1), sd.NoisySum(weigher, sd.Gaussian(2.0)), seed=8)
+    clipping, sizes = variant.clipping(), {name: p.numel() for name, p in model.named_parameters()}
+    private = sd.Private(model, lambda m, x: m(x).sum(1), sd.NoisySum(clipping, sd.Gaussian(2.0)), seed=8)
     dataset = TensorDataset(torch.zeros(1, 150))
     drawn: dict[str, list[torch.Tensor]] = {name: [] for name, _ in model.named_parameters()}
     for lot in private.draws(dataset, Scripted(((),)), steps=400):
-        declared = weigher.rule(private.state_dict()["state"], list).sensitivity
+        declared = clipping.rule(private.state_dict()["state"], list).sensitivity
         units = declared.units(sizes) if declared.units else dict.fromkeys(sizes, 1.0)
         private.backward(lot)
         for name, p in model.named_parameters():
@@ -217,8 +217,8 @@ def test_the_divisor_is_public_whatever_the_size_of_the_lot(variant, backend):
     for lot in LOTS:
         model = network()
         private = sd.Private(model, squared_error, variant.query(0.0), backend=backend, seed=0, **variant.options)
-        weigher = variant.weigher()
-        rule = weigher.rule(weigher.init(), list)
+        clipping = variant.clipping()
+        rule = clipping.rule(clipping.init(), list)
         grads = Loop().per_sample(model, squared_error, tuple(column[list(lot)] for column in dataset.tensors))
         if variant.options:
             grads = variant.options["penalty"].add_to(grads, dict(model.named_parameters()))
@@ -232,8 +232,8 @@ def test_the_divisor_is_public_whatever_the_size_of_the_lot(variant, backend):
 @every_variant("bound")
 def test_weight_times_norm_never_exceeds_the_declared_bound(variant):
     """φ(r)·r ≤ C for every r from 1e-8 to 1e8, spread over the tensors in every way."""
-    weigher = variant.weigher()
-    rule = weigher.rule(weigher.init(), list)
+    clipping = variant.clipping()
+    rule = clipping.rule(clipping.init(), list)
     names = tuple(name for name, _ in network().named_parameters())
     shares = torch.from_numpy(np.random.default_rng(0).dirichlet([0.3] * len(names), size=2000))
     r = torch.logspace(-8, 8, 2000, dtype=torch.float64).unsqueeze(1)

@@ -27,6 +27,7 @@ from tests.contracts.row import (
     Witness,
     by_sign,
     by_unit,
+    clips,
     clips_by,
     correlates,
     draws,
@@ -35,7 +36,6 @@ from tests.contracts.row import (
     releases_loss,
     sorts,
     speakers,
-    weighs,
 )
 
 HUGE = 1e9
@@ -43,7 +43,7 @@ HUGE = 1e9
 
 def following(bound: float, kind: Callable[[float, float], ClippingRule]) -> sd.AdaptiveQuantile:
     """A fixed bound, and a threshold that follows the 0.9-quantile."""
-    return sd.AdaptiveQuantile(2.0, quantile=0.9, count_noise=1.0, weigher=partial(kind, bound))
+    return sd.AdaptiveQuantile(2.0, quantile=0.9, count_noise=1.0, clipping=partial(kind, bound))
 
 
 def microbatches(grouping: Any) -> Callable[..., sd.Microbatches]:
@@ -56,17 +56,17 @@ SHORT = Witness("one short record moves the bound of all the others", one_short_
 
 
 VARIANTS = [
-    weighs("flat", "Flat", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf"))),
-    weighs(
+    clips("flat", "Flat", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf"))),
+    clips(
         "layerwise", "Layerwise", lambda: sd.Layerwise([0.5, 0.1, 0.3, 1.0]), lambda: sd.Layerwise([float("inf")] * 4)
     ),
-    weighs(
+    clips(
         "layerwise-groups",
         "Layerwise",
         lambda: sd.Layerwise({"0.": 0.5, "2.": 0.2}),
         lambda: sd.Layerwise({"0.": HUGE, "2.": HUGE}),
     ),
-    weighs(
+    clips(
         "flat-l1",
         "FlatL1",
         lambda: sd.FlatL1(3.0, 39),
@@ -92,36 +92,36 @@ VARIANTS = [
         lambda multiplier=1.0: sd.L1Sum(sd.AdaptiveQuantile(0.5, 0.5, 1.0), sd.Laplace(multiplier)),
         backends=FAST,
     ),
-    weighs("automatic", "Automatic", lambda: sd.Automatic(0.5), lambda: sd.Automatic(HUGE, gamma=HUGE)),
-    weighs("global", "Global", lambda: sd.Global(0.5, threshold=2.0), lambda: sd.Global(float("inf"), float("inf"))),
-    weighs(
+    clips("automatic", "Automatic", lambda: sd.Automatic(0.5), lambda: sd.Automatic(HUGE, gamma=HUGE)),
+    clips("global", "Global", lambda: sd.Global(0.5, threshold=2.0), lambda: sd.Global(float("inf"), float("inf"))),
+    clips(
         "scheduled",
         "Scheduled",
         lambda: sd.Scheduled(Cosine(1.0, 0.1, 3)),
         lambda: sd.Scheduled(Cosine(HUGE, HUGE, 3)),
     ),
-    weighs(
+    clips(
         "scheduled-log-automatic",
         "Scheduled",
         lambda: sd.Scheduled(Logarithmic(1.0, 0.3, 4), sd.Automatic),
         lambda: sd.Scheduled(Cosine(HUGE, HUGE, 3), lambda bound: sd.Automatic(bound, gamma=HUGE)),
     ),
-    weighs(
+    clips(
         "adaptive-quantile",
         "AdaptiveQuantile",
         lambda: sd.AdaptiveQuantile(0.5, quantile=0.5, count_noise=1.0),
         lambda: sd.AdaptiveQuantile(HUGE, quantile=0.5, count_noise=1.0, learning_rate=0.0),
     ),
-    weighs("psac", "PSAC", lambda: sd.PSAC(0.5), backends=FAST),
-    weighs("normalised", "Normalised", lambda: sd.Normalised(0.5), backends=FAST),
-    weighs(
+    clips("psac", "PSAC", lambda: sd.PSAC(0.5), backends=FAST),
+    clips("normalised", "Normalised", lambda: sd.Normalised(0.5), backends=FAST),
+    clips(
         "band-pass",
         "BandPass",
         lambda: sd.BandPass(0.5, threshold=0.1),
         lambda: sd.BandPass(float("inf"), 0.0),
         backends=FAST,
     ),
-    weighs(
+    clips(
         "global-adapt",
         "GlobalAdapt",
         lambda: sd.GlobalAdapt(0.5, threshold=2.0),
@@ -129,20 +129,20 @@ VARIANTS = [
         backends=FAST,
     ),
     *[
-        weighs(f"{name}-following", name_of, lambda kind=kind: following(0.5, kind), backends=FAST)
+        clips(f"{name}-following", name_of, lambda kind=kind: following(0.5, kind), backends=FAST)
         for name, name_of, kind in (
             ("global", "AdaptiveQuantile", sd.Global),
             ("global-adapt", "AdaptiveQuantile", sd.GlobalAdapt),
         )
     ],
-    weighs(
+    clips(
         "layerwise-equal-share",
         "Layerwise",
         lambda: sd.Layerwise([0.5, 0.1, 0.3, 1.0], sd.EqualShare()),
         lambda: sd.Layerwise([float("inf")] * 4, sd.EqualShare()),
         backends=FAST,
     ),
-    weighs(
+    clips(
         "layerwise-least-noise",
         "Layerwise",
         lambda: sd.Layerwise({"0.": 0.5, "2.": 0.2}, sd.LeastNoise()),
@@ -150,29 +150,29 @@ VARIANTS = [
         backends=FAST,
     ),
     Variant("per-layer", "NoisySum.per_layer", per_layer, backends=FAST),
-    weighs(
+    clips(
         "adaptive-layerwise",
         "AdaptiveLayerwise",
         lambda: sd.AdaptiveLayerwise({"0.": 0.5, "2.": 0.2}, quantile=0.5, count_noise=1.0),
         lambda: sd.AdaptiveLayerwise([HUGE] * 4, quantile=0.5, count_noise=1.0, learning_rate=0.0),
         backends=FAST,
     ),
-    weighs(
+    clips(
         "global-layerwise",
         "GlobalLayerwise",
         lambda: sd.GlobalLayerwise([0.5, 0.1, 0.3, 1.0], [2.0, 0.4, 1.0, 3.0], sd.EqualShare()),
         lambda: sd.GlobalLayerwise([float("inf")] * 4, [float("inf")] * 4),
         backends=FAST,
     ),
-    weighs(
+    clips(
         "global-layerwise-following",
         "AdaptiveLayerwise",
         lambda: sd.AdaptiveLayerwise(
-            {"0.": 2.0, "2.": 1.0}, 0.9, 1.0, weigher=partial(sd.GlobalLayerwise, {"0.": 0.5, "2.": 0.2})
+            {"0.": 2.0, "2.": 1.0}, 0.9, 1.0, clipping=partial(sd.GlobalLayerwise, {"0.": 0.5, "2.": 0.2})
         ),
         backends=FAST,
     ),
-    weighs(
+    clips(
         "jl",
         "JL",
         lambda: sd.Flat(0.5),
@@ -205,8 +205,8 @@ VARIANTS = [
         "with-loss-adaptive",
         lambda multiplier: sd.AdaptiveQuantile(0.5, quantile=0.6, count_noise=2.0 * multiplier),
     ),
-    weighs("l2", "L2", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf")), options={"penalty": sd.L2(0.3)}),
-    weighs(
+    clips("l2", "L2", lambda: sd.Flat(0.5), lambda: sd.Flat(float("inf")), options={"penalty": sd.L2(0.3)}),
+    clips(
         "l2-groups-automatic",
         "L2",
         lambda: sd.Automatic(0.5),
@@ -237,7 +237,7 @@ VARIANTS = [
         guarantee=False,
         witness=Witness("one record turns the gradients of all the others round", kinks_between_two_virtual_points),
     ),
-    weighs(
+    clips(
         "looks-first",
         "any clipping rule that looks at the lot first",
         MedianOfTheLot,

@@ -169,38 +169,38 @@ _IDS = ["a", "b", "c"] * 20
 
 DIFFERENT: dict[str, tuple[Setting, Setting, str]] = {
     "noise": (_HONEST, replace(_HONEST, query=_noise(0.1)), "query.noise.multiplier: rank 0 has 1.1, rank"),
-    "bound": (_HONEST, replace(_HONEST, query=sd.NoisySum(sd.Flat(1.1), sd.Gaussian(1.1))), "query.weigher.bound"),
+    "bound": (_HONEST, replace(_HONEST, query=sd.NoisySum(sd.Flat(1.1), sd.Gaussian(1.1))), "query.clipping.bound"),
     "one ulp of noise": (_HONEST, replace(_HONEST, query=_noise(1.1000000000000003)), "query.noise.multiplier"),
     "another rule": (
         _HONEST,
         replace(_HONEST, query=sd.NoisySum(sd.Automatic(1.0), sd.Gaussian(1.1))),
-        "query.weigher",
+        "query.clipping",
     ),
     "a schedule": (
         replace(_HONEST, query=_scheduled(0.5)),
         replace(_HONEST, query=_scheduled(0.6)),
-        "query.weigher.schedule.end: rank 0 has 0.5, rank",
+        "query.clipping.schedule.end: rank 0 has 0.5, rank",
     ),
     "a nested rule": (
         replace(_HONEST, query=sd.NoisySum(sd.Layerwise({"0.": 1.0, "3.": 0.5}), sd.Gaussian(1.1))),
         replace(_HONEST, query=sd.NoisySum(sd.Layerwise({"0.": 1.0, "3.": 0.6}), sd.Gaussian(1.1))),
-        "query.weigher",
+        "query.clipping",
     ),
     "own rule, a field": (
         _OWN,
         replace(_OWN, query=sd.NoisySum(OwnRule(1.1), sd.Gaussian(1.1))),
-        "query.weigher.bound",
+        "query.clipping.bound",
     ),
-    "own rule, a constant of its class": (_OWN, replace(_OWN, scale=3.0), "query.weigher.STRENGTH: rank 0 has 1.0"),
+    "own rule, a constant of its class": (_OWN, replace(_OWN, scale=3.0), "query.clipping.STRENGTH: rank 0 has 1.0"),
     "own rule, its code": (
         _OWN,
         replace(_OWN, query=sd.NoisySum(OwnRuleChanged(), sd.Gaussian(1.1))),
-        r"query.weigher.weights\(\)",
+        r"query.clipping.weights\(\)",
     ),
     "own rule, a function": (
         _OWN,
         replace(_OWN, query=sd.NoisySum(OwnRule(shape=lambda r: torch.ones_like(r) * 1.0), sd.Gaussian(1.1))),
-        "query.weigher.shape",
+        "query.clipping.shape",
     ),
     "rate": (_HONEST, replace(_HONEST, sampler=sd.Poisson(0.21)), "sampler.rate: rank 0 has 0.2, rank"),
     "sampler": (_HONEST, replace(_HONEST, sampler=sd.Shuffle(5)), "sampler"),

@@ -31,12 +31,12 @@ def weighted(model, x, g):
     [Captured(), Captured(PerformanceOptions(two_pass=True)), Vmap(), Loop()],
     ids=["captured", "two-pass", "vmap", "loop"],
 )
-@pytest.mark.parametrize("weigher", [Flat(1.0), Normalised(1.0)], ids=["flat", "normalised"])
-def test_one_record_moves_a_weighed_sum_by_no_more_than_the_bound(weigher, backend, case):
+@pytest.mark.parametrize("clipping", [Flat(1.0), Normalised(1.0)], ids=["flat", "normalised"])
+def test_one_record_moves_a_weighed_sum_by_no_more_than_the_bound(clipping, backend, case):
     torch.manual_seed(0)
     model = Positions()
     a, g = factors(case)
-    rule, sums = weigher.rule(None, list), []
+    rule, sums = clipping.rule(None, list), []
     backend.per_sample(model, weighted, (a[1:], g[1:])).norms()  # verified on records that are not made for it
     for batch in ((a, g), (a[1:], g[1:])):
         total = sum_clipped((backend.per_sample(model, weighted, batch),), rule).total

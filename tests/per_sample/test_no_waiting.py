@@ -44,7 +44,7 @@ MODELS = {
     "pictures": pictures,
     "words": lambda: (Words(), torch.zeros(B, 4, dtype=torch.long)),
 }
-WEIGHERS = {
+CLIPPING_RULES = {
     "flat": sd.Flat(1.0),
     "automatic": sd.Automatic(1.0),
     "PSAC": sd.PSAC(1.0, 0.1),
@@ -60,10 +60,10 @@ def gradients(name: str):
     return engine.per_sample(model.to(NOWHERE), cross_entropy, (x.to(NOWHERE), y))
 
 
-@pytest.mark.parametrize("weigher", WEIGHERS.values(), ids=WEIGHERS)
+@pytest.mark.parametrize("clipping", CLIPPING_RULES.values(), ids=CLIPPING_RULES)
 @pytest.mark.parametrize("name", MODELS)
-def test_norms_weights_and_sums_wait_for_no_number(name, weigher):
-    found = sum_clipped([gradients(name)], weigher.rule(weigher.init(), lambda: pytest.fail("nobody may look")))
+def test_norms_weights_and_sums_wait_for_no_number(name, clipping):
+    found = sum_clipped([gradients(name)], clipping.rule(clipping.init(), lambda: pytest.fail("nobody may look")))
     assert all(tensor.is_meta for tensor in found.total.values())
     assert found.tally is None or found.tally.is_meta
 

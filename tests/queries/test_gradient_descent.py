@@ -28,14 +28,14 @@ def descended(query):
     return model.weight.item(), private
 
 
-@pytest.mark.parametrize("weigher", [sd.Flat(TAU), sd.FlatL1(TAU, dimension=1)], ids=str)
-def test_without_noise_it_is_clipped_gradient_descent(weigher):
+@pytest.mark.parametrize("clipping", [sd.Flat(TAU), sd.FlatL1(TAU, dimension=1)], ids=str)
+def test_without_noise_it_is_clipped_gradient_descent(clipping):
     theta = 0.0
     for _ in range(STEPS):
         theta -= (
             RATE * sum(math.copysign(min(TAU, abs(theta - x)), theta - x) for x in numbers().flatten().tolist()) / N
         )
-    found, _ = descended(sd.NoisySum(weigher, sd.Gaussian(0.0)))
+    found, _ = descended(sd.NoisySum(clipping, sd.Gaussian(0.0)))
     assert found == pytest.approx(theta, rel=1e-12)
 
 

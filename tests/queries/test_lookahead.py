@@ -162,21 +162,21 @@ def test_without_a_virtual_step_it_is_dpsgd_and_has_its_claim(rho):
 
 
 def test_a_schedule_of_the_bound_moves_once_a_lot():
-    weigher = sd.Scheduled(Cosine(1.0, 0.1, 10))
-    state = sd.NoisyLookahead(weigher, SIGMA, 0.1).init()
-    _, after = sd.NoisyLookahead(weigher, SIGMA, 0.1)(no_gradients(Exact()), state, 4.0, Rng(bytes(32)))
-    _, once = sd.NoisySum(weigher, SIGMA)(no_gradients(Exact()), weigher.init(), 4.0, Rng(bytes(32)))
-    assert after == {"step": 1, "weigher": once}
+    clipping = sd.Scheduled(Cosine(1.0, 0.1, 10))
+    state = sd.NoisyLookahead(clipping, SIGMA, 0.1).init()
+    _, after = sd.NoisyLookahead(clipping, SIGMA, 0.1)(no_gradients(Exact()), state, 4.0, Rng(bytes(32)))
+    _, once = sd.NoisySum(clipping, SIGMA)(no_gradients(Exact()), clipping.init(), 4.0, Rng(bytes(32)))
+    assert after == {"step": 1, "clipping": once}
 
 
-WEIGHERS = {row.name: row for row in VARIANTS if row.weigher and not row.sampler}
+WEIGHERS = {row.name: row for row in VARIANTS if row.clipping and not row.sampler}
 
 
 @pytest.mark.parametrize("row", WEIGHERS.values(), ids=WEIGHERS)
 @pytest.mark.parametrize("make", [sd.NoisyLookahead, sd.OptimisticLookahead, sd.Projected], ids=lambda m: m.__name__)
 def test_every_weigher_and_penalty_looks_ahead_in_chunks_as_in_one_piece(make, row):
     def query():
-        return make(row.weigher(), sd.Gaussian(1.0), learning_rate=0.3)
+        return make(row.clipping(), sd.Gaussian(1.0), learning_rate=0.3)
 
     chunked = trained(query(), Captured(), physical_batch=2, **row.options)
     torch.testing.assert_close(

@@ -43,20 +43,20 @@ def test_plain_words_are_dp_sgd():
 
 
 COMBINED = {
-    "sorted × median": ({"sampler": "sorted-top-k", "weigher": "batch-median"}, {"cap": 5.0}, False),
-    "sorted × min": ({"sampler": "sorted-quantile", "weigher": "batch-minimum"}, {}, False),
-    "sorted × log": ({"sampler": "sorted-top-k", "weigher": "logarithmic"}, {"pool": 4.0}, False),
-    "threshold × log": ({"sampler": "threshold", "weigher": "logarithmic"}, {"threshold": 0.5}, True),
+    "sorted × median": ({"sampler": "sorted-top-k", "clipping": "batch-median"}, {"cap": 5.0}, False),
+    "sorted × min": ({"sampler": "sorted-quantile", "clipping": "batch-minimum"}, {}, False),
+    "sorted × log": ({"sampler": "sorted-top-k", "clipping": "logarithmic"}, {"pool": 4.0}, False),
+    "threshold × log": ({"sampler": "threshold", "clipping": "logarithmic"}, {"threshold": 0.5}, True),
     "shuffle × lookahead × automatic": (
-        {"sampler": "shuffle", "query": "noisy-lookahead", "weigher": "automatic"},
+        {"sampler": "shuffle", "query": "noisy-lookahead", "clipping": "automatic"},
         {"rho": 1.5},
         True,
     ),
-    "projected × adaptive": ({"query": "projected", "weigher": "adaptive-quantile"}, {}, False),
-    "microbatches × psac": ({"query": "microbatches", "weigher": "psac"}, {"groups": 3.0}, True),
-    "jl × automatic": ({"backend": "jl", "weigher": "automatic"}, {"projections": 30.0}, True),
+    "projected × adaptive": ({"query": "projected", "clipping": "adaptive-quantile"}, {}, False),
+    "microbatches × psac": ({"query": "microbatches", "clipping": "psac"}, {"groups": 3.0}, True),
+    "jl × automatic": ({"backend": "jl", "clipping": "automatic"}, {"projections": 30.0}, True),
     "balls × vmap": ({"sampler": "balls-in-bins", "backend": "vmap"}, {}, True),
-    "Poisson × laplace": ({"weigher": "flat-l1", "noise": "laplace"}, {}, True),
+    "Poisson × laplace": ({"clipping": "flat-l1", "noise": "laplace"}, {}, True),
 }
 
 
@@ -71,28 +71,28 @@ def test_words_are_put_together_and_claim_what_they_release(words, parameters, p
 
 
 def test_what_two_words_have_is_said_with_its_part():
-    words = {"sampler": "threshold", "weigher": "global"}
+    words = {"sampler": "threshold", "clipping": "global"}
     with pytest.raises(ValueError, match=r"sampler and clipping both have it; say sampler\.threshold or clipping\."):
         job_of({"threshold": 3.0}, **words)
-    for name in ("clipping.threshold", "weigher.threshold"):
+    for name in ("clipping.threshold", "clipping.threshold"):
         job = job_of({name: 3.0, "sampler.threshold": 0.25}, **words)
-        assert job.create_query().weigher.threshold == 3.0
+        assert job.create_query().clipping.threshold == 3.0
     assert job.sampler.threshold == 0.25
 
 
 def test_a_parameter_that_no_word_has_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match=r"parameter 'gama': not one of this method's; there is gamma \(automatic\)"):
-        job_of({"gama": 1.0}, weigher="automatic")
+        job_of({"gama": 1.0}, clipping="automatic")
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"weigher": "flatt"}, "clipping='flatt': there is flat, "),
+        ({"clipping": "flatt"}, "clipping='flatt': there is flat, "),
         ({"query": "sum"}, "query='sum': there is noisy-sum, "),
         ({"backend": "hooks"}, "backend='hooks': there is captured, "),
         ({"noise": "uniform"}, "noise='uniform': there is gaussian, laplace"),
-        ({"method": "psac", "weigher": "flat"}, "the method psac means clipping='psac'; leave it out"),
+        ({"method": "psac", "clipping": "flat"}, "the method psac means clipping='psac'; leave it out"),
     ],
 )
 def test_wrong_words_are_refused_before_data_is_read(given, why):
@@ -110,7 +110,7 @@ def test_without_bound_and_noise_the_query_and_the_sampler_stay():
         make_settings("spiral", {"query": "projected", "sampler": "sorted-top-k", "non_private": True}), quiet
     )
     assert isinstance(job.create_query(), sordino.Projected)
-    assert job.create_query().weigher.bound == math.inf
+    assert job.create_query().clipping.bound == math.inf
     assert isinstance(job.sampler, sordino.Sorted)
 
 

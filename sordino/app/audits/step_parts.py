@@ -130,7 +130,7 @@ def flat_bound(training: Training) -> float | None:
     """
     # Only flat clipping has a weight that the audit can compute by itself.
     query = training.job.create_query()
-    plain = isinstance(query, NoisySum) and isinstance(query.weigher, Flat)
+    plain = isinstance(query, NoisySum) and isinstance(query.clipping, Flat)
     return training.job.settings.recipe.bound if plain else None
 
 

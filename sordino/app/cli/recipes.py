@@ -61,14 +61,14 @@ class Command:
 
     def _print_words(self) -> int:
         """Prints, for `sordino recipes`, the words of each part of a method with a line about each."""
-        from sordino.app.runs.methods import WORDS, name_part
+        from sordino.app.runs.methods import WORDS
 
         # A script gets the words by part, where the printed list has them as they are typed.
         if self.json:
             print(json.dumps({part: {name: one.about for name, one in found.items()} for part, found in WORDS.items()}))
             return 0
         rows: list[tuple[str, ...]] = [
-            (f"--{name_part(part)} {name}", one.about) for part, found in WORDS.items() for name, one in found.items()
+            (f"--{part} {name}", one.about) for part, found in WORDS.items() for name, one in found.items()
         ]
         _print_aligned(rows)
         print(

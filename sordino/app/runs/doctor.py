@@ -50,7 +50,7 @@ from sordino.statistics import Mean, ask
 
 GOOD, LOOK, PROBLEM, UNKNOWN = "good", "look", "problem", "not known"
 ASKED_CLIPPED = "a noisy number of records with a gradient longer than the bound, released by sordino doctor"
-_PLAIN_QUERY = {"query": "noisy-sum", "weigher": "flat", "noise": "gaussian"}
+_PLAIN_QUERY = {"query": "noisy-sum", "clipping": "flat", "noise": "gaussian"}
 _CLIPPING_NOISE = 20.0
 """Noise that is proposed for the number of clipped records; by itself ε = 0.2 at δ = 1e-5."""
 _CHUNK = 256

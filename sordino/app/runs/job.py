@@ -26,7 +26,7 @@ from typing import Any
 from sordino import events, validate
 from sordino.accounting import PLD
 from sordino.app.runs.encoded_records import Prepared
-from sordino.app.runs.methods import PLAIN_WORDS, assign_parameters, find_word, is_plain_dpsgd, words_of
+from sordino.app.runs.methods import FIELD_OF_PART, PLAIN_WORDS, assign_parameters, find_word, is_plain_dpsgd, words_of
 from sordino.app.runs.own_code import file_digest
 from sordino.app.runs.preparation import preparation_events
 from sordino.app.runs.problem import Problem, build, set_noise_scale
@@ -120,7 +120,7 @@ class Job:
         if self.settings.options.non_private:
             clipping, noise = Flat(math.inf), Gaussian(0.0)
         else:
-            clipping = find_word("weigher", self._words["weigher"]).build(run, parameters["weigher"])
+            clipping = find_word("clipping", self._words["clipping"]).build(run, parameters["clipping"])
             noise = find_word("noise", self._words["noise"]).build(run, parameters["noise"])
         query: Query = find_word("query", self._words["query"]).build(run, parameters["query"], clipping, noise)
         return query
@@ -408,7 +408,7 @@ def _event_by_noise(
     # Without data only plain DP-SGD has a known event; everything else is refused rather than guessed.
     unknown_without_data = [f"parameters={dict(parameters)!r}"] if parameters else []
     if not is_plain_dpsgd(recipe):
-        given_words = {name: getattr(recipe, name) for name in ("method", *PARTS)}
+        given_words = {name: getattr(recipe, FIELD_OF_PART.get(name, name)) for name in ("method", *PARTS)}
         unknown_without_data += [f"{name}={word!r}" for name, word in given_words.items() if word not in (None, PLAIN)]
     if unknown_without_data:
         raise ValueError(

@@ -7,7 +7,8 @@
 A method is declared where its noun is (`sordino/registry.py`); those that join nouns of several packages are declared here.
 It is an alias of words, one for each part that is not DP-SGD's own. A word is a method that is one part, or one of DP-SGD's
 own. The parameters of a word are given by name; where two words have one of the same name, with the part before it:
-`--parameter clipping.threshold=2`. The clipping rule is also called by its former name, `weigher`.
+`--parameter clipping.threshold=2`. The recipe's field of the clipping rule has its former name, `weigher`, because stored
+trainings are found by a digest of the fields; programs and the command line may say either.
 
 **Privacy:** names decide nothing here. The parts are asked what they promise, and the event of a run is that of what they
 release together; a combination that one of them cannot bound is refused, or ends in `NoGuarantee`.
@@ -42,7 +43,7 @@ DECLARED = Declaration(
         Method(
             "dp-gd-laplace",
             "all records in every step, bounded in L1, with Laplace noise",
-            words={"sampler": "full", "weigher": "flat-l1", "noise": "laplace"},
+            words={"sampler": "full", "clipping": "flat-l1", "noise": "laplace"},
         ),
         Method(
             "dp-gd-laplace-exact",
@@ -118,21 +119,24 @@ class Word:
 
 PLAIN_WORDS: Mapping[str, str] = {
     "sampler": "poisson",
-    "weigher": "flat",
+    "clipping": "flat",
     "query": "noisy-sum",
     "noise": "gaussian",
     "backend": "captured",
 }
 """DP-SGD's."""
 
+FIELD_OF_PART: Mapping[str, str] = {"clipping": "weigher"}
+"""The field of a recipe that has a part's word, where the two have different names."""
+
 _DPSGD_WORDS: Mapping[str, tuple[Word, ...]] = {
     "sampler": (),
-    "weigher": (),
+    "clipping": (),
     "query": (
         Word(
             "noisy-sum",
             "the weighted sum of a lot's gradients, plus noise: DP-SGD",
-            lambda run, own, weigher, noise: NoisySum(weigher, noise),
+            lambda run, own, clipping, noise: NoisySum(clipping, noise),
         ),
     ),
     "noise": (
@@ -176,22 +180,13 @@ WORDS: Mapping[str, Mapping[str, Word]] = {part: _words_of_part(part) for part i
 """By part, DP-SGD's own first."""
 
 
-def name_part(part: str) -> str:
-    """Returns what a part of a method is called on the command line and in messages.
-
-    >>> name_part("weigher"), name_part("sampler")
-    ('clipping', 'sampler')
-    """
-    return "clipping" if part == "weigher" else part
-
-
 def find_word(part: str, name: str) -> Word:
     """Returns the building block of methods of this name; a clipping rule may come from a user's file, as FILE.py:NAME.
 
-    >>> find_word("weigher", "psac").name
+    >>> find_word("clipping", "psac").name
     'psac'
     """
-    if part == "weigher" and own_code.names_own_code(name):
+    if part == "clipping" and own_code.names_own_code(name):
         # Read once, because the file is run for that.
         defaults = own_code.rule_parameters(name)
         return Word(
@@ -200,8 +195,8 @@ def find_word(part: str, name: str) -> Word:
             lambda run, own: own_code.build_own_rule(name, run.bound, own),
             lambda run: dict(defaults),
         )
-    more = ", or FILE.py:NAME" if part == "weigher" else ""
-    refuse_unknown_name(f"{name_part(part)}={name!r}", name, WORDS[part], more)
+    more = ", or FILE.py:NAME" if part == "clipping" else ""
+    refuse_unknown_name(f"{part}={name!r}", name, WORDS[part], more)
     return WORDS[part][name]
 
 
@@ -211,20 +206,20 @@ def words_of(recipe: Recipe) -> dict[str, str]:
 
     >>> from sordino.app.runs import find
     >>> words_of(find("mnist").but(method="sorted-top-k", weigher="psac"))
-    {'sampler': 'sorted-top-k', 'weigher': 'psac', 'query': 'noisy-sum', 'noise': 'gaussian', 'backend': 'captured'}
+    {'sampler': 'sorted-top-k', 'clipping': 'psac', 'query': 'noisy-sum', 'noise': 'gaussian', 'backend': 'captured'}
     """
     # A method is a name for some of the words.
     method_words = {} if recipe.method == PLAIN else method_by_name(recipe.method).words_by_part()
     result = {}
     # A word beside a method may repeat what the method means, but never contradict it.
     for part in PARTS:
-        given_word = getattr(recipe, part)
+        given_word = getattr(recipe, FIELD_OF_PART.get(part, part))
         if given_word is not None:
             find_word(part, given_word)  # refuses a word that is not there
         if given_word is not None and method_words.get(part, given_word) != given_word:
             raise ValueError(
-                f"{name_part(part)}={given_word!r}: the method {recipe.method} means "
-                f"{name_part(part)}={method_words[part]!r}; "
+                f"{part}={given_word!r}: the method {recipe.method} means "
+                f"{part}={method_words[part]!r}; "
                 "leave it out, or leave out the method and say its parts"
             )
         result[part] = given_word or method_words.get(part) or PLAIN_WORDS[part]
@@ -246,7 +241,7 @@ def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Paramete
     # A name is looked up in all parts; where two have it, the user must say which one is meant.
     for name, value in given.items():
         part, dot, name_in_part = name.partition(".")
-        part = "weigher" if part == "clipping" else part
+        part = "clipping" if part == "weigher" else part
         owners = (
             [part]
             if dot and name_in_part in known_names.get(part, ())
@@ -254,8 +249,8 @@ def assign_parameters(words: Mapping[str, str], run: RunNumbers, given: Paramete
         )
         if len(owners) > 1:
             raise ValueError(
-                f"parameter {name!r}: {' and '.join(map(name_part, owners))} both have it; "
-                f"say {' or '.join(f'{name_part(owner)}.{name}' for owner in owners)}"
+                f"parameter {name!r}: {' and '.join(owners)} both have it; "
+                f"say {' or '.join(f'{owner}.{name}' for owner in owners)}"
             )
         if not owners:
             there = (

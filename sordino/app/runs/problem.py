@@ -271,7 +271,7 @@ def set_noise_scale(optimizer: torch.optim.Optimizer, query: object, expected_ba
     if not isinstance(optimizer, AdamCorrected):
         return
     # A clipping rule with a state may change its bound from step to step, and the noise with it.
-    if not isinstance(query, _ONE_NOISE) or not isinstance(query.weigher, Stateless):
+    if not isinstance(query, _ONE_NOISE) or not isinstance(query.clipping, Stateless):
         raise ValueError(
             f"optimizer='adam-corrected': needs noise of one scale throughout, which {query!r} does not add; use 'adam'"
         )

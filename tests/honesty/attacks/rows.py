@@ -20,7 +20,7 @@ ROWS = Cases()
 
 @dataclass(frozen=True)
 class Own:
-    """A weigher written by a user: a function of the lengths of a chunk, with the sensitivity of flat clipping to 1."""
+    """A user's clipping rule: a function of the lengths of a chunk, with the sensitivity of flat clipping to 1."""
 
     function: Callable[[Tensor], Tensor]
 

@@ -1,4 +1,4 @@
-"""Every sampler, weigher and query that has a guarantee, on one honest script."""
+"""Every sampler, clipping rule and query that has a guarantee, on one honest script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
     "a private threshold": lambda: sd.Threshold(sd.PrivateQuantile(0.5, 10.0, 0.1), 0.05, 0.2, refresh=20),
 }
 
-WEIGHERS: dict[str, Callable[[], Any]] = {
+CLIPPING_RULES: dict[str, Callable[[], Any]] = {
     "layerwise": lambda: sd.Layerwise([0.5, 0.1, 0.3, 1.0]),
     "automatic": lambda: sd.Automatic(0.5),
     "psac": lambda: sd.PSAC(0.5),
@@ -56,11 +56,11 @@ for _name, _sampler in SAMPLERS.items():
     _named(
         "sampler", _name, lambda seed, make=_sampler: Script(network(), cross_entropy, vectors(seed), sampler=make())
     )
-for _name, _weigher in WEIGHERS.items():
+for _name, _rule in CLIPPING_RULES.items():
     _named(
-        "weigher",
+        "clipping",
         _name,
-        lambda seed, make=_weigher: Script(
+        lambda seed, make=_rule: Script(
             network(), cross_entropy, vectors(seed), query=sd.NoisySum(make(), sd.Gaussian(1.0))
         ),
     )
