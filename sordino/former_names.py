@@ -370,6 +370,7 @@ def former_keyword(former: str, current: str) -> Callable[[_Function], _Function
     """Returns a decorator by which a function takes the former name of an argument as a keyword, and warns."""
 
     def keep_former_name(function: _Function) -> _Function:
+        """Returns the function with both names of its argument."""
         called = function.__qualname__.removesuffix(".__init__")
 
         @wraps(function)
@@ -389,6 +390,8 @@ def former_field(former: str, current: str) -> Callable[[_Class], _Class]:
     """Returns a decorator by which a dataclass takes the former name of a field as a keyword, and answers to it."""
 
     def keep_former_name(kind: _Class) -> _Class:
+        """Gives a dataclass both names of its field, and returns it."""
+
         def read_former(self: Any) -> Any:
             _warn_of_former_name(f"{kind.__name__}.{former}", current)
             return getattr(self, current)

@@ -18,6 +18,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sordino.former_names import former_field
+
 if TYPE_CHECKING:
     from sordino.clipping.clipping_rule import ClippingRule
     from sordino.per_sample.protocol import Backend
@@ -68,6 +70,7 @@ PARTS = ("sampler", "clipping", "query", "noise", "backend")
 """What a way to train is put together from."""
 
 
+@former_field("weigher", "clipping")
 @dataclass(frozen=True)
 class Method:
     """A way to train by name: `sordino train mnist --method psac`.
