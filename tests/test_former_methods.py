@@ -1,6 +1,8 @@
 """Functions, classes and methods by the names they had in 0.2: they work for one release, and warn."""
 
+import importlib
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -10,9 +12,31 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.app.data import Images
+from sordino.former_names import FORMER_NAMES
 from sordino.sampling.sampler import Draw, Informed, keep_unamplified
 
 RECORDS = 12
+
+
+@pytest.mark.parametrize("former", sorted(name for name in FORMER_NAMES if not name.startswith("lab")))
+def test_a_former_module_is_one_that_exists_by_another_name(former):
+    current = find_spec(f"sordino.{FORMER_NAMES[former]}")
+    assert current is not None
+    assert current.origin is not None, "a file, and not a former name once more"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("lots.draw_request", "DrawRequest"),
+        ("ledger.divergence", "Diverged"),
+        ("runtime_checks.check_schedule", "CheckSchedule"),
+    ],
+)
+def test_what_was_merged_into_another_file_is_found_by_its_former_module(module, name):
+    with pytest.warns(DeprecationWarning, match=f"sordino.{module} is now sordino.{FORMER_NAMES[module]}"):
+        former = importlib.import_module(f"sordino.{module}")
+    assert getattr(former, name) is getattr(importlib.import_module(f"sordino.{FORMER_NAMES[module]}"), name)
 
 
 def private_run(query=None):
