@@ -91,7 +91,7 @@ def test_a_parameter_that_no_word_has_is_refused_with_those_there_are():
         ({"clipping": "flatt"}, "clipping='flatt': there is flat, "),
         ({"query": "sum"}, "query='sum': there is noisy-sum, "),
         ({"backend": "hooks"}, "backend='hooks': there is captured, "),
-        ({"noise": "uniform"}, "noise='uniform': there is gaussian, laplace"),
+        ({"noise": "uniform"}, "noise='uniform': there is gaussian, "),
         ({"method": "psac", "clipping": "flat"}, "the method psac means clipping='psac'; leave it out"),
     ],
 )
