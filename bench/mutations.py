@@ -483,6 +483,8 @@ def scores(tried: dict[str, Any]) -> dict[str, Any]:
 
 EQUIVALENT: dict[str, str] = {
     "sordino/release/release.py::_release_by_ranks constant 99453be6": "ranks have a grid only where the bound is finite",
+    "sordino/release/exact_sums.py::OnGrid._spread_over_all_coordinates constant b6346bdd": "the pieces are cut by it",
+    "sordino/release/exact_sums.py::OnGridAccumulator._move_to_integers argument 0 dropped fe513b92": "likewise",
 }
 """Survivors that mean the same as the original, with the reason."""
 
