@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ import sordino as sd
 from sordino.per_sample import Captured
 from sordino.per_sample.compiled_models import Compiler, find_compiler, unwrap_compiled
 from sordino.refusal import Refusal
+from tests.contracts import hunter
 
 SAMPLER = sd.TruncatedPoisson(rate=0.1, max_batch=8)
 
@@ -100,6 +102,30 @@ def test_padded_lots_run_compiled_with_the_same_parameters_to_rounding_and_the_s
     claim = private.claim(delta=1e-5)
     assert isinstance(claim, sd.Guarantee)
     assert claim.epsilon == reference.claim(delta=1e-5).epsilon
+
+
+def test_the_neighbour_hunter_finds_no_record_that_moves_a_compiled_sum_further_than_declared():
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        dataset = TensorDataset(*hunter.records(rng, 12))
+        lots = tuple(tuple(np.flatnonzero(rng.random(12) < 0.6).tolist()) for _ in range(3))
+        fewer = tuple(tuple(i for i in lot if i != lots[0][0]) for lot in lots)
+        worlds = [
+            hunter.World(
+                dataset,
+                hunter.Scripted(each),
+                3,
+                model=lambda: torch.compile(hunter.network(), backend="eager"),
+                pad_lots=True,
+            )
+            for each in (lots, fewer)
+        ]
+        backend = Captured()
+        query = sd.NoisySum(sd.Flat(0.5), sd.Gaussian(1.0))
+        found = hunter.compare(lambda query=query: query, *worlds, backend, physical_batch=12)
+        assert backend._compiled._graphs
+        assert not found.broken, found
+        assert found.worst > 0
 
 
 def test_the_compiler_of_the_user_is_found_with_its_name():
