@@ -3,8 +3,8 @@
     python -m bench.generate [--only adult,r8] [--epsilon 3]
 
 Makes synthetic records of Adult by the small model with privacy, by the same model with hardly any noise (ε = 1000), and by
-Private Evolution; and of R8 by the small language model, with and with hardly any noise. Writes bench/results/generate.json
-after each.
+Private Evolution; and of R8 by the table of words and by the small language model, with and with hardly any noise. Writes
+bench/results/generate.json after each.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sordino.ledger.claims import Guarantee
 
 RESULTS = Path(__file__).parent / "results" / "generate.json"
 HARDLY_ANY_NOISE = 1000.0
+R8_TEXTS = 5485
 
 
 def measure(data: str, name: str, wishes: generation.Wishes) -> dict[str, Any]:
@@ -56,8 +57,12 @@ def main() -> None:
         ("adult", "small model"): generation.Wishes(options.epsilon, beside_real=True, canaries=20),
         ("adult", "small model, hardly any noise"): generation.Wishes(HARDLY_ANY_NOISE, canaries=20),
         ("adult", "Private Evolution"): generation.Wishes(options.epsilon, method="evolution"),
-        ("r8", "small language model"): generation.Wishes(options.epsilon, beside_real=True),
-        ("r8", "small language model, hardly any noise"): generation.Wishes(HARDLY_ANY_NOISE),
+        ("r8", "words by label"): generation.Wishes(options.epsilon, beside_real=True),
+        ("r8", "words by label, hardly any noise"): generation.Wishes(HARDLY_ANY_NOISE),
+        ("r8", "small language model"): generation.Wishes(options.epsilon, method="model", rows=R8_TEXTS),
+        ("r8", "small language model, hardly any noise"): generation.Wishes(
+            HARDLY_ANY_NOISE, method="model", rows=R8_TEXTS
+        ),
     }
     for (data, name), wishes in runs.items():
         if data not in options.only.split(","):

@@ -23,6 +23,7 @@ from sordino.app.generate.evolution import EvolutionPlan, RowDistance, Votes, ev
 from sordino.app.generate.row_model import RowModel
 from sordino.app.generate.row_tokens import CellTokens, RowTokens, choose_row_tokens
 from sordino.app.generate.text_model import TextModel, text_losses, zipf_scores
+from sordino.app.generate.word_table import LABEL_SHARE, LENGTH_SHARE, WordTable, release_word_table
 from sordino.events import Gaussian, Repeat
 
 DECLARED = DeclaredColumns(
@@ -239,6 +240,47 @@ def test_a_text_is_drawn_from_the_two_tokens_before_each_as_the_model_scores_it(
         )
 
 
+def test_the_table_of_words_counts_each_text_as_a_vector_of_length_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 31, (40, 12), generator=generator).sort(1).values  # 30 ends a text
+    labels = torch.randint(0, 3, (40,), generator=generator)
+    table = WordTable(3, 30, 12, sd.Gaussian(1.0))
+    vectors = table.describe(torch.cat([labels[:, None], tokens], dim=1).double())
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(40, dtype=torch.float64))
+    # The vector of one text, by hand: its words in its label's row, its label, and the class of its length.
+    row, label = tokens[0].tolist(), int(labels[0])
+    words = {word for word in row if word != 30}
+    share = (1 - LABEL_SHARE**2 - LENGTH_SHARE**2) ** 0.5 / len(words) ** 0.5
+    expected = torch.zeros(3 * 30 + 3 + 8, dtype=torch.float64)
+    for word in words:
+        expected[30 * label + word] = share
+    expected[90 + label] = LABEL_SHARE
+    expected[93 + sum(word != 30 for word in row) * 7 // 12] = LENGTH_SHARE
+    torch.testing.assert_close(vectors[0], expected)
+
+
+def test_texts_drawn_from_the_table_have_their_labels_words_and_lengths() -> None:
+    # Label 0 has the first ten words and label 1 the others; three quarters of the texts have label 0, and all have six
+    # of twelve tokens.
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.arange(4000) % 4 == 0).long()
+    words = torch.randint(0, 10, (4000, 12), generator=generator) + 10 * labels[:, None]
+    words[:, 6:] = 20
+    ledger = sd.Ledger()
+    shares = release_word_table(words, labels, 20, 2, ledger, epsilon=3.0, delta=1e-5, seed=0)
+    drawn, tokens = shares.draw(3000, generator)
+    claim = ledger.claim(delta=1e-5)
+    assert 2.9 < claim.epsilon <= 3.0
+    # The rarer label has a quarter of the texts, and √1 / (√1 + √3) of those that are written.
+    assert abs(float(drawn.float().mean()) - 1 / (1 + 3**0.5)) < 0.04
+    lengths = (tokens != 20).sum(1)
+    assert abs(float(lengths.float().mean()) - 6) < 1
+    # Three fifths of the words are of the label's own row, and of the shared ones those of its own share.
+    of_rare = tokens[drawn == 1]
+    own = float(((of_rare >= 10) & (of_rare < 20)).sum() / (of_rare < 20).sum())
+    assert abs(own - (0.6 + 0.4 * 0.25)) < 0.06
+
+
 def test_a_row_is_written_as_text_and_read_back() -> None:
     names, cells = ["a b", "c"], ["x, y", "1.5"]
     assert causal_model.read_row(names, causal_model.write_row(names, cells)) == cells
@@ -313,8 +355,9 @@ def test_the_command_writes_records_metadata_and_report(tmp_path: Path, capsys: 
         (["adult"], "--epsilon"),
         (["--epsilon", "3"], "name a known data set"),
         (["nonesuch", "--epsilon", "3"], "there is adult"),
-        (["adult", "--epsilon", "3", "--method", "magic"], "there is model, evolution"),
+        (["adult", "--epsilon", "3", "--method", "magic"], "there is model, words, evolution"),
         (["adult", "--epsilon", "3", "--lora", "8"], "give --model"),
+        (["adult", "--epsilon", "3", "--method", "words"], "a table takes model or evolution"),
         (["adult", "--epsilon", "-1"], "epsilon"),
     ],
 )

@@ -2,6 +2,7 @@
 
 source    a known set (`adult`, `r8`) or the user's own file with declared columns
 method    model        a small model trained here (`row_model`, `text_model`), or a pretrained one (`causal_model`)
+          words        one noisy table of words by label (`word_table`), for texts
           evolution    Private Evolution, for tables
 """
 
@@ -34,12 +35,15 @@ from sordino.app.generate.private_training import TrainingPlan, train_privately
 from sordino.app.generate.row_model import RowModel, row_losses
 from sordino.app.generate.row_tokens import RowTokens, choose_row_tokens
 from sordino.app.generate.text_model import TextModel, build_text_tokens, text_losses
+from sordino.app.generate.word_table import release_word_table
 from sordino.app.runs.own_file import OwnFile
 from sordino.ledger.claims import Claim
 
 KNOWN_TABLES = ("adult",)
 KNOWN_TEXTS = ("r8", "20news")
-METHODS = ("model", "evolution")
+TEXTS_WRITTEN = 20_000
+"""How many texts the table of words writes unless it is said; a classifier learns more from many."""
+METHODS = ("model", "words", "evolution")
 _CLASSES_READ_OFF = "which labels there are, read off the data; give classes"
 _SCHEMA_READ_OFF = "the schema, read off the data by `sordino data inspect`; replace it by what is known of the columns"
 _TEST_RECORDS = "likeness to the test records and how many there are, told without noise"
@@ -56,9 +60,11 @@ class Wishes:
     delta: float = 1e-5
     """The δ of the claim."""
     rows: int | None = None
-    """How many records to write; as many as there are test records if it is not said, so that no count is told."""
-    method: str = "model"
-    """How records are made: by a model, or by evolution (Private Evolution, tables only)."""
+    """How many records to write; without it as many as there are test records, or 20,000 texts by words. The number of
+    training records is told by neither."""
+    method: str | None = None
+    """How records are made: model; words (texts only, and the default there: a noisy table of words by label); or
+    evolution (tables only: Private Evolution)."""
     model: str | None = None
     """A causal language model of transformers, a folder or a name; without it a small model is trained here."""
     lora: int | None = None
@@ -84,10 +90,10 @@ class Wishes:
 
     def __post_init__(self) -> None:
         """Refuses wishes that contradict each other."""
-        if self.method not in METHODS:
+        if self.method is not None and self.method not in METHODS:
             raise ValueError(f"method={self.method!r}: there is {', '.join(METHODS)}")
-        if self.method == "evolution" and (self.model is not None or self.canaries):
-            raise ValueError("--method evolution: trains no model; leave --model and --canaries out")
+        if self.method in ("words", "evolution") and (self.model is not None or self.canaries):
+            raise ValueError(f"--method {self.method}: trains no model; leave --model and --canaries out")
         if self.lora is not None and self.model is None:
             raise ValueError("--lora: adapters of a pretrained model; give --model")
         if self.rows is not None:
@@ -225,6 +231,8 @@ def read_own_texts(own: OwnFile) -> TextSource:
 
 def generate_table(source: TableSource, wishes: Wishes, show: Show = lambda done, all_steps: None) -> Generated:
     """Makes synthetic rows of a table by the method that was asked for."""
+    if wishes.method == "words":
+        raise ValueError("--method words: for texts; a table takes model or evolution")
     ledger = sd.Ledger()
     _name_uncovered(ledger, source.read_off, wishes)
     generator = torch.Generator().manual_seed(wishes.seed or 0)
@@ -379,19 +387,34 @@ def _train_causal(
 
 def generate_texts(source: TextSource, wishes: Wishes, show: Show = lambda done, all_steps: None) -> Generated:
     """Makes synthetic labelled texts."""
-    if wishes.method != "model" or wishes.canaries:
-        raise ValueError(
-            "texts: made by a model, and exposure is measured of tables; leave --method and --canaries out"
-        )
+    if wishes.method == "evolution" or wishes.canaries:
+        raise ValueError("texts: evolution and exposure are of tables; leave --method evolution and --canaries out")
     ledger = sd.Ledger()
     _name_uncovered(ledger, source.read_off, wishes)
     generator = torch.Generator().manual_seed(wishes.seed or 0)
-    count = wishes.rows or max(1, len(source.test[0]))
+    # Texts of words are written in no time; those of a model take theirs.
+    by_words = wishes.model is None and wishes.method in (None, "words")
+    count = wishes.rows or (TEXTS_WRITTEN if by_words else max(1, len(source.test[0])))
     tokens, vectors = build_text_tokens()
     # A pretrained model writes texts itself; they are read as tokens, so that both ways are measured alike.
     if wishes.model is not None:
         texts, labels, claim, made_by = _write_texts(source, wishes, count, ledger, show)
         encoded = tokens.encode(texts)
+    elif by_words:
+        shares = release_word_table(
+            tokens.encode(source.train[0]),
+            torch.tensor(source.train[1]),
+            tokens.end,
+            len(source.classes),
+            ledger,
+            epsilon=wishes.epsilon,
+            delta=wishes.delta,
+            seed=wishes.seed,
+        )
+        claim = ledger.claim(delta=wishes.delta)
+        labels, encoded = shares.draw(count, generator)
+        texts = tokens.decode(encoded)
+        made_by = "a noisy table of words by label"
     else:
         torch.manual_seed(0 if wishes.seed is None else wishes.seed)
         model = TextModel(vectors, len(source.classes))
