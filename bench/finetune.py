@@ -6,7 +6,8 @@
 
 Both rows of a seed have the same encoder, vectors and ε. The frozen head is the plan with `can_adapt=False`. A table has no
 encoder: it is trained by `sordino train --data`, and its baseline is the recipe `adult`, a logistic regression on features
-that were made for Adult. Lots and noise come from the operating system: no run has a seed, and none was left out.
+that were made for Adult. Lots and noise come from the operating system: no run has a seed. A first run of Adult at ε = 3,
+before the results were kept, had 85.46 with the recipe.
 """
 
 from __future__ import annotations

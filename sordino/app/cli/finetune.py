@@ -59,8 +59,8 @@ class Command:
         },
         notes=(
             "The encoder reads every text once; a head and adapters are then trained on what it made of them. What is "
-            "chosen, and what share of a step will be noise, is printed before the first step. A run that is stopped has "
-            "released nothing and is begun anew.",
+            "chosen, and what share of a step will be noise, is printed before the first step. A run that is stopped keeps "
+            "no file and is begun anew; a lead of the adapters that it had printed was released.",
         ),
     )
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]

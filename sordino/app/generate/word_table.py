@@ -46,6 +46,7 @@ _PUBLIC_SHARE = 0.05
 _LEAST_OWN = 0.2
 """The smallest share of a text's words that come from its label's own row."""
 _RECORDS_AT_ONCE = 256
+_FOR_THE_TAIL = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,8 @@ def release_word_table(
     seed: int | None = None,
 ) -> WordShares:
     """Releases the table of words by label with noise that meets ε, and returns the shares that it gives."""
-    multiplier = calibrate(lambda sigma: Gaussian(sigma), PLD(), epsilon, delta)
+    # A little of δ is left for the end of the noise, whose values do not go on for ever; the claim subtracts it.
+    multiplier = calibrate(Gaussian, PLD(), epsilon, (1 - _FOR_THE_TAIL) * delta)
     table = WordTable(label_count, words, tokens.shape[1], sd.Gaussian(multiplier))
     records = torch.cat([labels[:, None], tokens], dim=1)
     noisy = sd.ask(table, records, ledger=ledger, seed=seed, physical_batch=_RECORDS_AT_ONCE)
