@@ -292,6 +292,9 @@ def current_name(former: str) -> str | None:
 class FormerNameFinder(MetaPathFinder, Loader):
     """Imports modules by the names they had in 0.2."""
 
+    def __init__(self) -> None:
+        self._current_specs: dict[str, ModuleSpec | None] = {}
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -303,10 +306,13 @@ class FormerNameFinder(MetaPathFinder, Loader):
         name = current_name(spec.name)
         assert name is not None, "find_spec accepts former names only"
         warnings.warn(f"{spec.name} is now {name}; the old name goes away in 0.4", DeprecationWarning, stacklevel=2)
-        return import_module(name)
+        module = import_module(name)
+        self._current_specs[module.__name__] = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: the module has run under its current name."""
+        """Gives the module back the spec of its current name, which Python replaced; it has run under that name."""
+        module.__spec__ = self._current_specs.pop(module.__name__)
 
 
 def install() -> None:

@@ -1,6 +1,7 @@
 """Functions, classes and methods by the names they had in 0.2: they work for one release, and warn."""
 
 import importlib
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -23,6 +24,15 @@ def test_a_former_module_is_one_that_exists_by_another_name(former):
     current = find_spec(f"sordino.{FORMER_NAMES[former]}")
     assert current is not None
     assert current.origin is not None, "a file, and not a former name once more"
+
+
+def test_a_module_keeps_its_own_spec_after_an_import_by_a_former_name():
+    current = importlib.import_module("sordino.events")
+    sys.modules.pop("sordino.events.mechanisms", None)
+    with pytest.warns(DeprecationWarning, match="is now sordino.events"):
+        assert importlib.import_module("sordino.events.mechanisms") is current
+    assert current.__spec__.name == "sordino.events"
+    assert find_spec("sordino.events").origin == current.__file__
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class FineTuned:
 
     Examples:
         >>> sorted(FineTuned.__dataclass_fields__)[:4]
-        ['claim', 'classes', 'length', 'model']
+        ['adapters_lead', 'claim', 'classes', 'length']
 
     """
 

@@ -167,5 +167,8 @@ def test_a_point_finds_the_bottom_of_a_landscape(loss, rate, goal, tmp_path):
 def test_losses_are_one_number_per_record():
     x, y = torch.randn(5, 2), torch.randn(5, 2)
     for name, loss in LOSSES.items():
-        target = torch.zeros(5, dtype=torch.long) if loss.classifies else y
-        assert loss.losses_of(nn.Identity(), x, target).shape == (5,), name
+        scores, target = x, torch.zeros(5, dtype=torch.long) if loss.classifies else y
+        # Of tokens there are scores of every token at every place.
+        if name == "tokens":
+            scores, target = torch.randn(5, 3, 4), torch.randint(0, 4, (5, 3))
+        assert loss.losses_of(nn.Identity(), scores, target).shape == (5,), name
