@@ -18,6 +18,7 @@ bench/results/correlated_accuracy.json.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import re
@@ -192,6 +193,8 @@ def fit_bands(bands: int, steps: int) -> sd.Banded:
 
 def train(data: Data, rows: Tensor, method: Method, steps: int, lots: int, rate: float, seed: int) -> nn.Module:
     """Returns a model that was trained on some rows of the training data."""
+    # The records of the run before may be gigabytes, and cycles keep them until they are collected.
+    gc.collect()
     torch.manual_seed(seed)
     model = data.create_model()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=rate, momentum=MOMENTUM)
