@@ -358,6 +358,7 @@ def test_the_command_writes_records_metadata_and_report(tmp_path: Path, capsys: 
         (["adult", "--epsilon", "3", "--method", "magic"], "there is model, words, evolution"),
         (["adult", "--epsilon", "3", "--lora", "8"], "give --model"),
         (["adult", "--epsilon", "3", "--method", "words"], "a table takes model or evolution"),
+        (["r8", "--epsilon", "3", "--steps", "9"], "--steps: texts come from one table of words"),
         (["adult", "--epsilon", "-1"], "epsilon"),
     ],
 )

@@ -396,6 +396,8 @@ def generate_texts(source: TextSource, wishes: Wishes, show: Show = lambda done,
     by_words = wishes.model is None and wishes.method in (None, "words")
     count = wishes.rows or (TEXTS_WRITTEN if by_words else max(1, len(source.test[0])))
     tokens, vectors = build_text_tokens()
+    if by_words:
+        _refuse_training_flags(wishes)
     # A pretrained model writes texts itself; they are read as tokens, so that both ways are measured alike.
     if wishes.model is not None:
         texts, labels, claim, made_by = _write_texts(source, wishes, count, ledger, show)
@@ -439,6 +441,21 @@ def generate_texts(source: TextSource, wishes: Wishes, show: Show = lambda done,
     return Generated(
         [source.label, source.text], rows, claim, measured, {"method": made_by, "records written": len(rows)}
     )
+
+
+def _refuse_training_flags(wishes: Wishes) -> None:
+    """Raises ValueError for what only training uses, where one table of words is released."""
+    given = {
+        "--steps": wishes.steps,
+        "--rate": wishes.rate,
+        "--learning-rate": wishes.learning_rate,
+        "--expected-batch": wishes.expected_batch,
+    }
+    useless = [flag for flag, value in given.items() if value is not None]
+    if useless:
+        raise ValueError(
+            f"{', '.join(useless)}: texts come from one table of words; say --method model, or leave it out"
+        )
 
 
 def _write_texts(
