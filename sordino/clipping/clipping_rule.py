@@ -486,6 +486,9 @@ class RowwiseWatch:
                     and works_row_by_row(
                         function, self._rescale_rows(norms), self._rng
                     )  # lengths that a neighbour might have
+                    and works_row_by_row(
+                        function, self._rescale_batch(norms), self._rng
+                    )  # a batch of short rows alone, or of long ones: a mean over rows of any length is always long
                     and torch.equal(function(norms), kept_result)  # and nothing was kept of them
                 )
             return result
@@ -500,6 +503,11 @@ class RowwiseWatch:
         """Returns rows of any length: each norm is multiplied by 10⁻³ to 10³."""
         exponents = torch.from_numpy(self._rng.uniform(len(norms.squared)) * 12 - 6).to(norms.squared)
         return Norms(norms.squared * (10.0**exponents).unsqueeze(1), norms.names, norms.estimate)
+
+    def _rescale_batch(self, norms: Norms) -> Norms:
+        """Returns rows that are all longer or all shorter than they were: one factor of 10⁻³ to 10³ for all norms."""
+        factor = 10.0 ** float(self._rng.uniform(1)[0] * 12 - 6)
+        return Norms(norms.squared * factor, norms.names, norms.estimate)
 
 
 def _take_rows(rows: Rows, where: NDArray[np.int64]) -> Rows:
