@@ -5,6 +5,7 @@
     python -m bench.mutations --list sordino/release/release.py
     python -m bench.mutations --again                    # survivors only, after tests were added
     python -m bench.mutations --score                    # the table of the results so far
+    python -m bench.mutations --sample 100 --seed 0      # a random sample over all rooms, resumed where it stopped
 
 Kinds of mistakes: a number changed (by one, or by 1 %), True and False exchanged, a comparison moved by its boundary or
 turned round, `and` and `or` exchanged, `not` dropped, an arithmetic operation exchanged, a statement left out, a condition
@@ -21,6 +22,10 @@ A mutant is *killed* if a test fails, *survived* if none does, *broken* if the p
 *slow* if the tests take more than their time, which counts as killed. The score is killed / (killed + survived).
 Survivors that mean the same as the original are listed in `EQUIVALENT` with the reason, and are not counted.
 
+The score of all mutants tried is flattered wherever tests were written for survivors and the next mutants look alike.
+A random sample (`--sample`) is kept apart, each mutant with what the tests said of it when it was tried first. Its score
+is that of the tests before anybody looked at the survivors, with a 95 % interval (Wilson 1927).
+
 The results are in bench/results/automatic_mutations.json, with the sample that was taken.
 """
 
@@ -32,6 +37,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -77,6 +83,7 @@ _LEDGER = [
 _SAMPLING = ["tests/test_sampling.py", "tests/test_told_size.py", "tests/test_sorted.py", "tests/test_by_length.py"]
 _LOTS = ["tests/test_lots.py", "tests/test_divisor.py", "tests/test_replay.py", "tests/test_refusals.py"]
 _RANKS = ["tests/distributed/test_grid.py", "tests/distributed/test_agreement.py", "tests/distributed/test_catches.py"]
+_ACCOUNTING = ["tests/accounting"]
 TESTS: dict[str, list[str]] = {
     "sordino/release/compiled_combinations.py": ["tests/kernels/test_phase_noise.py", "tests/correlated"],
     "sordino/release/": [*_NOISE, *_LOTS],
@@ -91,6 +98,8 @@ TESTS: dict[str, list[str]] = {
     "sordino/private.py": _LOTS,
     "sordino/distributed/": _RANKS,
     "sordino/distributed_run.py": [*_RANKS, "tests/distributed/test_sites.py"],
+    "sordino/accounting/": _ACCOUNTING,
+    "sordino/privacy_loss/": _ACCOUNTING,
 }
 """The fast tests of each file, by the first beginning of its path. What charges and releases comes first: files are
 mutated in this order, and within one entry by a digest of the mutants' names."""
@@ -481,6 +490,35 @@ def scores(tried: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
+def draw_sample(mutants: list[Mutant], size: int, seed: int) -> list[Mutant]:
+    """Returns a random sample of the mutants, which is the same for the same seed as long as the code is."""
+    # Sorted by name first, so that the order in which files are listed does not matter.
+    ordered = sorted(mutants, key=lambda mutant: mutant.name)
+    return random.Random(seed).sample(ordered, min(size, len(ordered)))
+
+
+def score_of_sample(statuses: dict[str, str]) -> dict[str, Any]:
+    """Returns the share of a random sample's mutants that tests noticed, with a 95 % interval, of those decided.
+
+    A mutant that no test reached counts as not noticed; broken ones and equivalent ones do not count.
+    """
+    decided = {name: status for name, status in statuses.items() if name not in EQUIVALENT and status != "broken"}
+    n, noticed = len(decided), sum(status in ("killed", "slow") for status in decided.values())
+    if not n:
+        return {"counted": 0}
+    # Wilson's interval, which is right near 0 and 1 too.
+    z, share = 1.96, noticed / n
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+    return {
+        "tried": len(statuses),
+        "counted": n,
+        "noticed": noticed,
+        "score_percent": round(100 * share, 1),
+        "interval_percent": [round(100 * (middle - half), 1), round(100 * (middle + half), 1)],
+    }
+
+
 EQUIVALENT: dict[str, str] = {
     "sordino/release/release.py::_release_by_ranks constant 99453be6": "ranks have a grid only where the bound is finite",
     "sordino/release/exact_sums.py::OnGrid._spread_over_all_coordinates constant b6346bdd": "the pieces are cut by it",
@@ -498,12 +536,16 @@ def main() -> None:
     arguments.add_argument("--list", action="store_true", help="only say what there is")
     arguments.add_argument("--again", action="store_true", help="try those that survived once more")
     arguments.add_argument("--score", action="store_true", help="only print the results so far")
+    arguments.add_argument("--sample", type=int, help="a random sample of so many mutants over all files")
+    arguments.add_argument("--seed", type=int, default=0, help="which random sample")
     arguments.add_argument("--trace", type=Path, default=TRACE, help="where the lines of each test are kept")
     given = arguments.parse_args()
     record: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"tried": {}}
     tried: dict[str, Any] = record["tried"]
     if given.score:
         print(table(scores(tried)))  # noqa: T201
+        for key, kept in record.get("random samples", {}).items():
+            print(f"random sample, {key}:", score_of_sample(kept["first status"]))  # noqa: T201
         return
     paths = [ROOT / file for file in given.files] or targets()
     mutants = [mutant for path in paths for mutant in mutants_of(path)]
@@ -520,6 +562,14 @@ def main() -> None:
     if given.again:
         undecided = ("survived", "not reached")
         sample = [mutant for mutant in mutants if tried.get(mutant.name, {}).get("status") in undecided]
+    # A random sample keeps what was said of each mutant at the first time, whatever tests are written later.
+    first_status: dict[str, str] | None = None
+    if given.sample is not None:
+        sample = draw_sample(mutants, given.sample, given.seed)
+        kept = record.setdefault("random samples", {}).setdefault(
+            f"{given.sample} of seed {given.seed}", {"of": len(mutants), "first status": {}}
+        )
+        first_status = kept["first status"]
 
     most_seconds = SECONDS_AGAIN if given.again else SECONDS_OF_TESTS
     _import_libraries()
@@ -527,7 +577,7 @@ def main() -> None:
     traced: dict[str, Any] = json.loads(given.trace.read_text()) if given.trace.exists() else {}
     try:
         for mutant in sample:
-            if mutant.name in tried and not given.again:
+            if mutant.name in (tried if first_status is None else first_status) and not given.again:
                 continue
             # A file of tests is traced when the first mutant asks for it; its tests must pass without a mutant.
             for name in test_files_for(mutant.file):
@@ -540,6 +590,9 @@ def main() -> None:
             tried[mutant.name] = try_mutant(mutant, folder, choose_tests(mutant, traced, most_seconds))
             result = tried[mutant.name]
             print(mutant.name, "→", result["status"], result["seconds"], "|", mutant.was, flush=True)  # noqa: T201
+            if first_status is not None:
+                first_status[mutant.name] = result["status"]
+                kept["score"] = score_of_sample(first_status)
             record |= {"mutants": len(mutants) if not given.files else record.get("mutants"), "score": scores(tried)}
             RESULTS.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     finally:

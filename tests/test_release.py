@@ -9,11 +9,11 @@ import sordino as sd
 from sordino.distributed.process_group import Ranks
 from sordino.events import Exponential, NonPrivate
 from sordino.release.exact_sums import Grid, OnGridAccumulator, complete_sum
-from sordino.release.release import GRID, choose, choose_between, release
+from sordino.release.release import GRID, choose, choose_between, release, tap_releases
 from sordino.release.release import Steps as StepFunction
 from sordino.release.sealed import Sealed
 from sordino.release.sensitivity import Sensitivity, Unproven
-from sordino.release.vectors import iterate_together
+from sordino.release.vectors import WideSum, iterate_together
 from sordino.rng.streams import Rng
 
 
@@ -150,3 +150,32 @@ def test_laplace_noise_refuses_a_multiplier_that_is_none():
         with pytest.raises(ValueError, match="multiplier"):
             sd.Laplace(multiplier)
     assert isinstance(sd.Laplace(1).multiplier, float)
+
+
+@pytest.mark.parametrize("multiplier", [0.01, 0.5, 1.0, 2.0])
+def test_little_noise_meets_a_wide_sum_before_it_is_rounded_as_much_noise_does(multiplier):
+    """A sum that is rounded first tells its last bits, whatever noise comes after; noise below 1 must not be added so."""
+    torch.manual_seed(0)
+    values = torch.randn(2000).double() + 1e-9 * torch.randn(2000).double()
+    noise = release(Sealed({"a": torch.zeros(2000)}), Sensitivity(1.0), sd.Gaussian(multiplier), Rng.from_seed(3)).value
+    wide = WideSum({"a": values.clone()}, {"a": torch.zeros(2000)})
+    found = release(Sealed(wide), Sensitivity(1.0), sd.Gaussian(multiplier), Rng.from_seed(3)).value["a"]
+    assert torch.equal(found, (values + noise["a"]).float())
+    assert not torch.equal(found, values.float() + noise["a"])
+
+
+def test_a_choice_while_releases_are_tapped_has_no_guarantee_even_if_choices_are_not():
+    scores, steps = torch.tensor([0.0, 1.0]), StepFunction(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 1.0]))
+    with tap_releases(lambda *_: None):
+        assert isinstance(choose(Sealed(scores), 1.0, 1.0, Rng.from_seed(0))[1], NonPrivate)
+        assert isinstance(choose_between(Sealed(steps), 1.0, 1.0, Rng.from_seed(0))[1], NonPrivate)
+    assert choose(Sealed(scores), 1.0, 1.0, Rng.from_seed(0))[1] == Exponential(1.0)
+
+
+def test_large_tensors_that_are_not_contiguous_are_gone_through_whole():
+    left, right = ({"w": torch.arange(90_000.0).view(300, 300).t() * k} for k in (1.0, 2.0))
+    pieces = list(iterate_together(left, right))
+    for one, two in pieces:
+        one += two
+    assert sum(one.numel() for one, _ in pieces) == 90_000
+    assert torch.equal(left["w"], 3 * torch.arange(90_000.0).view(300, 300).t())
