@@ -169,12 +169,20 @@ def find_directions(encoder: nn.Module, tokenizer: Any, rank: int, length: int) 
     # The inputs of every linear map, seen by hooks.
     at_first = FirstTokenLayer(layer, {}).eval()
     seen: dict[str, list[Tensor]] = {name: [] for name in ADAPTED_NAMES}
-    for name in ADAPTED_NAMES:
+    hooks = [
         at_first.get_submodule(name).register_forward_pre_hook(
             lambda _, given, name=name: seen[name].append(given[0].flatten(0, -2).float())
         )
-    for inputs, mask in zip(read.columns[0].split(256), read.columns[2].split(256), strict=True):
-        at_first(inputs.float(), mask)
+        for name in ADAPTED_NAMES
+    ]
+    try:
+        for inputs, mask in zip(read.columns[0].split(256), read.columns[2].split(256), strict=True):
+            at_first(inputs.float(), mask)
+    finally:
+        # Some of these maps are the encoder's own modules. A hook that stayed would go with them into the layer that is
+        # trained, and keep the activations and graphs of every later batch.
+        for hook in hooks:
+            hook.remove()
     directions = {}
     for name, parts in seen.items():
         rows = torch.cat(parts)

@@ -155,6 +155,13 @@ def test_before_training_the_vectors_are_the_frozen_encoders_and_the_first_token
     assert_close(first, tokens[:, 0].float(), atol=0.05, rtol=0.05)  # what the whole layer made of it
 
 
+def test_finding_directions_leaves_no_hook_on_the_encoder(encoder):
+    # A hook that stays is copied into the layer that is trained, and keeps the activations of every later batch.
+    find_directions(encoder, Tokenizer(), 2, 16)
+    hooked = [name for name, module in encoder.named_modules() if module._forward_pre_hooks or module._forward_hooks]
+    assert hooked == []
+
+
 # --- The whole.
 
 
