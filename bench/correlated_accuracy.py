@@ -44,6 +44,7 @@ DELTA, MOMENTUM, SEEDS = 1e-5, 0.9, 3
 BANDS = (2, 4, 8, 16, 32, 64)
 RATES = {
     "r8-lora": (0.02, 0.06, 0.2),
+    "20news-lora": (0.02, 0.06, 0.2),
     "r8-head": (0.02, 0.06, 0.2, 0.6),
     "20news-head": (0.02, 0.06, 0.2, 0.6),
     "20news": (1.0, 3.0, 10.0, 30.0),
@@ -258,6 +259,7 @@ def compare(task: str, lots: int, epochs: int, epsilon: float, *, is_stream: boo
 NAMES = {
     "20news": "20 Newsgroups, words",
     "20news-head": "20 Newsgroups, head on MiniLM",
+    "20news-lora": "20 Newsgroups, LoRA of rank 4",
     "r8-head": "R8, head on MiniLM",
     "r8-lora": "R8, LoRA of rank 4",
     "mnist": "MNIST, linear",

@@ -41,6 +41,8 @@ SOME_EQUAL = (
 
 _MOST_ROWS, _COMPARED, _DISTINCT = 500_000, 2_000, 32
 """Rows of tensors are looked at up to so many, compared in full up to so many, and must have so many different ones."""
+_NUMBERS_AT_ONCE = 2**19
+"""The size of the parts in which the digests of rows are computed."""
 _MOST_BYTES = 2**28
 """The size in bytes up to which arrays of numpy are compared."""
 _POOR_SHARE, _LARGE_SCALE = 0.01, 0.1
@@ -144,12 +146,26 @@ def _digest_tensor_rows(
         # Columns and weights are random, so that different rows have equal digests only by chance.
         chosen = keys.permutation(flat.shape[1])
         chosen = np.sort(chosen[: max(1, len(chosen) // every)][:columns])
-        values = flat[torch.from_numpy(rows)[:, None], torch.from_numpy(chosen)[None]].double().numpy() + 0.0
         weights = keys.integers(0, 2**64, size=len(chosen), dtype=np.uint64) | np.uint64(1)
-        # A multiplication and a shift mix the bits of each number before the weighted sum, as hash functions do.
-        mixed = np.ascontiguousarray(values).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        total += ((mixed ^ (mixed >> np.uint64(29))) * weights).sum(axis=1, dtype=np.uint64)
+        # Rows may be wide (all token vectors of a text), so a few are looked at at a time.
+        at_once = max(1, _NUMBERS_AT_ONCE // max(1, len(chosen)))
+        for start in range(0, len(rows), at_once):
+            part = torch.from_numpy(rows[start : start + at_once])
+            values = _select(flat, part, torch.from_numpy(chosen)).double().numpy() + 0.0
+            # A multiplication and a shift mix the bits of each number before the weighted sum, as hash functions do.
+            mixed = np.ascontiguousarray(values).view(np.uint64)
+            mixed *= np.uint64(0x9E3779B97F4A7C15)
+            mixed ^= mixed >> np.uint64(29)
+            total[start : start + at_once] += mixed @ weights
     return total
+
+
+def _select(flat: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Returns chosen rows and columns of a matrix, in the cheaper order."""
+    if len(columns) * 4 < flat.shape[1]:
+        return flat[rows[:, None], columns[None]]
+    chosen = flat[rows]
+    return chosen if len(columns) == flat.shape[1] else chosen[:, columns]
 
 
 def charge_as_group(draw: Draw, copies: int, sampler: Sampler) -> Draw:
