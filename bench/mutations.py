@@ -38,6 +38,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -51,11 +52,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "automatic_mutations.json"
-SECONDS = 60
-"""What the tests of one mutant may take."""
+SECONDS, MOST_WAITING = 60, 600.0
+"""The processor time that the tests of one mutant may take, and how long they may take in all, which ends a deadlock."""
 SECONDS_OF_TESTS, SECONDS_AGAIN, MOST_TESTS = 6.0, 25.0, 60
 """Tests of a mutant are chosen until they took so long in the traced run, the second number with `--again`, and so many of
 them at most."""
+SECONDS_OF_TRACE = 45
+"""The processor time that tracing one file of tests may take. Tests behind that are not run for mutants."""
 TRACE = Path(tempfile.gettempdir()) / "sordino_mutation_trace.json"
 
 _NOISE = [
@@ -83,7 +86,6 @@ _LEDGER = [
 _SAMPLING = ["tests/test_sampling.py", "tests/test_told_size.py", "tests/test_sorted.py", "tests/test_by_length.py"]
 _LOTS = ["tests/test_lots.py", "tests/test_divisor.py", "tests/test_replay.py", "tests/test_refusals.py"]
 _RANKS = ["tests/distributed/test_grid.py", "tests/distributed/test_agreement.py", "tests/distributed/test_catches.py"]
-_ACCOUNTING = ["tests/accounting"]
 TESTS: dict[str, list[str]] = {
     "sordino/release/compiled_combinations.py": ["tests/kernels/test_phase_noise.py", "tests/correlated"],
     "sordino/release/": [*_NOISE, *_LOTS],
@@ -98,8 +100,6 @@ TESTS: dict[str, list[str]] = {
     "sordino/private.py": _LOTS,
     "sordino/distributed/": _RANKS,
     "sordino/distributed_run.py": [*_RANKS, "tests/distributed/test_sites.py"],
-    "sordino/accounting/": _ACCOUNTING,
-    "sordino/privacy_loss/": _ACCOUNTING,
 }
 """The fast tests of each file, by the first beginning of its path. What charges and releases comes first: files are
 mutated in this order, and within one entry by a digest of the mutants' names."""
@@ -316,11 +316,11 @@ class _LineTrace:
     Processes that a test starts are not traced.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, written: Path) -> None:
         self._package = str(folder / "sordino") + os.sep
         self._root = len(str(folder)) + 1
         self._lines: dict[str, set[int]] = {}
-        self.tests: dict[str, dict[str, Any]] = {}
+        self._written = written
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """Begins to note lines for one test; fixtures belong to it."""
@@ -337,7 +337,9 @@ class _LineTrace:
         if report.passed:
             seconds = round(time.process_time() - self._begun, 3)
             lines = {file: sorted(numbers) for file, numbers in self._lines.items()}
-            self.tests[report.nodeid] = {"seconds": seconds, "lines": lines}
+            # One line for each test, so that what was traced is kept if the file of tests takes too long.
+            with self._written.open("a") as file:
+                file.write(json.dumps({"name": report.nodeid, "seconds": seconds, "lines": lines}) + "\n")
 
     def _enter(self, frame: Any, event: str, argument: Any) -> Any:
         """Decides when a function is called whether its lines are of interest."""
@@ -357,17 +359,11 @@ class _LineTrace:
 
 def trace_tests(folder: Path, name: str) -> dict[str, Any]:
     """Returns the tests of one file of tests, each with its seconds and the lines of the package that it executes."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as written:
-
-        def run() -> int:
-            trace = _LineTrace(folder)
-            code = _run_tests(folder, [name], plugins=[trace])
-            Path(written.name).write_text(json.dumps(trace.tests))
-            return code
-
-        _run_in_fork(run, 280)
-        text = Path(written.name).read_text()
-    return dict(json.loads(text)) if text else {}
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as written:
+        path = Path(written.name)
+        _run_in_fork(lambda: _run_tests(folder, [name], plugins=[_LineTrace(folder, path)]), SECONDS_OF_TRACE)
+        tests = [json.loads(line) for line in path.read_text().splitlines()]
+    return {test.pop("name"): test for test in tests}
 
 
 def choose_tests(mutant: Mutant, traced: dict[str, dict[str, Any]], most_seconds: float) -> list[str]:
@@ -405,26 +401,36 @@ def try_mutant(mutant: Mutant, folder: Path, tests: list[str]) -> dict[str, Any]
     return {"status": status, "seconds": round(time.monotonic() - begun, 1), **found}
 
 
-def _run_in_fork(run: Callable[[], int], seconds: float) -> str:
-    """Calls `run` in a forked process, whose exit code it returns, and says how that ended."""
+def _run_in_fork(run: Callable[[], int], seconds: int) -> str:
+    """Calls `run` in a forked process, whose exit code it returns, and says how that ended.
+
+    The limit is one of processor time, so that a busy machine does not make mutants slow, which counts as killed.
+    """
     child = os.fork()
     if child == 0:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         code = 70
         with contextlib.suppress(BaseException):
             code = run()
         os._exit(code)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return {0: "survived", 1: "killed"}.get(code, "broken")
-        time.sleep(0.05)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "slow"
+    end, has_ended = time.monotonic() + MOST_WAITING, False
+    try:
+        while time.monotonic() < end:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                has_ended, code = True, os.waitstatus_to_exitcode(status)
+                if code in (-signal.SIGXCPU, -signal.SIGKILL):
+                    return "slow"
+                return {0: "survived", 1: "killed"}.get(code, "broken")
+            time.sleep(0.05)
+        return "slow"
+    finally:
+        # Also when this process is told to stop: nothing that it started stays behind.
+        if not has_ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def _run_tests(folder: Path, tests: list[str], plugins: list[Any] | None = None) -> int:
@@ -498,25 +504,30 @@ def draw_sample(mutants: list[Mutant], size: int, seed: int) -> list[Mutant]:
 
 
 def score_of_sample(statuses: dict[str, str]) -> dict[str, Any]:
-    """Returns the share of a random sample's mutants that tests noticed, with a 95 % interval, of those decided.
+    """Returns the share of a random sample's mutants that tests noticed, with a 95 % interval.
 
-    A mutant that no test reached counts as not noticed; broken ones and equivalent ones do not count.
+    It is given twice: of the mutants that a test reached, and of all of them, where one that was not reached counts as not
+    noticed although slow tests or those of other rooms may notice it. Broken and equivalent ones do not count.
     """
-    decided = {name: status for name, status in statuses.items() if name not in EQUIVALENT and status != "broken"}
-    n, noticed = len(decided), sum(status in ("killed", "slow") for status in decided.values())
+    decided = [status for name, status in statuses.items() if name not in EQUIVALENT and status != "broken"]
+    noticed = sum(status in ("killed", "slow") for status in decided)
+    reached = sum(status != "not reached" for status in decided)
+    return {
+        "tried": len(statuses),
+        "of those reached": _share_with_interval(noticed, reached),
+        "of all": _share_with_interval(noticed, len(decided)),
+    }
+
+
+def _share_with_interval(noticed: int, n: int) -> dict[str, Any]:
+    """Returns a share of mutants in percent with its 95 % interval by Wilson's formula, which is right near 0 and 1 too."""
     if not n:
         return {"counted": 0}
-    # Wilson's interval, which is right near 0 and 1 too.
     z, share = 1.96, noticed / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
-    return {
-        "tried": len(statuses),
-        "counted": n,
-        "noticed": noticed,
-        "score_percent": round(100 * share, 1),
-        "interval_percent": [round(100 * (middle - half), 1), round(100 * (middle + half), 1)],
-    }
+    percent = [round(100 * each, 1) for each in (share, middle - half, middle + half)]
+    return {"counted": n, "noticed": noticed, "percent": percent[0], "interval": percent[1:]}
 
 
 EQUIVALENT: dict[str, str] = {
@@ -571,6 +582,8 @@ def main() -> None:
         )
         first_status = kept["first status"]
 
+    # A request to stop ends the process in order: the mutant is taken out, and the copy is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     most_seconds = SECONDS_AGAIN if given.again else SECONDS_OF_TESTS
     _import_libraries()
     folder, end = copy_repository(), time.monotonic() + 60 * given.minutes
