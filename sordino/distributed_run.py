@@ -116,17 +116,20 @@ class DistributedRun:
         return Rng.from_entropy() if self.ranks is None else self.ranks.new_rng()
 
     def refuse_device_of_another_kind(self) -> None:
-        """Raises a `Refusal` if the ranks of a distributed run cannot send each other tensors of the model's kind of
-        device.
+        """Raises a `Refusal` if the ranks of a distributed run cannot send each other sums of the model's kind of device,
+        neither directly nor by a copy on the host.
         """
         ranks, p = self.ranks, next(self._model.parameters(), None)
-        if ranks is None or ranks.size == 1 or p is None or p.device.type == ranks.device.type:
+        if ranks is None or ranks.size == 1 or p is None or p.device.type in ranks.carried_kinds:
             return
+        # A whole model is trained over the host. The rows of a sharded one are gathered by collectives of their device.
+        if "cpu" in ranks.carried_kinds and self.sharded is None:
+            return
+        carried = " and ".join(sorted(ranks.carried_kinds)) or "no device"
         raise Refusal(
-            f"the model is on {p.device}, and the process group carries tensors of {ranks.device.type} only.\n"
+            f"the model is on {p.device}, and the process group carries tensors of {carried} only.\n"
             "Ranks send each other sums of the model's gradients.\n"
-            f"Call init_process_group with a backend for {p.device.type} (nccl for CUDA), or move the model to "
-            f"{ranks.device.type}."
+            f"Call init_process_group with a backend for {p.device.type} (nccl for CUDA), or move the model."
         )
 
     def agree_on_request(
@@ -175,6 +178,8 @@ class DistributedRun:
         keys = [digest_of(stream.state_dict()) for stream in run.streams]
         facts.add("random streams (the seed, or a loaded state)", keys)
         facts.add("model", self._model)
+        # Kinds of devices round differently, so that ranks on several of them would drift apart.
+        facts.add("kind of the model's device", sorted({p.device.type for p in self._model.parameters()}))
         facts.add("query", run.query)
         for name, value in settings.items():
             facts.add(name, value)

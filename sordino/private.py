@@ -357,8 +357,7 @@ class Private:
         def make_request() -> DrawRequest:
             """Checks the arguments of the call on this rank."""
             nonlocal public_divisor
-            refuse_unusable_devices(self._model)
-            self._distributed.refuse_device_of_another_kind()
+            self._refuse_unfit_devices()
             arguments = DrawArguments.resolve(
                 dataset,
                 sampler,
@@ -457,6 +456,8 @@ class Private:
         The phase begins with the first lot, so a call of `draws` whose lots are never asked for draws nothing.
         """
         times_loaded = self._times_loaded
+        # Frameworks move the model between the call of `draws` and its first lot, so its device is looked at again here.
+        self._refuse_unfit_devices()
         self._choose_cipher()
         # Begin or resume the phase, and tell the ledger which records are used from here on.
         phase = self._begin_phase(request.sampler, request.n, chunk, request.steps)
@@ -512,6 +513,11 @@ class Private:
                 self._checks.before_claim()
         finally:
             self._checks.tripwire.is_looping, phase.ended = False, True
+
+    def _refuse_unfit_devices(self) -> None:
+        """Raises a `Refusal` if a `Private` run cannot be right where its model is, or its ranks cannot send its sums."""
+        refuse_unusable_devices(self._model)
+        self._distributed.refuse_device_of_another_kind()
 
     def _begin_phase(self, sampler: Sampler, n: int, chunk: int, steps: int) -> DrawPhase:
         """Returns a new phase of draws of the `Private` run, or the phase that these draws go on with.

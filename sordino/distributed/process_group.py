@@ -41,13 +41,17 @@ class Ranks:
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
         self._gloo = group is not None and str(dist.get_backend(group)) == "gloo"
-        self.device = torch.device("cpu") if group is None else _device_of_group(group)
+        self.carried_kinds = frozenset({"cpu"}) if group is None else _kinds_that_group_carries(group)
+        self.device = _device_of_group(self.carried_kinds)
 
     def sum_(self, values: Tensor) -> Tensor:
         """Adds whole numbers up over all ranks of the process group in place, with the same result on each."""
         if self.size > 1:
             self._wait_for_others()
-            dist.all_reduce(values, group=self.group)
+            sent = self._where_carried(values)
+            dist.all_reduce(sent, group=self.group)
+            if sent is not values:
+                values.copy_(sent)
         return values
 
     def reduce_scatter(self, values: Tensor) -> Tensor:
@@ -59,6 +63,7 @@ class Ranks:
             return values
         # Where layers are gathered on demand, other ranks may still need this one; they are served before it goes on.
         self._wait_for_others()
+        given, values = values, self._where_carried(values)
         if self._gloo:  # its reduce-scatter is an all-reduce; here each rank is sent what is its own, and adds it up
             sent = self.buffers.borrow(len(values), values.dtype, values.device)
             dist.all_to_all_single(sent, values, group=self.group)
@@ -66,20 +71,29 @@ class Ranks:
             own_sum = first + second
             for other in others:
                 own_sum.add_(other)
-            return own_sum
+            return own_sum.to(given.device)
         # Other backends have a reduce-scatter of their own, which sends less.
         own_sum = torch.empty_like(values[: len(values) // self.size])
         dist.reduce_scatter(own_sum, list(values.chunk(self.size)), group=self.group)
-        return own_sum
+        return own_sum.to(given.device)
 
     def all_gather(self, own_values: Tensor) -> Tensor:
         """Returns the stretches of all ranks of the process group, which are equally long, in the order of the ranks."""
         if self.size == 1:
             return own_values
         self._wait_for_others()
-        all_values = own_values.new_empty(self.size * len(own_values))
-        dist.all_gather(list(all_values.chunk(self.size)), own_values, group=self.group)
-        return all_values
+        sent = self._where_carried(own_values)
+        all_values = sent.new_empty(self.size * len(sent))
+        dist.all_gather(list(all_values.chunk(self.size)), sent, group=self.group)
+        return all_values.to(own_values.device)
+
+    def _where_carried(self, values: Tensor) -> Tensor:
+        """Returns values where the process group can send them from: as they are, or a copy on the host.
+
+        Gloo sends tensors of the host alone. A model on a device is trained over it all the same, with a copy to the host
+        and back for every sum.
+        """
+        return values if values.device.type in self.carried_kinds else values.to(self.device)
 
     def gather_objects(self, thing: Any) -> list[Any]:
         """Returns a small object of every rank of the process group, in the order of the ranks."""
@@ -129,22 +143,28 @@ class Ranks:
             return
         with torch.no_grad():
             for tensor in tensors:
-                held = tensor.detach().to(self.device).contiguous()
+                held = self._where_carried(tensor.detach()).contiguous()
                 dist.broadcast(held, group=self.group, group_src=0)
                 tensor.copy_(held)
 
 
-# gloo carries tensors of the host only.
-def _device_of_group(group: dist.ProcessGroup) -> torch.device:
-    """Returns the device whose tensors a process group carries: this process's accelerator, if the group has a library
-    for it.
+def _kinds_that_group_carries(group: dist.ProcessGroup) -> frozenset[str]:
+    """Returns the kinds of devices whose tensors a process group sends, by the libraries that it has for each.
 
     Gloo names CUDA among its devices, but carries such tensors in some collectives only, so that it counts for the CPU.
     """
+    kinds = {device.type: device for device in group._device_types}
+    return frozenset(
+        kind for kind, device in kinds.items() if kind == "cpu" or "gloo" not in group._get_backend(device).name()
+    )
+
+
+def _device_of_group(kinds: frozenset[str]) -> torch.device:
+    """Returns the device from which small messages of a process group are sent: this process's accelerator, if the group
+    carries its tensors, and else the CPU.
+    """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None or accelerator.type not in {device.type for device in group._device_types}:
-        return torch.device("cpu")
-    if "gloo" in group._get_backend(accelerator).name():
+    if accelerator is None or accelerator.type not in kinds:
         return torch.device("cpu")
     return torch.device(accelerator.type, torch.accelerator.current_device_index())
 

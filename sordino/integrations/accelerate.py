@@ -16,9 +16,10 @@ Privacy: gradients come from `Private.backward` alone. What would add up or scal
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sordino.integrations.launched import refuse_training_alone
@@ -65,8 +66,34 @@ def prepare(accelerator: accelerate.Accelerator, model: nn.Module, optimizer: Op
             f"gradient_accumulation_steps={accelerator.gradient_accumulation_steps}: a lot is one step, however large.\n"
             "Leave it out, and give the sampler a larger rate; memory limits physical_batch alone."
         )
+    before = dict(model.named_parameters())
     prepare_plain_model(accelerator, model)
+    _replace_moved_parameters(optimizer, before, dict(model.named_parameters()))
     return model, accelerator.prepare_optimizer(optimizer)
+
+
+def _replace_moved_parameters(
+    optimizer: Optimizer, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]
+) -> None:
+    """Gives an optimizer the parameters of a model that accelerate moved, in place of those that it was made with.
+
+    For CUDA `Module.to` keeps the parameter objects and gives them other memory. For devices of other makers it makes new
+    objects, and the optimizer would go on stepping the old ones, which nothing trains.
+    """
+    renewed = {id(p): after[name] for name, p in before.items() if after[name] is not p}
+    if not renewed:
+        return
+    # Optimizers keep their state by parameter: it goes with the parameter, to the same device.
+    for group in optimizer.param_groups:
+        group["params"] = [renewed.get(id(p), p) for p in group["params"]]
+    for p in [p for p in optimizer.state if id(p) in renewed]:
+        new = renewed[id(p)]
+        optimizer.state[new] = {name: _move_with(new, value) for name, value in optimizer.state.pop(p).items()}
+
+
+def _move_with(p: nn.Parameter, value: Any) -> Any:
+    """Returns a part of an optimizer's state on the device of its parameter; counts of steps stay where they are."""
+    return value.to(p.device) if isinstance(value, Tensor) and value.shape == p.shape else value
 
 
 def prepare_plain_model(accelerator: accelerate.Accelerator, model: nn.Module) -> None:

@@ -31,13 +31,28 @@ def join_launched_group(device: torch.device) -> None:
     """Initialises torch's process group from the launcher's variables, unless that has been done or there is no launcher.
 
     Args:
-        device: where the model is; the group gets the backend that carries tensors of that kind of device.
+        device: where the model is now. A framework may move it to the accelerator before it trains, so the group gets a
+            library for the CPU and, where PyTorch knows one, a library for the accelerator.
 
     """
     # All four must be there: torch reads each of them, and a cluster may set some without a launcher.
     was_launched = all(name in os.environ for name in _LAUNCHER_VARIABLES)
     if was_launched and dist.is_available() and not dist.is_initialized():
-        dist.init_process_group(dist.get_default_backend_for_device(device))
+        dist.init_process_group(_choose_backends(device))
+
+
+def _choose_backends(device: torch.device) -> str:
+    """Returns the libraries by which launched ranks send each other tensors, in the words of `init_process_group`.
+
+    >>> _choose_backends(torch.device("cpu")) if torch.accelerator.current_accelerator() is None else "gloo"
+    'gloo'
+    """
+    libraries, accelerator = dist.Backend.default_device_backend_map, torch.accelerator.current_accelerator()
+    kinds = {"cpu", device.type, *(() if accelerator is None else (accelerator.type,))}
+    # Gloo carries tensors of the host alone; those of a device without a library of its own are sent by way of the host.
+    known = {kind: libraries[kind] for kind in sorted(kinds) if libraries.get(kind, "gloo") != "gloo"}
+    host = libraries["cpu"]
+    return ",".join([f"cpu:{host}", *(f"{kind}:{name}" for kind, name in known.items())]) if known else host
 
 
 def is_first_rank() -> bool:

@@ -25,7 +25,7 @@ import math
 from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import EVALUATED
 from sordino.ledger.claims import Claim
+from sordino.ledger.tripwire import following_move
 from sordino.lots.lot import Draws
 from sordino.per_sample.protocol import Backend
 from sordino.private import Private
@@ -212,6 +213,26 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
     def claim(self) -> Claim:
         """Returns what can truly be said of the training so far."""
         return self._require_run().claim()
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Moves the module as Lightning does. The trainer moves it to its device before the first lot and back to the CPU
+        after the last, and the claim stays, because a move changes no value.
+        """
+        with following_move(self):
+            super().to(*args, **kwargs)
+        return self
+
+    def cpu(self) -> Self:
+        """Moves the module to the CPU, as Lightning's trainer does at the end of `fit`; the claim stays."""
+        with following_move(self):
+            super().cpu()
+        return self
+
+    def cuda(self, device: torch.device | int | None = None) -> Self:
+        """Moves the module to a CUDA device; the claim stays."""
+        with following_move(self):
+            super().cuda(device)
+        return self
 
     def on_train_start(self) -> None:
         """Refuses the settings of Lightning's trainer that a loop of lots cannot do."""

@@ -408,6 +408,44 @@ def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
+def following_move(model: nn.Module) -> Iterator[None]:
+    """Allows a framework to move a model to another device inside the context, in every run that watches its parameters.
+
+    A move copies values and adds nothing to them, so the claim stays as it was. Every value is compared: if a parameter is
+    not what it was before, to the last bit and in the same type, the tripwire says that it was changed by hand.
+    """
+    # Only runs that have drawn lots watch values; before that a model may be moved in any case.
+    before = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    ids = {id(p) for p in before.values()}
+    wires = [wire for wire in _alive if wire._trusted and ids & wire._ids.keys()]
+    if not wires:
+        yield
+        return
+    # A detached tensor keeps the old memory, also where the parameter object itself gets new memory.
+    values = {name: tensor.detach() for name, tensor in before.items()}
+    with _post_processing_of_all(wires):
+        yield
+        after = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        changed = next((name for name, value in values.items() if not _has_value(after.get(name), value)), None)
+        # PyTorch makes new buffers, and for some devices new parameter objects; from here on those are watched.
+        renewed: dict[int, Any] = {id(tensor): after.get(name, tensor) for name, tensor in before.items()}
+        for wire in wires:
+            buffers = [(name, renewed.get(id(tensor), tensor)) for name, tensor in wire._buffers]
+            wire.watch({name: renewed.get(id(p), p) for name, p in wire._named.items()}, buffers)
+            if changed is not None:
+                wire._void(_PARAMETER.format(f"parameter {changed!r}"))
+
+
+def _has_value(moved: Tensor | None, value: Tensor) -> bool:
+    """Returns whether a tensor of a watched model still has this value after a move, bit by bit."""
+    if moved is None or moved.dtype is not value.dtype or moved.shape != value.shape:
+        return False
+    # Bits, not values: a run that diverged has numbers that are not equal to themselves.
+    here, there = (t.reshape(-1).view(torch.uint8) for t in (value, moved.detach().to(value.device)))
+    return torch.equal(here, there)
+
+
+@contextmanager
 def _post_processing_of_all(wires: list[Tripwire]) -> Iterator[None]:
     """Enters `post_processing` of the tripwires of all these runs, one inside the other."""
     if not wires:

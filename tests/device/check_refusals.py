@@ -1,9 +1,5 @@
 """Models and devices that cannot be trained on are refused by name, before anything is drawn; moved models are followed."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -116,32 +112,3 @@ def test_data_may_be_on_the_device_already():
     there = TensorDataset(*(column.to("sim") for column in data.tensors))
     claim = run(make_private(move(model), loss_fn), model, there)
     assert isinstance(claim, Guarantee), str(claim)
-
-
-_TWO_RANKS = """
-import os, sys, torch
-import torch.distributed as dist
-from tests.device.simulated import move, start
-start()
-import sordino as sd
-from tests.device.zoo import ZOO
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[1]), world_size=2)
-model, data, loss_fn = ZOO["mlp"]()
-try:
-    private = sd.Private(move(model), loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
-    next(iter(private.draws(data, sd.Poisson(0.1), steps=1)))
-except Exception as error:
-    print(type(error).__name__, error, flush=True)
-os._exit(0)
-"""
-
-
-def test_ranks_that_cannot_send_tensors_of_the_device_are_refused_before_anything_is_drawn(tmp_path):
-    commands = [
-        [sys.executable, "-W", "ignore", "-c", _TWO_RANKS, str(rank), str(tmp_path / "store")] for rank in (0, 1)
-    ]
-    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) for command in commands]
-    texts = [rank.communicate(timeout=120)[0] for rank in ranks]
-    assert all("the model is on sim:0, and the process group carries tensors of cpu only" in text for text in texts), (
-        texts
-    )

@@ -11,7 +11,7 @@ from tests.device.simulated.build import NoSimulatedDevice, build
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.glob("check_*.py"))
-SHORT = ("check_honesty", "check_integrations", "check_noise_ahead", "check_stacked_rows", "check_tripwire")
+SHORT = ("check_honesty", "check_noise_ahead", "check_ranks", "check_stacked_rows", "check_tripwire")
 """Files that share one process, because starting one takes longer than they do."""
 GROUPS = [[file] for file in FILES if file.stem not in SHORT] + [[file for file in FILES if file.stem in SHORT]]
 
