@@ -24,8 +24,8 @@ Change = Callable[[Tensor], Tensor]
 
 
 def _one_large_number(x: Tensor) -> Tensor:
-    """Returns a tensor with one large number and the others as small as they get, for a record that a neighbour may
-    hold.
+    """Returns the tensor of a neighbouring record for the selftest, with one large number and the others as small as
+    they get.
 
     Its gradient hardly overlaps with anybody's.
     """

@@ -40,7 +40,7 @@ class RunSearch(Event):
         return 1.0
 
     def epsilon_limit_factor(self) -> float:
-        """Returns how many times a run's ε is more than enough to look up to for the search's ε."""
+        """Returns a factor f so large that the ε of the search is surely below f times the ε of one run."""
         return 4.0
 
     def dominating_pair(self, moves: int) -> Pair:
@@ -48,7 +48,7 @@ class RunSearch(Event):
         raise Unsupported(self, "a search is accounted for as a whole, not as a part of a draw")
 
     def noise_end(self, moves: int, delta: float, coordinates: int) -> float:
-        """Returns the bound of a run, so often as there are runs on average."""
+        """Returns the bound of one run times the expected number of runs."""
         return self.expected_runs() * self.event.noise_end(moves, delta, coordinates)
 
 
@@ -59,7 +59,7 @@ class TunePoisson(RunSearch):
 
     Args:
         event: one run.
-        mean: of K.
+        mean: the mean of K.
 
     Examples:
         >>> from sordino.accounting import PLD
@@ -80,7 +80,7 @@ class TunePoisson(RunSearch):
         return PoissonRuns(self.mean)
 
     def expected_runs(self) -> float:
-        """Returns its mean."""
+        """Returns the mean of K."""
         return self.mean
 
     def probability_of_a_run(self) -> float:
@@ -130,11 +130,11 @@ class TuneNegativeBinomial(RunSearch):
         return NegativeBinomialRuns(self.shape, self.stop)
 
     def expected_runs(self) -> float:
-        """Returns its mean."""
+        """Returns the mean of K."""
         return expected_runs(self.shape, self.stop)
 
     def epsilon_limit_factor(self) -> float:
-        """Returns more for larger shapes, which cost more."""
+        """Returns a factor that grows with the shape, because larger shapes cost more."""
         return 3 + self.shape
 
     def renyi_curve(self, orders: Array, relation: Relation) -> Array:

@@ -105,7 +105,9 @@ class FineTuned:
 
     @torch.no_grad()
     def probabilities(self, texts: Sequence[str]) -> Tensor:
-        """Returns the probability of each class for each text, (N, classes), in the order of `classes`."""
+        """Returns the probabilities that the classifier of `finetune` gives each text, (N, classes), in the order of
+        `classes`.
+        """
         read = read_texts(
             self.model.encoder,
             self.tokenizer,

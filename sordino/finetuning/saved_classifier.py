@@ -146,7 +146,9 @@ def _load_part(folder: Path, given: Any, name: str, factory: str, *, saved: bool
 
 
 def _digest_parameters(encoder: nn.Module) -> str:
-    """Returns a SHA-256 of the encoder's parameters and buffers by name, without those that token vectors do not need."""
+    """Returns the SHA-256 by which a saved classifier recognises its encoder: of parameters and buffers by name, without
+    those that token vectors do not need.
+    """
     digest = hashlib.sha256()
     for name, value in sorted(encoder.state_dict().items()):
         if not name.startswith(_UNUSED):

@@ -50,7 +50,9 @@ def records_for_samplers(
 
 
 def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
-    """Returns the gradient length of every record, with one part in memory at a time and nothing but norms computed."""
+    """Returns the gradient length of each of the records that a sampler or a diagnostic asks about, with one part in
+    memory at a time and nothing but norms computed.
+    """
     lengths = []
     for part in parts:
         norms = part.norms()

@@ -55,14 +55,14 @@ class Materialised:
 
 
 def make_empty(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
-    """Returns the gradients of no samples: an empty draw is a draw."""
+    """Returns the gradients of an empty lot, which is released with noise like any other."""
     rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
     device = next((row.device for row in rows.values()), torch.device("cpu"))
     return Materialised(rows, torch.zeros(0, device=device), estimate)
 
 
 _TOGETHER = 320
-"""Rows in one product: it runs through all of them in float32, and the roundings of more come to too much."""
+"""The most rows in one product, which adds them up in float32: with more rows, rounding errors would grow too large."""
 
 
 def _weighted_product(w: Tensor, rows: Tensor) -> Tensor:

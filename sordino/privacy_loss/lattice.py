@@ -5,9 +5,9 @@ Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022. Sampling each record with pr
 
 **Privacy:** the mass of a cell [l₀, l₁] of losses is split between its ends so that both the P-mass and the Q-mass are
 kept: the new pair can be processed into the old one, so its δ is at least as large for every ε, also after
-composition. Bins are the other way round: a function of the output, so their δ is at most the true one. Splits use
-r = dP/dQ, of which the sampled loss is log(1 + q(r−1)): no cancellation at any q. A cell that is wider where there is
-little mass is still a cell.
+composition. Bins bound δ from the other side: a bin is a function of the output, so the δ of the bins is at most the true
+one. Splits use r = dP/dQ, of which the sampled loss is log(1 + q(r−1)), so nothing cancels at any q. The argument holds for
+cells of any width, so cells are wider where there is little mass.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Mesh:
 
 @dataclass(frozen=True, eq=False)
 class NativeLosses:
-    """A release on its pair's own grid: losses and log P-masses; range on the removing side's axis; mean and std."""
+    """A release on its pair's own grid: privacy losses with the logarithms of their P-masses, mean and standard deviation.
+
+    `low` and `high` are the ends of the losses, as losses of removing a record.
+    """
 
     loss: Array
     log_mass: Array
@@ -241,7 +244,10 @@ class Sampled:
 
 
 def _log_masses_from_above(q: Array, p: Array, least: Array) -> Array:
-    """Returns logarithms of the Q-masses of lattice bins, from above; where floats end, P is at least e^least times Q."""
+    """Returns upper bounds on the logarithms of the Q-masses of lattice bins.
+
+    Where a Q-mass is too small for a float, it follows from the P-mass, which is at least e^least times as large.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         end = np.where(p > 0, np.minimum(np.log(p) - least, math.log(_TINY)), -math.inf)
         return np.where(q > _TINY, np.log(q), end)

@@ -4,8 +4,8 @@ Every record is used exactly once a pass, as when shuffling, but records choose 
 vary. This is what to use instead of `Shuffle`: fixed passes over the data at about the price of Poisson sampling.
 
 Privacy: a record's lot in a pass is a secret uniform choice (random allocation, Chua et al. 2025, Feldman & Shenfeld
-2025); about one record added or removed. A pass cut short, or with different releases on its lots, is charged as a
-whole one with all of them on every lot.
+2025). The guarantee is for one record added or removed. A pass that is cut short is charged as a whole one; if the lots of
+a pass have different releases, every lot is charged with all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BallsInBins:
         bins: lots in a pass; a lot has N / `bins` records on average.
 
     Privacy:
-        Amplified nearly as Poisson's lots are, about one record added or removed; a pass is charged as a whole.
+        The amplification is nearly that of Poisson sampling, for one record added or removed. A pass is charged as a whole.
 
     Examples:
         >>> import sordino as sd
@@ -52,7 +52,7 @@ class BallsInBins:
 
     @property
     def size_is_public(self) -> bool:
-        """No: the neighbour has one record more or fewer."""
+        """False: a neighbouring dataset has one record more or fewer, so the size of a lot tells of it."""
         return False
 
     def expected_size(self, n: int) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 import sordino
 from sordino import environment
-from sordino.app.runs import training_loop
+from sordino.app.runs import directory
 from sordino.app.runs.fit import resume
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.write_ahead import CHAIN, chain_digest
@@ -61,7 +61,7 @@ def resumed(folder):
 def elsewhere(monkeypatch, **facts):
     """From here on this is another machine: other facts decide the bits."""
     monkeypatch.setattr(
-        training_loop, "current_environment", lambda more: {**environment.current_environment(more), **facts}
+        directory, "current_environment", lambda more: {**environment.current_environment(more), **facts}
     )
 
 

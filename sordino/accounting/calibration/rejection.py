@@ -39,7 +39,8 @@ def chance_of_acceptance(batch: int, quantile: float) -> float:
 
 
 def repeat_until_threshold(epsilon: float, delta: float, give_up: float, slack: float) -> tuple[float, float]:
-    """Returns (ε, δ) of trying an (ε₁, δ₁)-DP pair until its score reaches a known threshold; `slack` is ε₀.
+    """Returns (ε, δ) of rejecting (ε₁, δ₁)-DP pairs of gradient and score, and drawing again, until a score reaches a
+    known threshold; `slack` is ε₀.
 
     >>> repeat_until_threshold(0.5, 0.0, give_up=0.01, slack=0.0)
     (1.0, 0.0)

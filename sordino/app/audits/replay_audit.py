@@ -43,13 +43,13 @@ from sordino.app.audits.step_parts import (
 )
 from sordino.app.report.evidence import read as read_evidence
 from sordino.app.runs import directory, write_ahead
-from sordino.app.runs.directory import CONFIG, Checkpoint, Run, RunRanks
+from sordino.app.runs.directory import CONFIG, Checkpoint, Run
 from sordino.app.runs.job import assemble_job
 from sordino.app.runs.progress_view import Silent
 from sordino.app.runs.settings import read_config
 from sordino.app.runs.training_loop import Training, read_key
 from sordino.app.runs.write_ahead import parameter_digest
-from sordino.environment import current_environment, describe_difference
+from sordino.environment import describe_difference
 from sordino.events import CyclicPoisson, FixedOrder, event_counts
 from sordino.release.correlated_noise import find_correlated_noise
 from sordino.release.noise import Noise
@@ -148,7 +148,7 @@ def audit_by_replay(
     # Replay needs the environment of the run: its threads, and the way ranks add up.
     run, report_progress = Run.open(Path(folder)), say or (lambda _: None)
     ledger_entries = write_ahead.read_entries(run.folder)
-    run_ranks = RunRanks().resuming(dict(ledger_entries.environment))  # the sums of ranks are whole numbers, here too
+    run = run.as_begun(ledger_entries.environment)  # the sums of ranks are whole numbers, here too
     threads = ledger_entries.environment.get("threads")
     if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)
@@ -166,16 +166,14 @@ def audit_by_replay(
     result = ReplayResult(
         last,
         chain=ledger_entries.chain,
-        environment=describe_difference(dict(ledger_entries.environment), current_environment(run_ranks.environment)),
+        environment=describe_difference(dict(ledger_entries.environment), run.current_environment()),
     )
     if ledger_entries.first_broken_line is not None:
         result.wrong.append(
             f"ledger.jsonl:{ledger_entries.first_broken_line}: the line is not the one that was chained to those around it"
         )
     _check_charged_draws(run, last, ledger_entries.lineage, result)
-    _StepReplayer(run, start_checkpoints, ledger_entries.digests, result, report_progress, run_ranks).check_steps(
-        chosen
-    )
+    _StepReplayer(run, start_checkpoints, ledger_entries.digests, result, report_progress).check_steps(chosen)
     return result
 
 
@@ -225,9 +223,7 @@ class _StepReplayer:
         digests: Any,
         result: ReplayResult,
         say: Callable[[str], None],
-        run_ranks: RunRanks,
     ) -> None:
-        self._run_ranks = run_ranks
         config = read_config(run.folder / CONFIG)
         self._run, self._start_checkpoints, self._digests, self._result, self._say = (
             run,
@@ -261,7 +257,7 @@ class _StepReplayer:
     def _restore_training(self, checkpoint: Checkpoint) -> Training:
         """Returns the audited run, restored from a checkpoint for a replay; raises if its noise key is gone."""
         # The ledger of the audited run is only read: a replay must leave no trace in it.
-        training = Training(self._job, self._run, _ReadOnlyLedger(), Silent(), self._run_ranks)  # type: ignore[arg-type]  # enters nothing
+        training = Training(self._job, self._run, _ReadOnlyLedger(), Silent())  # type: ignore[arg-type]  # enters nothing
         if not training.load_checkpoint(checkpoint.state, read_key(self._run.folder)):
             raise ValueError(
                 f"{self._run.folder}: its noise key was erased when the run was finished, so nothing can be replayed.\n"

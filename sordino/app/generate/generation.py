@@ -151,7 +151,7 @@ Show = Callable[[int, int], None]
 
 
 def read_known_table(name: str) -> TableSource:
-    """Returns a known table by its public documentation."""
+    """Returns a table that `generate` knows by name as the source of synthetic rows, declared by its documentation."""
     assert name in KNOWN_TABLES, "checked by the command"
     folder = files_folder("adult")
     schema = adult.read_schema(folder / "adult.names")

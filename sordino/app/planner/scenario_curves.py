@@ -1,6 +1,6 @@
 """Computes a scenario's curves: ε against epochs and noise, the trade-off curve, other samplers.
 
-**Privacy:** all points are upper bounds, the trade-off curve one on every attack; a point that has no finite ε is null.
+**Privacy:** all points are upper bounds, and the trade-off curve bounds every attack. A point without a finite ε is null.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _epsilon_by_noise(scenario: Scenario, multiplier: float, points: int) -> dic
 def _epsilon_by_sampler(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
     """Returns a scenario's ε for other ways to draw the lots, for the same number of epochs in whole passes."""
     # Passes are whole, so a part of one is charged as one.
-    if scenario.bands > 1:  # which has a price with these draws only
+    if scenario.bands > 1:  # correlated noise has a known price with these two ways to draw only
         step = Correlated(multiplier, ("banded", scenario.bands))
         ordered = FixedOrder(scenario.lots, lots_in_a_pass(scenario.rate), step)
         return [

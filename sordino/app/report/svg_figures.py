@@ -79,7 +79,7 @@ def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
         # Several panels share the x-axis and are lower each.
         size = (_SIZE[0], _SIZE[1] if panels == 1 else 1.75 * panels + 0.3)
         drawing, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
-        inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: laying out by itself doubles the time to draw
+        inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: automatic layout doubles the time to draw
         drawing.subplots_adjust(0.66 * inch_x, 0.5 * inch_y, 1 - 0.1 * inch_x, 1 - 0.1 * inch_y, hspace=0.14)
         # Labels of several panels stand in one line.
         axes_list = [row[0] for row in axes]

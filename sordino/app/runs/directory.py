@@ -49,7 +49,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,6 +63,7 @@ from sordino.app import atomic_files, toml_writer
 from sordino.app.runs.write_ahead import RunIsBusy
 from sordino.distributed.process_group import Ranks, ranks_of
 from sordino.distributed.shared_lot import StoppedElsewhere
+from sordino.environment import current_environment
 from sordino.events import Event, from_json, to_json
 from sordino.file_lock import Locked, lock_file
 from sordino.ledger import claims
@@ -79,6 +80,11 @@ FURTHER = "further_releases.jsonl"
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+
+SUMS = "sums"
+_ON_A_GRID = "whole numbers"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -117,14 +123,74 @@ _OPTIONAL = frozenset(one.name for one in fields(Row) if one.default is None)
 
 @dataclass(frozen=True)
 class Run:
-    """The directory of one run, with methods that write and read its files."""
+    """One run: its directory, with methods that write and read its files, and the ranks that train together in it."""
 
     folder: Path
-    is_writer: bool = True
-    """False: another rank writes it, and nothing is written here."""
+    ranks: Ranks | None = None
+    """The processes of a distributed run; None if the run is a single process, which adds up as one."""
 
     @staticmethod
-    def create(folder: Path, open_locks: ExitStack) -> Run:
+    def on_all_ranks(folder: Path) -> Run:
+        """Returns the run of torch's own process group, or of a single process if there is none; all ranks use the
+        folder that the first one names.
+        """
+        run = Run(folder, ranks_of(None))
+        return replace(run, folder=run.run_on_first(lambda: folder))
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process is the first rank, which writes the files; the others write nothing."""
+        return self.ranks is None or self.ranks.rank == 0
+
+    def run_on_first(self, work: Callable[[], T]) -> T:
+        """Runs `work`, such as writing files, on the first rank of a distributed run and returns its result on all
+        ranks; if it fails there, the others stop too.
+        """
+        if self.ranks is None or self.ranks.size == 1:
+            return work()
+        # The other ranks wait for the outcome, which says whether the first one succeeded.
+        if not self.is_writer:
+            succeeded, first_result = self.ranks.broadcast_from_first(None)
+            if not succeeded:
+                raise StoppedElsewhere("the first rank could not go on; its own message says why")
+            received: T = first_result
+            return received
+        # A failure is broadcast before it is raised, so that no rank waits for ever.
+        try:
+            result = work()
+        except BaseException:
+            self.ranks.broadcast_from_first((False, None))
+            raise
+        self.ranks.broadcast_from_first((True, result))
+        return result
+
+    def run_first_before_others(self, work: Callable[[], T]) -> T:
+        """Runs `work` on every rank of a distributed run, on the first one before the others, so that they find the
+        files it fetched or built.
+        """
+        # The first rank keeps its own result; the others compute theirs once it is done.
+        own_result: list[T] = []
+        self.run_on_first(lambda: own_result.append(work()))
+        return own_result[0] if own_result else work()
+
+    def any_rank(self, wish: bool) -> bool:
+        """Returns whether `wish` is true on any rank of a distributed run."""
+        if self.ranks is None:
+            return wish
+        return bool(self.ranks.sum_(torch.tensor([wish], dtype=torch.int64, device=self.ranks.device))[0] > 0)
+
+    def as_begun(self, environment: Mapping[str, Any]) -> Run:
+        """Returns the run with the ranks by which it began, which its ledger's `environment` tells: a single process
+        that continues a distributed run becomes a group of one, with the same bits.
+        """
+        is_distributed = environment.get(SUMS) == _ON_A_GRID
+        return replace(self, ranks=Ranks()) if self.ranks is None and is_distributed else self
+
+    def current_environment(self) -> dict[str, Any]:
+        """Returns what the bits of a step depend on here: the machine, and whether ranks add up; never how many."""
+        return current_environment({} if self.ranks is None else {SUMS: _ON_A_GRID})
+
+    def create(self, open_locks: ExitStack) -> None:
         """Makes the run directory of a new run, which is this process's alone until `open_locks` is closed.
 
         Raises:
@@ -135,14 +201,13 @@ class Run:
         try:
             # Looked at twice: a folder that holds something is left without a trace, and the process that held the lock
             # before may have written something since.
-            _refuse_if_used(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            lock_folder(folder, open_locks)
-            _refuse_if_used(folder)
-            (folder / CHECKPOINTS).mkdir(exist_ok=True, mode=0o700)
+            _refuse_if_used(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock_folder(self.folder, open_locks)
+            _refuse_if_used(self.folder)
+            self.checkpoints.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
-            raise ValueError(f"out={str(folder)!r}: cannot be written to ({error.strerror})") from error
-        return Run(folder)
+            raise ValueError(f"out={str(self.folder)!r}: cannot be written to ({error.strerror})") from error
 
     @staticmethod
     def open(folder: Path) -> Run:
@@ -448,78 +513,3 @@ def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def one_line(error: BaseException) -> str:
     """Returns what an error says, on one line; its type if it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-T = TypeVar("T")
-
-SUMS = "sums"
-_ON_A_GRID = "whole numbers"
-
-
-@dataclass(frozen=True)
-class RunRanks:
-    """The ranks of a run; `ranks` is None if the run is a single process, which adds up as one."""
-
-    ranks: Ranks | None = None
-
-    @staticmethod
-    def current() -> RunRanks:
-        """Returns the ranks of torch's own process group, or a single process if there is none."""
-        return RunRanks(ranks_of(None))
-
-    def resuming(self, environment: dict[str, Any]) -> RunRanks:
-        """Returns the ranks that resume the files of a distributed run; a single process that resumes one becomes a
-        group of one, with the same bits.
-        """
-        return RunRanks(Ranks()) if self.ranks is None and environment.get(SUMS) == _ON_A_GRID else self
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a replay must have in common with the run besides the machine; never the number of ranks."""
-        return {} if self.ranks is None else {SUMS: _ON_A_GRID}
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank writes the files."""
-        return self.ranks is None or self.ranks.rank == 0
-
-    def run_on_first(self, work: Callable[[], T]) -> T:
-        """Runs `work`, such as writing files, on the first rank of a distributed run and returns its result on all
-        ranks; if it fails there, the others stop too.
-        """
-        if self.ranks is None or self.ranks.size == 1:
-            return work()
-        # The other ranks wait for the outcome, which says whether the first one succeeded.
-        if not self.is_first:
-            succeeded, first_result = self.ranks.broadcast_from_first(None)
-            if not succeeded:
-                raise StoppedElsewhere("the first rank could not go on; its own message says why")
-            received: T = first_result
-            return received
-        # A failure is broadcast before it is raised, so that no rank waits for ever.
-        try:
-            result = work()
-        except BaseException:
-            self.ranks.broadcast_from_first((False, None))
-            raise
-        self.ranks.broadcast_from_first((True, result))
-        return result
-
-    def run_first_before_others(self, work: Callable[[], T]) -> T:
-        """Runs `work` on every rank of a distributed run, on the first one before the others, so that they find the
-        files it fetched or built.
-        """
-        # The first rank keeps its own result; the others compute theirs once it is done.
-        own_result: list[T] = []
-        self.run_on_first(lambda: own_result.append(work()))
-        return own_result[0] if own_result else work()
-
-    def wait_for_first(self) -> None:
-        """Waits until the first rank has come to this point."""
-        self.run_on_first(lambda: None)
-
-    def any_rank(self, wish: bool) -> bool:
-        """Returns whether `wish` is true on any rank of a distributed run."""
-        if self.ranks is None:
-            return wish
-        return bool(self.ranks.sum_(torch.tensor([wish], dtype=torch.int64, device=self.ranks.device))[0] > 0)

@@ -38,7 +38,6 @@ from sordino.app.runs.directory import (
     Checkpoint,
     Row,
     Run,
-    RunRanks,
     lock_folder,
     one_line,
     read_further_releases,
@@ -51,7 +50,7 @@ from sordino.app.runs.progress_view import Silent, View, choose_fit_view
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
 from sordino.app.runs.write_ahead import FollowerLedger, WriteAheadLedger, was_begun
-from sordino.environment import current_environment
+from sordino.distributed.process_group import ranks_of
 from sordino.integrations.same_records import stand_in_for
 from sordino.ledger.claims import Claim, Guarantee, round_up
 from sordino.ledger.voiding import ClaimVoided
@@ -337,43 +336,40 @@ def carry_out_run(
         raise ValueError(
             "baseline: would train your own model a second time, without privacy; train a copy by yourself"
         )
-    # All ranks agree on one folder, which the first rank names.
-    run_ranks = RunRanks.current()
-    _refuse_private_looks(settings, run_ranks)
-    folder = run_ranks.run_on_first(lambda: Path(out) if out is not None else folder_for(settings.recipe.name))
+    run = Run.on_all_ranks(Path(out) if out is not None else folder_for(settings.recipe.name))
+    _refuse_private_looks(settings, run)
     with ExitStack() as open_locks:
 
-        def begin_run() -> tuple[Run, Job]:
+        def begin_run() -> Job:
             """Begins the run of a `fit`: creates the run directory, reads the data and enters the planned cost in the
             budget.
 
             On failure nothing was released yet, so the directory is removed again.
             """
-            run = (
-                Run.create(folder, open_locks) if run_ranks.is_first else Run(folder, is_writer=False)
-            )  # before the data is read
+            if run.is_writer:
+                run.create(open_locks)
             try:
                 job = assemble_job(settings, view.say)
                 # The budget is charged before anything is released, and a run that does not fit never begins.
-                if budget is not None and run_ranks.is_first:
-                    _enter_in_budget(job.planned_claim(), Budget(budget), folder.name)
-                return run, job
+                if budget is not None and run.is_writer:
+                    _enter_in_budget(job.planned_claim(), Budget(budget), run.folder.name)
+                return job
             except BaseException:
-                if run_ranks.is_first:
+                if run.is_writer:
                     run.discard()
                 raise
 
         # Data is fetched once: the first rank assembles the job before the others do.
-        run, job = run_ranks.run_first_before_others(begin_run)
-        history = _begin_and_train(job, run, view, run_ranks, data_source)
+        job = run.run_first_before_others(begin_run)
+        history = _begin_and_train(job, run, view, data_source)
     return _with_nonprivate_baseline(history, settings, view)
 
 
-def _refuse_private_looks(settings: Settings, run_ranks: RunRanks) -> None:
+def _refuse_private_looks(settings: Settings, run: Run) -> None:
     """Refuses options that show private facts of a lot if a `fit` is distributed: a rank would show its own part of a lot,
     which is neither the lot nor public.
     """
-    if run_ranks.ranks is not None and run_ranks.ranks.size > 1:
+    if run.ranks is not None and run.ranks.size > 1:
         for name in ("show_private", "diagnose", "baseline"):
             if getattr(settings.options, name):
                 raise ValueError(f"{name}: each of several ranks has its own records of a lot; leave it out")
@@ -420,29 +416,24 @@ def resume(
     Of a run of `fit(model, data)`, model and data have to be given again, and validation records with their patience: they
     are in no file.
     """
-    progress_view, run_ranks = view or Silent(), RunRanks.current()
-    run = Run(Path(folder), is_writer=run_ranks.is_first)
+    progress_view, run = view or Silent(), Run(Path(folder), ranks_of(None))
     # The directory stays locked, and the ledger open, until the run stops again.
     with ExitStack() as open_locks:
-        config, was_entered = run_ranks.run_on_first(lambda: _lock_and_read_config(run.folder, open_locks))
+        config, was_entered = run.run_on_first(lambda: _lock_and_read_config(run.folder, open_locks))
         validation = (public_validation, patience)
         settings = _restore_given_data(config.to_settings(), run, model, data, test, validation)
         if not was_entered:  # killed before anything was released
-            return _begin_and_train(
-                run_ranks.run_first_before_others(lambda: assemble_job(settings, progress_view.say)),
-                run,
-                progress_view,
-                run_ranks,
-            )
+            job = run.run_first_before_others(lambda: assemble_job(settings, progress_view.say))
+            return _begin_and_train(job, run, progress_view)
         # The ledger says what may have been released; the newest complete checkpoint says where to continue.
-        ledger = _open_ledger(run, open_locks, run_ranks)
-        checkpoint, passed_over, secret = run_ranks.run_on_first(lambda: _read_latest_checkpoint(run, ledger))
+        ledger = _open_ledger(run, open_locks)
+        checkpoint, passed_over, secret = run.run_on_first(lambda: _read_latest_checkpoint(run, ledger))
         for why in passed_over:
             progress_view.say(f"passed over {why}")
         _restore_threads(ledger)
         # Nothing is calibrated again: noise and steps are those that the first process resolved.
-        job = run_ranks.run_first_before_others(lambda: assemble_job(settings, progress_view.say, config.resolved))
-        training = Training(job, run, ledger, progress_view, run_ranks.resuming(ledger.environment))
+        job = run.run_first_before_others(lambda: assemble_job(settings, progress_view.say, config.resolved))
+        training = Training(job, run.as_begun(ledger.environment), ledger, progress_view)
         try:
             training.resume(checkpoint, secret)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -505,7 +496,7 @@ def _read_latest_checkpoint(
     return checkpoint, passed_over, read_key(run.folder)
 
 
-def _open_ledger(run: Run, open_locks: ExitStack, run_ranks: RunRanks) -> WriteAheadLedger | FollowerLedger:
+def _open_ledger(run: Run, open_locks: ExitStack) -> WriteAheadLedger | FollowerLedger:
     """Opens the write-ahead ledger for `fit` or `resume` on the first rank; the other ranks get a copy of
     what it says.
     """
@@ -516,11 +507,11 @@ def _open_ledger(run: Run, open_locks: ExitStack, run_ranks: RunRanks) -> WriteA
         own_ledger.append(open_locks.enter_context(WriteAheadLedger(run.folder)))
         return own_ledger[0].released_below, own_ledger[0].lineage, own_ledger[0].environment, own_ledger[0].is_complete
 
-    ledger_state = run_ranks.run_on_first(open_and_describe)
+    ledger_state = run.run_on_first(open_and_describe)
     return own_ledger[0] if own_ledger else FollowerLedger(*ledger_state)
 
 
-def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks, data_source: Any = None) -> History:
+def _begin_and_train(job: Job, run: Run, view: View, data_source: Any = None) -> History:
     """Writes the files that a run of `fit` begins with, then trains."""
     # The planned claim is on the disk before anything is released, so a killed run reports at least what it spent.
     run.write_config(job.config_table())
@@ -528,13 +519,13 @@ def _begin_and_train(job: Job, run: Run, view: View, run_ranks: RunRanks, data_s
     run.write_model(INITIAL, job.problem.model)
     run.write_privacy(job.planned_claim(), RUNNING, job.steps, job.settings.budget)
     # What a replay must find again is written with the first line of the ledger.
-    environment_now = current_environment(run_ranks.environment)
+    environment_now = run.current_environment()
     with (
         WriteAheadLedger(run.folder, new=True, environment=environment_now)
-        if run_ranks.is_first
+        if run.is_writer
         else FollowerLedger(environment=environment_now) as ledger
     ):
-        training = Training(job, run, ledger, view, run_ranks)
+        training = Training(job, run, ledger, view)
         if data_source is not None:
             training.ledger.uses(data_source, job.settings.recipe.unit or RECORD)
         training.begin()

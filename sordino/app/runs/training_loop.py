@@ -27,7 +27,7 @@ from torch import nn
 
 from sordino.app.runs import directory
 from sordino.app.runs.best_model import PUBLIC_VALIDATION, BestModel
-from sordino.app.runs.directory import RUNNING, Checkpoint, Row, Run, RunRanks
+from sordino.app.runs.directory import RUNNING, Checkpoint, Row, Run
 from sordino.app.runs.evaluate import Diagnosis, evaluate, evaluate_run
 from sordino.app.runs.job import TRAINING_LOSS, Job
 from sordino.app.runs.preparation import carry_out_preparation, preparation_events
@@ -36,7 +36,7 @@ from sordino.app.runs.run_device import device_of
 from sordino.app.runs.settings import find_changes, parse_diagnostics
 from sordino.app.runs.write_ahead import FollowerLedger, WriteAheadLedger, parameter_digest
 from sordino.distributed.process_group import new_rng
-from sordino.environment import current_environment, describe_difference, find_nondeterminism
+from sordino.environment import describe_difference, find_nondeterminism
 from sordino.events import NonPrivate
 from sordino.ledger.claims import Claim, Guarantee
 from sordino.ledger.ledger import Ledger
@@ -49,7 +49,6 @@ from sordino.rng.streams import Rng
 from sordino.sampling.sampler import Informed
 
 REPLAY_ENTERED = Replay("the steps are in the write-ahead ledger, and nothing that makes them is another", entered=True)
-SINGLE_PROCESS = RunRanks()
 _LOWER = "lower learning_rate in config.toml"
 NO_KEY = "its noise key is gone"
 SAME_RECORDS = "the records are those the run began with: the key that would show it is gone"
@@ -69,19 +68,12 @@ class Training:
         run: Run,
         write_ahead_ledger: WriteAheadLedger | FollowerLedger,
         view: View,
-        run_ranks: RunRanks = SINGLE_PROCESS,
     ) -> None:
-        self.job, self.run, self.write_ahead_ledger, self.view, self.run_ranks = (
-            job,
-            run,
-            write_ahead_ledger,
-            view,
-            run_ranks,
-        )
+        self.job, self.run, self.write_ahead_ledger, self.view = job, run, write_ahead_ledger, view
         # The ledger lists what will be disclosed before the first draw, so that no claim can leave it out.
         recipe, options, problem = job.settings.recipe, job.settings.options, job.problem
         self.ledger = Ledger()
-        self.private = job.create_private(options.seed, self.ledger, run_ranks.ranks)
+        self.private = job.create_private(options.seed, self.ledger, run.ranks)
         for name in job.list_not_covered():
             self.ledger.disclose(name)
         self.model, self.optimizer = problem.model, problem.optimizer
@@ -112,7 +104,7 @@ class Training:
     def begin(self) -> None:
         """Begins a new run: the first checkpoint is on the disk before anything is released."""
         self.save()
-        self._reserve_steps(current_environment(self.run_ranks.environment))
+        self._reserve_steps(self.run.current_environment())
 
     def resume(self, checkpoint: Checkpoint, secret: Mapping[str, Any] | None) -> None:
         """Continues the training loop from a checkpoint: by replay where that repeats every bit, else past what may
@@ -154,7 +146,7 @@ class Training:
             )
         # The next steps are entered on the disk before they are drawn.
         self.run.write_rows(self.rows)
-        self._reserve_steps(current_environment(self.run_ranks.environment))
+        self._reserve_steps(self.run.current_environment())
 
     def train(self, stop: Callable[[], bool]) -> bool:
         """Runs the training loop until the last step, or until asked to stop; returns whether all steps are done."""
@@ -170,7 +162,7 @@ class Training:
             if self.private.steps % job.evaluate_every == 0 or self.private.steps == job.steps:
                 self._evaluate()
             self.view.show_step(self.private.steps, self._epsilon_so_far)
-            if self.run_ranks.any_rank(stop()):
+            if self.run.any_rank(stop()):
                 break
         else:
             self._charge_steps_left()
@@ -230,21 +222,21 @@ class Training:
         self._enter_parameters()
         self._write_claim_if_void()
         self._write_key()
-        if self.run_ranks.is_first:
+        if self.run.is_writer:
             directory.save_checkpoint(self.run.checkpoints, Checkpoint(self.private.steps, self.checkpoint_state()))
         self.saved_step = self.private.steps
 
     def erase_key(self) -> None:
         """Erases the noise key of a finished run, unless it was asked to be kept for an audit."""
         # A key that is gone cannot take the noise off, and a finished run needs none.
-        if self.run_ranks.is_first and not self.job.settings.options.keep_key:
+        if self.run.is_writer and not self.job.settings.options.keep_key:
             erase_secret(self.run.folder)
 
     def _write_key(self) -> None:
         """Writes the noise key of the training loop to its own file, before the first checkpoint that needs it."""
         # The key changes only when noise is renewed, so the file is rewritten only then.
         key = self.private.secret_state()
-        if self.run_ranks.is_first and key != self._written_key:
+        if self.run.is_writer and key != self._written_key:
             add_to_gitignore(self.run.folder, "SECRET-*")
             write_secret(self.run.folder, {**key, "preparation": self.preparation.state_dict()})
         self._written_key = key
@@ -303,9 +295,7 @@ class Training:
             filter(
                 None,
                 (
-                    describe_difference(
-                        self.write_ahead_ledger.environment, current_environment(self.run_ranks.environment)
-                    ),
+                    describe_difference(self.write_ahead_ledger.environment, self.run.current_environment()),
                     find_nondeterminism(device_of(self.model)),
                     adjusted,
                     branched,
@@ -332,7 +322,7 @@ class Training:
             raise ValueError(f"{self.run.folder}: config.toml is not what the run began with; put it back")
         # Everything is restored in an order in which the watch over the parameters begins last.
         self.ledger = Ledger()
-        self.private = self.job.create_private(None, self.ledger, self.run_ranks.ranks)
+        self.private = self.job.create_private(None, self.ledger, self.run.ranks)
         self._declare_validation()
         if self.best is not None and state.get("best") is not None:
             self.best.load_state_dict(state["best"])
@@ -486,7 +476,7 @@ class Training:
     def _reserve_steps(self, environment: dict[str, Any] | None = None) -> None:
         """Enters the steps up to the next checkpoint, and waits until they are on the disk."""
         self.write_ahead_ledger.reserve(self._next_checkpoint_step(), environment)
-        self.run_ranks.wait_for_first()  # until it is on the disk
+        self.run.run_on_first(lambda: None)  # the others wait until it is on the first rank's disk
 
     def _next_checkpoint_step(self) -> int:
         """Returns the step at which the next checkpoint is due."""

@@ -26,7 +26,7 @@ from sordino.release.vectors import Grads, accumulation_dtype
 _ROWS = 1.25
 """Rows that may be kept, as a share of what all layers' inputs and output gradients would take."""
 _MOST = 1 << 26
-"""Bytes of them: more are fresh memory every time, whose page faults cost what a second product does."""
+"""The most bytes of rows that are kept: more would be fresh memory each time, whose page faults cost a second product."""
 
 _SMALL = 1 << 20
 """Elements of a sum up to which its memory does not cost page faults."""
@@ -220,7 +220,7 @@ class Result:
         return torch.stack(columns, dim=1)
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ_i w_i g_i, in large models as views of one buffer (see `flat`); `into` adds to an earlier result."""
+        """Returns Σ_i w_i g_i, in large models as views of one flat buffer; `into` is an earlier result to add to."""
         with PlainArithmetic(weights.device):
             return self._add_weighted(weights, into)
 
