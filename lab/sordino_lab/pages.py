@@ -212,24 +212,25 @@ def write_results_table() -> str:
 
 
 def write_called_private() -> str:
-    """Returns the lab's page *called private, and is not*."""
+    """Returns the lab's page of methods without a guarantee, and of misprints in the sources."""
     parts = [
-        f"## {one.title}\n\n**The source:** {one.says} ({one.line}).\n\n**Our witness:** {one.witness}.\n\n"
-        f"**The number:** {one.number}.\n"
+        f"## {one.title}\n\n**The source.** {one.says} ({one.line}).\n\n**Why it is wrong.** {one.witness}.\n\n"
+        f"**What it costs.** {one.number}.\n"
         for one in list_not_private()
     ]
     head = (
-        "# Called private, and is not\n\n"
-        "What a source calls private, or prints an ε beside, and what is true of it. The numbers are\n"
-        "computed by `lab/sordino_lab/source_errors.py`, and `sordino lab page` shows the same list.\n"
+        "# Methods without a guarantee\n\n"
+        "These methods are called private by one of the five sources of the [lab](lab.md), or have an ε printed\n"
+        "beside them, and have no such guarantee. Numbers like 001:400 are source and line. The figures are computed by\n"
+        "`lab/sordino_lab/source_errors.py`, and `sordino lab page` shows the same list.\n"
     )
     slips = "\n".join(
         f"| {one.line} | {_cell(one.prints)} | {_cell(one.right)} | {_cell(one.follows)} |" for one in SLIPS
     )
     tail = (
-        "## Slips of the sources\n\n"
-        "What is printed and is not so; the lab builds what is right. Those that weaken a guarantee are above too.\n\n"
-        f"| line | prints | right | what follows |\n|---|---|---|---|\n{slips}\n"
+        "## Misprints in the sources\n\n"
+        "The lab builds what is right. Misprints that weaken a guarantee are listed above as well.\n\n"
+        f"| line | what is printed | what is right | what follows from the misprint |\n|---|---|---|---|\n{slips}\n"
     )
     return head + "\n" + "\n".join(parts) + "\n" + tail
 
