@@ -108,7 +108,7 @@ def find_spectral_vectors(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 @contextmanager
 def keep_vectors(vectors: Sequence[Tensor]) -> Iterator[None]:
-    """Puts the vectors of spectral normalisations back to what they were, whatever runs inside the context."""
+    """Puts the vectors of spectral normalisations, which the inventory of a model lists, back as they were before."""
     before = [vector.clone() for vector in vectors]
     try:
         yield

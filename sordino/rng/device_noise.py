@@ -70,8 +70,8 @@ def _self_test_stream() -> ChaChaStream:
 
 
 def _launch(device: torch.device, stream: ChaChaStream, n: int, scale: float) -> Tensor:
-    """Returns the values that the noise kernel makes of a key stream on a device: whole blocks by one launch, the rest
-    by another.
+    """Returns noise that the device makes itself of a key stream, by the compiled kernel: whole blocks by one launch,
+    the rest by another.
     """
     from sordino.kernels.triton_noise import normals_kernel
 

@@ -301,7 +301,7 @@ def read_with_lengths(tensors: Sequence[Tensor], beside: Sequence[Tensor]) -> tu
 
 
 def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Returns the name of the first tensor that holds something else than finite numbers after a divergence, or None."""
+    """Returns the name of the first tensor in which the checks of a lot find a number that is not finite, or None."""
     if all_finite(list(tensors.values())):
         return None
     return next(

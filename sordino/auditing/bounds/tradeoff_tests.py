@@ -70,7 +70,7 @@ class LessNoisyFamily:
 
     @staticmethod
     def noise_factor(number: int) -> float:
-        """Returns the factor of the noise for one member of the family of trade-off curves that the one-run test tries.
+        """Returns the factor of the noise for one member of the family of curves that the trade-off tests try.
 
         >>> LessNoisyFamily.noise_factor(8)
         0.5
