@@ -192,8 +192,9 @@ def ranks_of(mesh: Any) -> Ranks | None:
     # Along more than one dimension the records would be divided differently than is charged for.
     if mesh.ndim != 1:
         raise ValueError(
-            f"mesh of {mesh.ndim} dimensions: need one, along which the records of a lot are divided; pass "
-            "mesh['name'] for one of them; tensor, pipeline, context and expert parallelism are not supported"
+            f"mesh of {mesh.ndim} dimensions: need one, along which the records of a lot are divided.\n"
+            "Tensor, pipeline, context and expert parallelism are not supported.\n"
+            "Pass mesh['name'] for the dimension of the records."
         )
     return Ranks(mesh.get_group())
 

@@ -265,8 +265,9 @@ def require_event(event: object, *, may_be_step: bool = False) -> Event:
     # A step of correlated noise has no price by itself, because other steps share its noise.
     if not may_be_step and _holds_step(event):
         raise TypeError(
-            f"event={event!r}: correlated noise has a price only inside CyclicPoisson or FixedOrder, because its steps "
-            "are not independent: for other draws, plain Poisson above all, no theorem is known here"
+            f"event={event!r}: correlated noise has a price only inside CyclicPoisson or FixedOrder.\n"
+            "Its steps are not independent, and no theorem is known here for other draws, such as plain Poisson.\n"
+            "Put it inside one of the two, or use plain Gaussian noise."
         )
     return event
 

@@ -120,8 +120,9 @@ class Lot:
     def _refuse(self, *_: Any) -> NoReturn:
         """Raises TypeError for a use of a lot as if it were a batch of records, and says what to do with a lot."""
         raise TypeError(
-            "a lot is the handle of a private draw, not a batch of records: pass it to private.backward(lot), which runs "
-            "the loss you gave to Private on its records; their number is private, lot.expected_batch is public"
+            "a lot is the handle of a private draw, not a batch of records.\n"
+            "How many records it has is private; lot.expected_batch is public.\n"
+            "Pass it to private.backward(lot), which runs the loss that you gave to Private on its records."
         )
 
     __len__ = __iter__ = __getitem__ = keys = __reduce__ = __copy__ = __deepcopy__ = _refuse

@@ -91,7 +91,8 @@ def resolve_query(
     # There are no defaults for ε and δ: privacy parameters are always the user's own decision.
     if epsilon is None or delta is None:
         raise TypeError(
-            "neither query nor target: give a query such as sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1)), "
-            "or epsilon= and delta= (and clip=, 1.0 by default), as in sd.Private(model, loss_fn, epsilon=3.0, delta=1e-5)"
+            "neither query nor target: there is no default for how private a run is.\n"
+            "Give a query, as in sd.Private(model, loss_fn, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.1))),\n"
+            "or a target, as in sd.Private(model, loss_fn, epsilon=3.0, delta=1e-5); clip= is 1.0 by default."
         )
     return UncalibratedQuery(), EpsilonTarget(epsilon, delta, 1.0 if clip is None else clip)

@@ -151,7 +151,8 @@ class Laplace:
         if sensitivity.l1 is None:
             raise TypeError(
                 "Laplace noise needs an L1 bound on a record's contribution, and this clipping rule promises only an L2 "
-                "bound: use Gaussian noise, or a clipping rule that bounds the L1 norm, such as FlatL1"
+                "bound.\n"
+                "Use Gaussian noise, or a clipping rule that bounds the L1 norm, such as FlatL1."
             )
         return sensitivity.l1
 

@@ -86,9 +86,10 @@ class Sealed(Generic[T]):
         # Only functions that are known to keep nothing may see the value.
         if not any(function is known for known in FUNCTIONS):
             raise TypeError(
-                f"map({_function_name(function)}): a function of one's own could keep what it sees; "
-                f"need one of {_known_function_names()}; for any other, "
-                "open the value first, by .disclose(name), which the claim lists as not covered, or .expose(reason)"
+                f"map({_function_name(function)}): a function of one's own could keep what it sees.\n"
+                f"Use one of {_known_function_names()}.\n"
+                "For any other function open the value first: by .disclose(name), which the claim lists as not covered, or "
+                "by .expose(reason)."
             )
         try:
             return Sealed(function(self._value), self._seal)
