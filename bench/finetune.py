@@ -76,8 +76,13 @@ def read_kept(texts: list[str], length: int) -> FrozenTexts:
 
 @cache_in_memory
 def load_directions() -> dict[str, Tensor]:
-    """Returns the fixed directions A of the adapters, which are public."""
-    return find_directions(*load_encoder(), 4, 48)
+    """Returns the fixed directions A of the adapters, which are public, from the cache if they are there."""
+    path = cache.cache_folder() / "features" / "finetune-directions-4-48.pt"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(find_directions(*load_encoder(), 4, 48), path)
+    directions: dict[str, Tensor] = torch.load(path)
+    return directions
 
 
 def run_texts(task: str, epsilon: float, *, frozen: bool) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from sordino.clipping.flat import Flat
 from sordino.finetuning.frozen_texts import FrozenTexts, find_adaptable_layer, find_directions, read_texts
 from sordino.finetuning.last_layer import AdaptedVectors
 from sordino.finetuning.plan import ADAPTED, ADAPTER_LEARNING_RATES, BOUND, DIRECTION_SCALE, Phase, Plan, make_plan
+from sordino.finetuning.saved_stages import SavedStages
 from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import Ledger
 from sordino.lots.privacy_units import Unit
@@ -164,6 +166,7 @@ def finetune(
     plan: Plan | None = None,
     ledger: Ledger | None = None,
     equal_texts_differ: bool = False,
+    checkpoints: str | Path | None = None,
     seed: int | None = None,
     say: Say | None = None,
 ) -> FineTuned:
@@ -188,6 +191,9 @@ def finetune(
         ledger: where it is charged; a new one by default.
         equal_texts_differ: your word that texts which are equal, such as many a "Yes.", belong to different people and are
             no copies. Without it, equal rows are charged as a group where there are many; the claim names the declaration.
+        checkpoints: a folder in which every phase is kept. If the process is killed, the same call goes on from there and
+            ends with the same parameters and the same claim. While the run lasts the folder holds its noise key: share
+            nothing of it, and delete it when the result is saved.
         seed: for tests.
         say: receives what is said before the first step; by default it goes to standard error.
 
@@ -227,21 +233,34 @@ def finetune(
     # The encoder reads every text once; then the phases are trained on what it made of them.
     read = read_texts(encoder, tokenizer, texts, length=length, with_last_layer=plan.adapters is not None)
     directions = find_directions(encoder, tokenizer, plan.rank, length) if plan.adapters is not None else {}
-    return train_plan(
-        plan,
-        encoder,
-        tokenizer,
-        read,
-        targets,
-        directions,
-        classes=public_classes,
-        divisor_records=records,
-        length=length,
-        unit=Unit(torch.arange(len(texts)), 1, "text") if equal_texts_differ else None,
-        ledger=ledger,
-        seed=seed,
-        say=say,
-    )
+    saved = None
+    if checkpoints is not None:
+        # Everything that decides a bit of the training: other data or directions are refused.
+        data = [read.vectors, *read.columns, targets, *(directions[name] for name in sorted(directions))]
+        saved = SavedStages(checkpoints, plan, data, ledger)
+    try:
+        tuned = train_plan(
+            plan,
+            encoder,
+            tokenizer,
+            read,
+            targets,
+            directions,
+            classes=public_classes,
+            divisor_records=records,
+            length=length,
+            unit=Unit(torch.arange(len(texts)), 1, "text") if equal_texts_differ else None,
+            ledger=ledger,
+            saved=saved,
+            seed=seed,
+            say=say,
+        )
+        if saved is not None:
+            saved.erase_keys()
+    finally:
+        if saved is not None:
+            saved.close()
+    return tuned
 
 
 def train_plan(
@@ -257,16 +276,25 @@ def train_plan(
     length: int = LENGTH,
     unit: Unit | None = None,
     ledger: Ledger | None = None,
+    saved: SavedStages | None = None,
     seed: int | None = None,
     say: Say = lambda text: None,
 ) -> FineTuned:
-    """Trains the phases of a plan on texts that the frozen encoder has read, and returns the classifier with its claim."""
+    """Trains the phases of a plan on texts that the frozen encoder has read, and returns the classifier with its claim.
+
+    With `saved`, phases that ended before the process was killed are loaded, and one that had begun is run again with its
+    own noise key, to the same bits.
+    """
     # All phases are charged to one ledger, so that the claim at the end is of all of them together.
     ledger = Ledger() if ledger is None else ledger
     signals: dict[str, float] = {}
+    latest_run: list[Private] = []  # is kept until the claim is made, so that its last lots can be tested
 
-    def train(name: str, model: nn.Module, columns: tuple[Tensor, ...], rates: Mapping[str, float]) -> Private:
-        """Trains one phase and keeps its measured signal to noise."""
+    def train(name: str, model: nn.Module, columns: tuple[Tensor, ...], rates: Mapping[str, float]) -> None:
+        """Trains one phase, or loads it if it has ended, and keeps its measured signal to noise."""
+        if saved is not None and saved.is_done(name):
+            keep_signal(name, saved.load(name, model)["signal"])
+            return
         phase = plan.phases[name]
         private, signal = train_phase(
             model,
@@ -278,20 +306,50 @@ def train_plan(
             warm_up=_WARM_UP if name == "adapters" else 0,
             physical_batch=_TRAINED_AT_ONCE if name == "adapters" else _VECTORS_AT_ONCE,
             unit=unit,
+            before_first_lot=None if saved is None else partial(saved.begin, name),
             seed=None if seed is None else seed + len(signals),
             say=say if name == "head" else None,  # later phases begin near their goal, where gradients are short
         )
-        # A phase whose noise is not known has no figure; a zero would say that there was no signal.
+        latest_run[:] = [private]
         measured = signal.of_run()
+        keep_signal(name, measured)
+        if saved is not None:
+            saved.end(name, model, {"signal": measured})
+
+    def keep_signal(name: str, measured: float | None) -> None:
+        """Keeps the figure of a phase; one whose noise is not known has none, because a zero would say that there was no
+        signal.
+        """
         if measured is not None:
             signals[name] = measured
-        return private
+
+    def measure_choice(gains: Tensor, multiplier: float) -> float:
+        """Returns the noisy lead of the adapters, or the one that was measured before the process was killed."""
+        nothing = nn.Module()
+        if saved is not None and saved.is_done("choice"):
+            known = saved.load("choice", nothing)["lead"]
+            assert known is not None, "a choice that has ended has a lead"
+            return known
+        measured = measure_lead(
+            gains,
+            read.vectors,
+            multiplier,
+            ledger=ledger,
+            records=divisor_records,
+            unit=unit,
+            before_first_lot=None if saved is None else partial(saved.begin, "choice"),
+            seed=None if seed is None else seed + len(plan.phases),
+        )
+        # On the disk before it is told: it is released once.
+        if saved is not None:
+            saved.end("choice", nothing, {"lead": measured})
+        return measured
 
     # The head on frozen vectors. It begins at 0, without an opinion.
     head = nn.Linear(read.vectors.shape[1], len(classes))
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
-    private = train("head", head, (read.vectors, targets), {"": plan.head.learning_rate})
+    train("head", head, (read.vectors, targets), {"": plan.head.learning_rate})
     vectors, lead = None, None
     if plan.adapters is not None:
         # Adapters, weights of the mean and the head together.
@@ -301,28 +359,21 @@ def train_plan(
         scaled = {name: DIRECTION_SCALE * directions[name][: plan.rank] for name in ADAPTED}
         vectors = AdaptedVectors(layer, read.vectors.shape[1], scaled).eval()
         both = _HeadOnVectors(vectors, head)
-        private = train("adapters", both, (*read.columns, targets), ADAPTER_LEARNING_RATES)
+        train("adapters", both, (*read.columns, targets), ADAPTER_LEARNING_RATES)
         adapted = _compute_vectors(vectors, read)
         # Go on from the adapters, or from the head before them if a noisy count says that they did harm.
         if plan.choice_multiplier is not None:
-            lead = measure_lead(
-                _are_correct(head, adapted, targets) - _are_correct(frozen_head, read.vectors, targets),
-                read.vectors,
-                plan.choice_multiplier,
-                ledger=ledger,
-                records=divisor_records,
-                unit=unit,
-                seed=None if seed is None else seed + len(plan.phases),
-            )
+            gains = _are_correct(head, adapted, targets) - _are_correct(frozen_head, read.vectors, targets)
+            lead = measure_choice(gains, plan.choice_multiplier)
             say(f"adapters classify {lead:+.2%} of the texts more correctly than the head before them, with noise")
             if lead <= 0:
                 vectors, adapted, head = None, read.vectors, frozen_head
         # The head again, on the vectors that were chosen.
         if plan.last_head is not None:
-            private = train("last head", head, (adapted, targets), {"": plan.last_head.learning_rate})
-    # The claim is asked of the last phase, whose ledger has the charges of the earlier ones too.
+            train("last head", head, (adapted, targets), {"": plan.last_head.learning_rate})
+    # The claim is the ledger's, which has the charges of all phases.
     classifier = TextClassifier(encoder, vectors, head).eval()
-    return FineTuned(classifier, tokenizer, classes, private.claim(plan.delta), plan, length, signals, lead)
+    return FineTuned(classifier, tokenizer, classes, ledger.claim(plan.delta), plan, length, signals, lead)
 
 
 def train_phase(
@@ -336,6 +387,7 @@ def train_phase(
     warm_up: int,
     physical_batch: int = _TRAINED_AT_ONCE,
     unit: Unit | None = None,
+    before_first_lot: Callable[[Private], None] | None = None,
     seed: int | None = None,
     say: Say | None = None,
 ) -> tuple[Private, SignalToNoise]:
@@ -351,6 +403,7 @@ def train_phase(
         warm_up: lots in which the learning rate rises.
         physical_batch: records that are processed at once.
         unit: what is drawn and claimed; a row by default.
+        before_first_lot: is given the run before anything is drawn.
         seed: for tests.
         say: receives a warning if the run only walks at random.
 
@@ -370,6 +423,8 @@ def train_phase(
     # One lot a step.
     query = NoisySum(Flat(BOUND), Gaussian(phase.multiplier))
     private = Private(model, _cross_entropy, query, ledger=ledger, seed=seed)
+    if before_first_lot is not None:
+        before_first_lot(private)
     signal = SignalToNoise(private)
     for lot in private.draws(
         TensorDataset(*columns),
@@ -397,6 +452,7 @@ def measure_lead(
     ledger: Ledger,
     records: int | None,
     unit: Unit | None = None,
+    before_first_lot: Callable[[Private], None] | None = None,
     seed: int | None = None,
 ) -> float:
     """Returns, with noise, by what share of the texts one classifier is ahead of another.
@@ -411,6 +467,7 @@ def measure_lead(
         ledger: where the release is charged.
         records: the public number of texts by which the count is divided; None for N, which the claim then names.
         unit: what is claimed; a row by default.
+        before_first_lot: is given the run before anything is drawn.
         seed: for tests.
 
     Privacy:
@@ -422,6 +479,8 @@ def measure_lead(
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     private = Private(model, _weigh_gain, query, ledger=ledger, seed=seed)
+    if before_first_lot is not None:
+        before_first_lot(private)
     expected = None if records is None else float(records)
     for lot in private.draws(
         TensorDataset(vectors, gains), Full(), 1, expected_batch=expected, physical_batch=_VECTORS_AT_ONCE, unit=unit

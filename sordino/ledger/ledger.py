@@ -170,6 +170,11 @@ class Ledger:
         if draw is not None:
             self._append(draw.to_entry())
 
+    def close_all(self) -> None:
+        """Closes the open draws of all ledger sections, where a stage of several has ended."""
+        for section in list(self._open):
+            self.close(section)
+
     def release(self, event: Event, section: str = "") -> None:
         """Enters a release in the ledger, on the section's open draw; with no draw open there, on all of the data."""
         if section in self._open:

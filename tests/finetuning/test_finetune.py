@@ -340,7 +340,11 @@ def test_wrong_arguments_are_named_and_no_text_is_quoted(encoder, change, words)
 
 @pytest.fixture
 def model_folder(encoder, tmp_path):
-    """A folder with the encoder and a tokenizer of transformers for the same words."""
+    return write_model(encoder, tmp_path)
+
+
+def write_model(encoder, tmp_path):
+    """Writes a folder with the encoder and a tokenizer of transformers for the same words."""
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[CLS]", *WORDS, "[UNK]", "[SEP]", "[MASK]"]) + "\n")
     folder = tmp_path / "model"

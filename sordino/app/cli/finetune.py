@@ -2,15 +2,20 @@
 
 Everything but the file, its columns and ε is chosen by public numbers (`sordino.finetuning.plan`). The folder holds the
 classifier with its claim, which `sordino predict` and `sordino.finetuning.FineTuned.load` take.
+
+Until then everything is in FOLDER.unfinished: what was asked for, and the stages of the training with their noise keys. A
+run that was stopped or killed goes on from there by `sordino resume`, and the folder is removed at the end.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -23,7 +28,11 @@ if TYPE_CHECKING:
 
 OUTCOME = "outcome.json"
 """The columns of the file, and the measures on the test records."""
+REQUEST = "request.json"
+"""What was asked for, in the folder of a run that is not finished."""
+_UNFINISHED, _STAGES, _CLASSIFIER = ".unfinished", "stages", "classifier"
 _MINILM = "minilm"
+_STOPPED = 130
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,8 @@ class Command:
         },
         notes=(
             "The encoder reads every text once; a head and adapters are then trained on what it made of them. What is "
-            "chosen, and what share of a step will be noise, is printed before the first step. A run that is stopped keeps "
-            "no file and is begun anew; a lead of the adapters that it had printed was released.",
+            "chosen, and what share of a step will be noise, is printed before the first step. After Ctrl-C, a crash or "
+            "kill -9, `sordino resume FOLDER` goes on, to the same classifier and the same claim.",
         ),
     )
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
@@ -99,9 +108,6 @@ class Command:
     def run(self) -> int:
         """Carries out `sordino finetune`: trains, tests, saves and prints the claim; returns the exit code."""
         from sordino.app.runs.fit import folder_for
-        from sordino.app.runs.run_data import HELD_OUT, TESTED
-        from sordino.finetuning import finetune
-        from sordino.ledger.ledger import Ledger
 
         # Refuse what cannot be carried out before anything is read.
         if self.epsilon is None:
@@ -109,13 +115,56 @@ class Command:
         folder = folder_for(self.path.stem) if self.out is None else self.out
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"--out {folder}: holds something already; name another folder")
+        if find_unfinished(folder) is not None:
+            raise ValueError(f"--out {folder}: a run was begun and not finished; go on with: sordino resume {folder}")
+        return self.train_and_save(folder)
+
+    def train_and_save(self, folder: Path) -> int:
+        """Trains, or goes on with a run that was stopped, and saves the classifier; returns the exit code."""
         train, test = self._read_parts()
         encoder, tokenizer = _load_encoder(self.model)
+        work = _work_folder(folder)
+        stages = work / _STAGES
+        self._write_request(work)
+        try:
+            began = time.perf_counter()
+            tuned = self._train(encoder, tokenizer, train, stages)
+            seconds = time.perf_counter() - began
+            measures = measure_classifier(tuned, *test)
+            # The classifier is written beside the stages and moved in one step, so that a folder is whole or not there.
+            finished = work / _CLASSIFIER
+            shutil.rmtree(finished, ignore_errors=True)  # left by a crash
+            tuned.save(finished)
+            outcome = {"text": self.text, "target": self.target, "measures": measures, "seconds": round(seconds, 1)}
+            (finished / OUTCOME).write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+            if folder.exists():
+                folder.rmdir()  # it is empty
+            os.rename(finished, folder)
+        except BaseException as error:
+            # Before the first lot nothing was released, and nothing is worth keeping.
+            has_begun = any(stages.glob("*/begun.json"))
+            if not has_begun:
+                shutil.rmtree(work)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            next_step = f"go on with: sordino resume {folder}" if has_begun else "nothing was released"
+            print(f"sordino finetune: stopped; {next_step}", file=sys.stderr)
+            return _STOPPED
+        shutil.rmtree(work)
+        self._print_outcome(tuned, measures, seconds, folder)
+        return 0
+
+    def _train(self, encoder: Any, tokenizer: Any, train: tuple[list[str], list[str]], stages: Path) -> FineTuned:
+        """Fine-tunes on the training texts, with its stages kept in a folder."""
+        from sordino.app.runs.run_data import HELD_OUT, TESTED
+        from sordino.finetuning import finetune
+        from sordino.ledger.ledger import Ledger
+
+        assert self.epsilon is not None, "refused before"
         # Accuracy on test records is told without noise, so the claim names it from the beginning.
         ledger = Ledger()
         ledger.disclose(HELD_OUT if self.test is None else TESTED)
-        began = time.perf_counter()
-        tuned = finetune(
+        return finetune(
             encoder,
             tokenizer,
             *train,
@@ -126,18 +175,21 @@ class Command:
             length=self.length,
             ledger=ledger,
             equal_texts_differ=self.equal_texts_differ,
+            checkpoints=stages,
             seed=self.seed,
             say=lambda text: print(text, file=sys.stderr),
         )
-        seconds = time.perf_counter() - began
-        measures = measure_classifier(tuned, *test)
-        # Everything is written when everything is done, so that a failure leaves no half of it.
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        tuned.save(folder)
-        outcome = {"text": self.text, "target": self.target, "measures": measures, "seconds": round(seconds, 1)}
-        (folder / OUTCOME).write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
-        self._print_outcome(tuned, measures, seconds, folder)
-        return 0
+
+    def _write_request(self, work: Path) -> None:
+        """Writes what was asked for, with whole paths, so that `sordino resume` can ask the same from anywhere."""
+        from sordino.app import atomic_files
+
+        work.mkdir(parents=True, exist_ok=True)
+        asked = {one.name: getattr(self, one.name) for one in fields(self)}
+        asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
+        if self.model != _MINILM:
+            asked["model"] = str(Path(self.model).resolve())
+        atomic_files.write_file(work / REQUEST, json.dumps(asked, indent=1) + "\n")
 
     def _read_parts(self) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
         """Returns texts and classes to train on, and those to test on."""
@@ -186,6 +238,38 @@ class Command:
         print(f"folder         {folder}")
         print("noise key      in no file; nothing in the folder can take the noise off")
         print(f"use it         sordino predict {folder} new.csv --out predictions.csv")
+
+
+def find_unfinished(folder: Path) -> Path | None:
+    """Returns the folder of a fine-tuning that is not finished, given that folder or the one it was to write; else None."""
+    work = folder if folder.name.endswith(_UNFINISHED) else _work_folder(folder)
+    return work if (work / REQUEST).is_file() else None
+
+
+def resume_finetuning(work: Path, *, as_json: bool) -> int:
+    """Goes on with a fine-tuning that was stopped or killed; returns the exit code."""
+    import torch
+
+    from sordino.finetuning.saved_classifier import FACTS
+    from sordino.finetuning.saved_stages import BEGUN
+
+    folder = work.with_name(work.name.removesuffix(_UNFINISHED))
+    # Killed between the last two steps: the classifier is in its place.
+    if (folder / FACTS).is_file():
+        shutil.rmtree(work)
+        print(f"{folder}: is finished; use it by: sordino predict {folder} new.csv")
+        return 0
+    asked = json.loads((work / REQUEST).read_text(encoding="utf-8"))
+    paths = {name: Path(asked[name]) for name in ("path", "test", "out") if asked[name] is not None}
+    # Sums are split by threads, so the same number of them is needed for the same bits.
+    begun = work / _STAGES / BEGUN
+    if begun.is_file():
+        torch.set_num_threads(int(json.loads(begun.read_text(encoding="utf-8"))["environment"]["threads"]))
+    return Command(**{**asked, **paths, "json": as_json}).train_and_save(folder)
+
+
+def _work_folder(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{_UNFINISHED}")
 
 
 def measure_classifier(tuned: FineTuned, texts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:

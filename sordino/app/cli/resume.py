@@ -1,4 +1,4 @@
-"""`sordino resume RUN`: continues a run that was stopped, killed or failed."""
+"""`sordino resume RUN`: continues a run of `sordino train` or `sordino finetune` that was stopped, killed or failed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
+from sordino.app.cli.finetune import find_unfinished, resume_finetuning
 from sordino.app.cli.flags import default_of_unset_flag, was_given
 from sordino.app.cli.help_page import HelpPage
 from sordino.app.cli.training_command import carry_out_training, report_outcome
@@ -24,7 +25,7 @@ class Command:
         examples=(("Go on where it stopped:", "sordino resume runs/people-20260101-120000"),),
     )
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run directory."""
+    """The run directory; of `sordino finetune`, its --out."""
     report: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: True)")] = field(
         default=default_of_unset_flag(True)
     )
@@ -34,6 +35,9 @@ class Command:
 
     def run(self) -> int:
         """Carries out `sordino resume`: continues the run and prints the claim; returns the exit code."""
+        unfinished = find_unfinished(Path(self.folder))
+        if unfinished is not None:
+            return resume_finetuning(unfinished, as_json=self.json)
         # Ranks that do not see the folder are followers, whose process group is that of the CPU.
         config = Path(self.folder) / CONFIG
         device = read_config(config).options.get("device") if config.is_file() else None
