@@ -298,6 +298,8 @@ def _load_encoder(name: str) -> tuple[Any, Any]:
     from sordino.app.data.files import files_folder
 
     transformers = minilm.import_transformers()
+    # Bars of reading and writing weights would stand between the lines of the plan and the result.
+    transformers.utils.logging.disable_progress_bar()
     if name == _MINILM:
         encoder = minilm.build_classifier(2).encoder
         return encoder, transformers.AutoTokenizer.from_pretrained(files_folder("minilm"))
