@@ -23,6 +23,7 @@ FURTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "steps": ("max-steps", "num-steps", "iterations"),
     "physical_batch": ("max-physical-batch-size", "micro-batch"),
     "weight_decay": ("wd",),
+    "class_weights": ("class-weight",),
     "optimizer": ("optim", "optimiser"),
     "schedule": ("lr-schedule", "scheduler"),
     "warm_up": ("warmup", "warmup-steps"),

@@ -52,6 +52,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         bound: the length C that gradients are clipped to.
         ledger: where everything done to the same records is charged.
         seed: for tests.
+        **other_names: `batch_size` for `lot`, `lr` for `learning_rate`, `max_grad_norm` for `bound` and the like.
 
     Privacy:
         `fit` spends ε. `predict` and `score` for records that were trained on void the claim.
@@ -79,6 +80,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
         bound: float = 1.0,
         ledger: Ledger | None = None,
         seed: int | None = None,
+        **other_names: Any,
     ) -> None:
         super().__init__(
             epsilon=epsilon,
@@ -92,6 +94,7 @@ class DPClassifier(ClassifierMixin, Tabular):  # type: ignore[misc]
             bound=bound,
             ledger=ledger,
             seed=seed,
+            **other_names,
         )
         self.classes = classes
 
@@ -155,6 +158,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
         bound: the length C that gradients are clipped to.
         ledger: where everything done to the same records is charged.
         seed: for tests.
+        **other_names: `batch_size` for `lot`, `lr` for `learning_rate`, `max_grad_norm` for `bound` and the like.
 
     Privacy:
         `fit` spends ε. `predict` and `score` for records that were trained on void the claim.
@@ -185,6 +189,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
         bound: float = 1.0,
         ledger: Ledger | None = None,
         seed: int | None = None,
+        **other_names: Any,
     ) -> None:
         super().__init__(
             epsilon=epsilon,
@@ -198,6 +203,7 @@ class DPRegressor(RegressorMixin, Tabular):  # type: ignore[misc]
             bound=bound,
             ledger=ledger,
             seed=seed,
+            **other_names,
         )
         self.target_low, self.target_high = target_low, target_high
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,18 @@ except ImportError as error:
 
 Array = NDArray[Any]
 
+OTHER_NAMES = {
+    "batch_size": "lot",
+    "lr": "learning_rate",
+    "clip": "bound",
+    "max_grad_norm": "bound",
+    "l2_norm_clip": "bound",
+    "n_epochs": "epochs",
+    "max_epochs": "epochs",
+    "random_state": "seed",
+}
+"""What other libraries call the parameters of the estimators; they are kept under the estimators' own names."""
+
 _DECAY = 0.95
 """The decay of the average of the weights that is kept: it covers the last twenty steps or so."""
 
@@ -51,10 +64,34 @@ class Tabular(BaseEstimator):  # type: ignore[misc]
         bound: float = 1.0,
         ledger: Ledger | None = None,
         seed: int | None = None,
+        **other_names: Any,
     ) -> None:
         self.epsilon, self.delta, self.low, self.high = epsilon, delta, low, high
         self.hidden, self.epochs, self.lot, self.learning_rate = hidden, epochs, lot, learning_rate
         self.bound, self.ledger, self.seed = bound, ledger, seed
+        # A parameter that was given under two names would have two values, of which one would win without a word.
+        for name, value in self._use_own_names(other_names).items():
+            if getattr(self, name) != inspect.signature(type(self).__init__).parameters[name].default:
+                raise TypeError(f"{name}: is given twice, under two of its names; give one of them")
+            setattr(self, name, value)
+
+    def set_params(self, **params: Any) -> Tabular:
+        """Sets parameters of the tabular model, by its own names or by those of other libraries, and returns it."""
+        own_names = {name: value for name, value in params.items() if name not in OTHER_NAMES}
+        renamed = self._use_own_names({name: value for name, value in params.items() if name in OTHER_NAMES})
+        super().set_params(**own_names, **renamed)
+        return self
+
+    def _use_own_names(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns parameters of the tabular model under its own names; raises TypeError for a name that is unknown."""
+        unknown = [name for name in given if name not in OTHER_NAMES]
+        if unknown:
+            known = ", ".join(sorted(self._get_param_names()))
+            raise TypeError(f"{unknown[0]}: is no parameter of {type(self).__name__}; there is {known}")
+        renamed = {OTHER_NAMES[name]: value for name, value in given.items()}
+        if len(renamed) < len(given):
+            raise TypeError(f"{', '.join(given)}: two of these name one parameter; give one of them")
+        return renamed
 
     @property
     def claim_(self) -> Claim:

@@ -110,3 +110,21 @@ def test_an_estimator_clones_and_pickles_without_its_noise():
 def test_what_cannot_be_fitted_is_said(more, y, words):
     with pytest.raises((ValueError, sd.Refusal), match=words):
         classifier(**more).fit(TRAIN, y)
+
+
+def test_parameters_are_taken_under_the_names_of_other_libraries():
+    model = DPClassifier(epsilon=2.0, delta=1e-4, batch_size=100, lr=0.1, max_grad_norm=2.0, n_epochs=3, random_state=1)
+    own = {"lot": 100, "learning_rate": 0.1, "bound": 2.0, "epochs": 3, "seed": 1}
+    assert {name: model.get_params()[name] for name in own} == own
+    assert not set(model.get_params()) & {"batch_size", "lr"}
+    assert clone(model).get_params() == model.get_params()
+    assert model.set_params(batch_size=50, epochs=2).lot == 50
+    assert model.epochs == 2
+    regressor = DPRegressor(epsilon=2.0, delta=1e-4, target_low=0.0, target_high=1.0, batch_size=64)
+    assert regressor.lot == 64
+    with pytest.raises(TypeError, match="is given twice"):
+        DPClassifier(epsilon=2.0, delta=1e-4, lot=100, batch_size=50)
+    with pytest.raises(TypeError, match="two of these name one parameter"):
+        DPClassifier(epsilon=2.0, delta=1e-4, clip=1.0, max_grad_norm=2.0)
+    with pytest.raises(TypeError, match=r"momentum: is no parameter of DPClassifier; there is .*learning_rate"):
+        DPClassifier(epsilon=2.0, delta=1e-4, momentum=0.9)

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
 import sordino
 from sordino.app.runs import build, find
 from sordino.app.runs.encoded_records import Prepared
-from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.own_file import GivenData, OwnFile
 from sordino.app.runs.preparation import ClassWeights, balance_classes
+from sordino.app.runs.settings import make_settings, write_class_weights
 from sordino.events import Gaussian
 from sordino.ledger.ledger import Ledger
 from sordino.rng.streams import Rng
@@ -69,3 +71,22 @@ def test_what_does_not_go_together_is_refused(rare, tmp_path):
         find("spiral").but(class_weights="balanced")
     with pytest.raises(ValueError, match="give both"):
         find("spiral").but(histogram=20.0)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[1.0, 20.0], {0: 1.0, 1: 20.0}, torch.tensor([1.0, 20.0]), "0=1.0,1=20.0"],
+    ids=["list", "dict", "tensor", "text"],
+)
+@pytest.mark.parametrize("name", ["class_weights", "class_weight"])
+def test_weights_are_taken_as_lists_dicts_tensors_and_text(weights, name):
+    records = torch.randn(20, 3), torch.arange(20) % 2
+    own = GivenData.from_datasets(nn.Linear(3, 2), records)
+    settings = make_settings(None, {"epsilon": 3.0, "steps": 5, "rate": 0.1, name: weights}, own=own)
+    assert settings.recipe.class_weights == "0=1.0,1=20.0"
+
+
+def test_a_list_of_weights_is_in_the_order_of_the_declared_classes():
+    assert write_class_weights([1, 20], ("no", "yes")) == "no=1,yes=20"
+    with pytest.raises(ValueError, match="3 numbers for 2 classes"):
+        write_class_weights([1, 2, 3], ("no", "yes"))

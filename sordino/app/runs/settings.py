@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,26 @@ def resolve_batch_and_epochs(settings: Settings, drawn: int) -> Settings:
     return replace(settings, recipe=recipe.but(**changes), options=replace(options, batch_size=None, epochs=None))
 
 
+def write_class_weights(given: Any, names: Sequence[str] | None = None) -> Any:
+    """Returns the weights of classes as the text that a recipe holds; a text is returned as it is.
+
+    People have them as torch's losses do, one number for each class, or by class. `names` are the declared classes, in
+    whose order numbers stand; without them classes are numbered from 0.
+
+    >>> write_class_weights([1.0, 20.0]), write_class_weights({"yes": 20}), write_class_weights("balanced")
+    ('0=1.0,1=20.0', 'yes=20', 'balanced')
+    """
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    if isinstance(given, Mapping):
+        return ",".join(f"{name}={weight}" for name, weight in given.items())
+    if isinstance(given, list | tuple):
+        if names is not None and len(names) != len(given):
+            raise ValueError(f"class_weights: {len(given)} numbers for {len(names)} classes; give one for each")
+        return write_class_weights(dict(zip(names or range(len(given)), given, strict=True)))
+    return given
+
+
 def make_settings(
     recipe: str | Recipe | None,
     given: Mapping[str, Any],
@@ -212,6 +232,9 @@ def make_settings(
     known_fields = (*_RECIPE, *_OPTIONS)
     given_fields = use_own_names({name: value for name, value in given.items() if value is not None}, known_fields)
     refuse_unknown_fields(given_fields, known_fields, "a field")
+    if "class_weights" in given_fields:
+        names = own.classes if isinstance(own, OwnFile) else None
+        given_fields["class_weights"] = write_class_weights(given_fields["class_weights"], names)
     for name, other in SAME_CHOICE:
         if name in given_fields and other in given_fields:
             raise ValueError(f"{name}={given_fields[name]} beside {other}={given_fields[other]}: give one of the two")
