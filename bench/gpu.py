@@ -22,6 +22,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,8 +32,10 @@ from torch import nn
 
 import sordino as sd
 from sordino import environment
+from sordino.kernels import device_gram
 from sordino.ledger.claims import Guarantee
 from sordino.per_sample import Captured
+from sordino.per_sample.formulas.output_gradient import compute_gram_sums
 from sordino.per_sample.protocol import trainable_parameters
 from sordino.rng.device_noise import find_device_noise_fault
 from sordino.rng.global_generators import Seeded
@@ -123,9 +126,12 @@ def copy_for_opacus(model: nn.Module) -> nn.Module:
     for parent in list(plain.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.LSTM):
-                own = DPLSTM(child.input_size, child.hidden_size, batch_first=child.batch_first)
+                # Made where it is to be: it has two names for each parameter, which `.to` makes two parameters of on
+                # devices of other makers.
+                with next(child.parameters()).device:
+                    own = DPLSTM(child.input_size, child.hidden_size, batch_first=child.batch_first)
                 own.load_state_dict(child.state_dict())
-                setattr(parent, name, own.to(next(child.parameters()).device))
+                setattr(parent, name, own)
     return plain
 
 
@@ -143,16 +149,7 @@ def examine_opacus(model: nn.Module, problem: Problem, device: torch.device, ste
     found: dict[str, Any] = {"version": opacus.__version__}
     _, data, loss_fn = problem
     try:
-        # Its norms first, against autograd's of the same layers with the same dropout. The wrapped model has hooks, and
-        # autograd gets a copy without them.
-        wrapped: Any = GradSampleModule(copy_for_opacus(model))
-        batch = tuple(column[:BATCH].to(device) for column in data.tensors)
-        with Seeded(3):
-            loss_fn(wrapped, *batch).mean().backward()
-        trained = [p for p in wrapped.parameters() if p.requires_grad]
-        squares = [p.grad_sample.flatten(1).double().square().sum(1) for p in trained]
-        norms = torch.stack(squares).sum(0).sqrt()  # it multiplies by the batch, since losses are means
-        found["largest error of a norm"] = relative_error(norms, true_norms(copy_for_opacus(model), loss_fn, batch))
+        found["largest error of a norm"] = check_opacus_norms(model, problem, device)
         # Then its step, on as many records as a lot has on average.
         wrapped, n = GradSampleModule(copy_for_opacus(model)), len(data) // 10
         settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": n}
@@ -165,11 +162,60 @@ def examine_opacus(model: nn.Module, problem: Problem, device: torch.device, ste
 
         found |= measure_steps(step, device, steps)
     except Exception as error:  # whatever happens belongs in the report
-        found["error"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        found["error"] = first_line(error)
+        # The same on the CPU tells whether the device has to do with it.
+        try:
+            check_opacus_norms(copy.deepcopy(model).to("cpu"), problem, torch.device("cpu"))
+            found["on the CPU"] = "no error"
+        except Exception as error:
+            found["on the CPU"] = first_line(error)
     return found
 
 
-def measure_steps(step: Callable[[], None], device: torch.device, steps: int) -> dict[str, Any]:
+def first_line(error: Exception) -> str:
+    """Returns an error's kind and the first line of its text."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def check_opacus_norms(model: nn.Module, problem: Problem, device: torch.device) -> float:
+    """Returns the largest error of Opacus's norms, relative to autograd's of the same layers with the same dropout."""
+    from opacus.grad_sample import GradSampleModule  # type: ignore[import-not-found, unused-ignore]
+
+    # The wrapped model has hooks, and autograd gets a copy without them.
+    _, data, loss_fn = problem
+    wrapped: Any = GradSampleModule(copy_for_opacus(model))
+    batch = tuple(column[:BATCH].to(device) for column in data.tensors)
+    with Seeded(3):
+        loss_fn(wrapped, *batch).mean().backward()
+    trained = [p for p in wrapped.parameters() if p.requires_grad]
+    squares = [p.grad_sample.flatten(1).double().square().sum(1) for p in trained]
+    norms = torch.stack(squares).sum(0).sqrt()  # it multiplies by the batch, since losses are means
+    return relative_error(norms, true_norms(copy_for_opacus(model), loss_fn, batch))
+
+
+def measure_gram_kernel(device: torch.device, steps: int) -> dict[str, Any]:
+    """Returns time, memory and error of Gram sums by torch's products and by the Triton kernel, for layers of a GPT-2.
+
+    The kernel is off by default. Where it cannot run here, the report says why.
+    """
+    os.environ[device_gram.SWITCH] = "1"
+    device_gram.find_device_gram_fault.cache_clear()
+    fault = device_gram.find_device_gram_fault(device)
+    if fault is not None:
+        return {"kernel": fault}
+    found: dict[str, Any] = {}
+    plain = compute_gram_sums.plain  # type: ignore[attr-defined]
+    for b, t, d, p in ((32, 128, 768, 768), (8, 1024, 768, 3072)):
+        a, g = (torch.randn(b, t, width, device=device) for width in (d, p))
+        right = plain(a.double(), g.double())[0]
+        for name, compute in (("torch", plain), ("kernel", device_gram.launch)):
+            one = measure_steps(partial(compute, a, g), device, steps)
+            one["largest error"] = relative_error(compute(a, g)[0], right)
+            found.setdefault(f"{b} records, {t} positions, {d} by {p}", {})[name] = one
+    return found
+
+
+def measure_steps(step: Callable[[], object], device: torch.device, steps: int) -> dict[str, Any]:
     """Returns the median milliseconds of a step after the first, the most memory it took, and on the simulated device
     its launches.
     """
@@ -293,6 +339,7 @@ def main() -> None:
     torch.empty(1, device=device)  # starts it
     models = {name: examine(name, device, options.steps) for name in options.models.split(",")}
     result = {"environment": environment.current_environment(), "device": str(device), "models": models}
+    result["Gram kernel"] = measure_gram_kernel(device, options.steps)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))  # noqa: T201
     sys.stdout.flush()

@@ -22,6 +22,7 @@ FUNCTIONS = {
     "sordino.clipping.clipping_rule.are_surely_within": "sordino.kernels.matrices.accelerate_bound",
     "sordino.runtime_checks.lot_checks.are_all_finite": "sordino.kernels.matrices.accelerate_finiteness",
     "sordino.release.release.add_in_float64": "sordino.kernels.matrices.accelerate_wide_addition",
+    "sordino.per_sample.formulas.output_gradient.compute_gram_sums": "sordino.kernels.device_gram.accelerate_gram_sums",
 }
 """Plain functions that are marked by `@accelerate`, and what makes the faster function of each."""
 

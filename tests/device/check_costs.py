@@ -7,8 +7,10 @@ from functools import cache
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 import sordino as sd
+from sordino.per_sample import Captured, PerformanceOptions
 from sordino.release.noise import Gaussian
 from sordino.rng.streams import Rng
 from tests.device.simulated import move, start
@@ -61,6 +63,27 @@ def test_a_plain_step_launches_at_most_twice_as_many_kernels_as_plain_training(n
     cheapest = min(cost.launches for cost in costs)
     most = 3 if name == "mlp_dropout" else 2
     assert cheapest <= most * plain.launches, (cheapest, plain.launches)
+
+
+def test_a_step_of_a_layer_too_large_to_stack_waits_at_most_twice():
+    """Its norms are Gram sums, whose guard must not wait to see which of them cancelled."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(1000, 1000), torch.nn.Tanh(), torch.nn.Linear(1000, 2))
+    optimizer = torch.optim.SGD(move(model).parameters(), lr=0.05)
+    backend = Captured(PerformanceOptions(measure=False))  # by shapes alone, which speak for Gram sums
+    query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
+    private = sd.Private(model, lambda m, x: m(x).square().sum((1, 2)), query, backend=backend)
+    lots, costs = iter(private.draws(TensorDataset(torch.randn(200, 3, 1000)), sd.Poisson(0.1), steps=8)), []
+    for _ in range(8):
+        with sim.counting(launch_sites=True) as cost:
+            optimizer.zero_grad()
+            private.backward(next(lots))
+            optimizer.step()
+        costs.append(cost)
+    cheapest = min(costs[1:], key=lambda cost: cost.waits)
+    launches = cheapest.launch_sites()
+    assert any("matrix_product.py" in site and "topk" in site for site in launches), f"no Gram sums: {launches}"
+    assert cheapest.waits <= MOST_WAITS, cheapest.waiting_sites()
 
 
 def noise_on(device, shapes, dtype=torch.float32):

@@ -91,12 +91,14 @@ def test_a_model_moved_after_private_and_before_the_first_lot_trains_and_has_a_c
     assert {p.device.type for p in model.parameters()} == {"sim"}
 
 
-def test_a_model_moved_in_the_middle_of_a_run_voids_the_claim_for_that_reason():
+@pytest.mark.parametrize(("first", "second"), [("cpu", "sim:0"), ("sim:0", "cpu")])
+def test_a_model_moved_in_the_middle_of_a_run_voids_the_claim_for_that_reason(first, second):
     torch.manual_seed(0)
     model, data, loss_fn = ZOO["mlp"]()
-    claim = run(make_private(model, loss_fn), model, data, between=lambda step: model.to("sim") if step == 1 else None)
+    model.to(first)
+    claim = run(make_private(model, loss_fn), model, data, between=lambda step: model.to(second) if step == 1 else None)
     assert isinstance(claim, NoGuarantee)
-    assert "was moved from cpu to sim:0 in the middle of the run" in str(claim)
+    assert f"was moved from {first} to {second} in the middle of the run" in str(claim)
 
 
 def test_the_second_device_is_as_good_as_the_first():

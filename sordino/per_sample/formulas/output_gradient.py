@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sordino.accelerations import accelerate
 from sordino.kernels.bf16_gram import LowGrams, load_low_grams
 from sordino.kernels.bf16_product import can_read, load_low_products
 from sordino.kernels.gram import Grams, load_grams
@@ -52,6 +53,7 @@ def sum_over_positions(g: Tensor) -> Tensor:
     return lift_precision(g).sum(1) if kernel is None else kernel.sum_over_positions(g, torch.get_num_threads())
 
 
+@accelerate
 def compute_gram_sums(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Returns Σ_ts (a_t·a_s)(g_t·g_s) and its diagonal part, each (b,)."""
     return gram_sums_from(a, torch.bmm(g, g.transpose(1, 2)))
