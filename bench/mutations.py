@@ -576,10 +576,13 @@ def main() -> None:
     # A random sample keeps what was said of each mutant at the first time, whatever tests are written later.
     first_status: dict[str, str] | None = None
     if given.sample is not None:
-        sample = draw_sample(mutants, given.sample, given.seed)
+        drawn = [mutant.name for mutant in draw_sample(mutants, given.sample, given.seed)]
         kept = record.setdefault("random samples", {}).setdefault(
-            f"{given.sample} of seed {given.seed}", {"of": len(mutants), "first status": {}}
+            f"{given.sample} of seed {given.seed}", {"of": len(mutants), "drawn": drawn, "first status": {}}
         )
+        # What was drawn once is kept, so that a change of the code meanwhile does not change the sample.
+        by_name = {mutant.name: mutant for mutant in mutants}
+        sample = [by_name[name] for name in kept["drawn"] if name in by_name]
         first_status = kept["first status"]
 
     # A request to stop ends the process in order: the mutant is taken out, and the copy is removed.
@@ -588,6 +591,10 @@ def main() -> None:
     _import_libraries()
     folder, end = copy_repository(), time.monotonic() + 60 * given.minutes
     traced: dict[str, Any] = json.loads(given.trace.read_text()) if given.trace.exists() else {}
+    if first_status is not None:
+        # Files whose tests are traced already come first; within them the order stays random, so a part of the sample is
+        # a random sample of those files.
+        sample.sort(key=lambda mutant: any(name not in traced for name in test_files_for(mutant.file)))
     try:
         for mutant in sample:
             if mutant.name in (tried if first_status is None else first_status) and not given.again:
