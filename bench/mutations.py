@@ -367,12 +367,15 @@ def trace_tests(folder: Path, name: str) -> dict[str, Any]:
 
 
 def choose_tests(mutant: Mutant, traced: dict[str, dict[str, Any]], most_seconds: float) -> list[str]:
-    """Returns the tests that execute the statement of a mutant, the quickest first, as many as the time allows."""
+    """Returns the tests that execute the statement of a mutant, the quickest first, as many as the time allows.
+
+    Tests of other rooms that were traced for other mutants are used too.
+    """
     first, last = mutant.statement
     found = [
         (test["seconds"], name)
-        for file in test_files_for(mutant.file)
-        for name, test in traced.get(file, {}).items()
+        for tests in traced.values()
+        for name, test in tests.items()
         if any(first <= line <= last for line in test["lines"].get(mutant.file, ()))
     ]
     chosen: list[str] = []
@@ -533,6 +536,7 @@ def _share_with_interval(noticed: int, n: int) -> dict[str, Any]:
 EQUIVALENT: dict[str, str] = {
     "sordino/release/release.py::_release_by_ranks constant 99453be6": "ranks have a grid only where the bound is finite",
     "sordino/release/exact_sums.py::OnGrid._spread_over_all_coordinates constant b6346bdd": "the pieces are cut by it",
+    "sordino/sampling/balls_in_bins.py::BallsInBins.draws constant b977b317": "one end more, which is not used",
     "sordino/release/exact_sums.py::OnGridAccumulator._move_to_integers argument 0 dropped fe513b92": "likewise",
 }
 """Survivors that mean the same as the original, with the reason."""

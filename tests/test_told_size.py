@@ -5,8 +5,8 @@ import math
 import pytest
 
 import sordino as sd
-from sordino.ledger.claims import BY_THE_BATCH, BY_THE_RATE
-from sordino.sampling.size_disclosure import numbers_telling_size
+from sordino.ledger.claims import BY_THE_BATCH, BY_THE_RATE, DATASET_SIZE
+from sordino.sampling.size_disclosure import numbers_telling_size, size_not_covered
 from sordino.statistics import Mean
 from tests.problems import linear, private
 
@@ -64,3 +64,23 @@ def test_a_statistic_divided_by_the_size():
     x = linear(613).tensors[0]
     sd.ask(Mean(1.0, sd.Gaussian(2.0)), x, ledger=ledger, expected_batch=len(x))
     assert ledger.claim(1e-5).not_covered == (BY_THE_BATCH,)
+
+
+ONE_RECORD_MORE = (
+    sd.Poisson(0.1),
+    sd.CyclicPoisson(0.1, 4),
+    sd.TruncatedPoisson(0.1, 16),
+    sd.BallsInBins(4),
+    sd.Full(),
+    sd.ByLength(lambda lengths: 0.1 + 0 * lengths, most=0.1),
+    sd.Threshold(1.0, 0.1, 0.01),
+)
+SAME_SIZE = (sd.Shuffle(16), sd.FixedSize(16), sd.FixedOrder(16))
+"""Samplers by their neighbours: with one record more or fewer, or with one replaced or without effect."""
+
+
+@pytest.mark.parametrize("sampler", [*ONE_RECORD_MORE, *SAME_SIZE], ids=lambda sampler: type(sampler).__name__)
+def test_the_number_of_records_is_public_only_where_neighbours_have_equally_many(sampler):
+    assert sampler.size_is_public == (sampler in SAME_SIZE)
+    # A step that is divided by rate × N tells N, and the claim says so where N is not public.
+    assert (DATASET_SIZE in size_not_covered(sampler, N, None)) == (sampler in ONE_RECORD_MORE)
