@@ -11,8 +11,8 @@ from sordino.app.data.own.columns import choose_scheme, column_from_table
 from sordino.app.data.own.declared_columns import DeclaredColumns, read_schema
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import read_table
-from sordino.app.runs.own_file import OwnFile
-from sordino.app.runs.run_data import read_own_file
+from sordino.app.runs.own_file import OwnFile, recipe_for_own_data
+from sordino.app.runs.run_data import load_own_file
 
 TABLE = "age,sex,town,pay\n31,F,Ulm,2.5\n64,M,Jena,-1\n150,F,Rome,0\n"
 DECLARED = DeclaredColumns({"age": (0, 100)}, {"town": ("Ulm", "Jena", "*")})
@@ -122,7 +122,7 @@ def test_all_faults_of_a_file_are_told_at_once(tmp_path):
     (tmp_path / "t.csv").write_text("age,sex,y\n1,F,a\n,F,b\nx,F,a\n2,M\n3,X,b\n,M,a\n")
     own = OwnFile(path=str(tmp_path / "t.csv"), target="y", bounds={"age": (0, 9)}, categories={"sex": ("F", "M")})
     with pytest.raises(FaultyFile) as caught:
-        read_own_file(own, "none", True, print)
+        load_own_file(own, recipe_for_own_data(own, {"epsilon": 1.0}), print)
     words = str(caught.value)
     assert "5 faults" in words
     for part in (

@@ -164,24 +164,46 @@ class RecordsFromFile:
     """Whose each record is, where lots are drawn by unit."""
 
 
-@dataclass(frozen=True, eq=False)
-class OwnRecords:
-    """A user's own file after it was read: training records, test records if they are apart, and their encoder."""
-
-    train: RecordsFromFile
-    test: RecordsFromFile | None
-    encoder: RecordEncoder
-    read_off: tuple[str, ...]
-    """What had to be read off the records, in words."""
-
-
 def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
-    """Returns the user's own records, from a file or a folder, split into training and test records."""
+    """Returns the user's own records from a file or a folder, encoded and split into training and test records.
+
+    The recipe's `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are
+    identified by it alone.
+    """
     # An unknown loss is refused later, with its own message; until then targets are read as classes.
     classifies = recipe.loss not in LOSSES or LOSSES[recipe.loss].classifies
-    found = read_own_file(own, recipe.features, classifies, say, recipe.unit)
-    records, test, units = found.train, found.test, found.train.units
-    train_pair = (records.x, records.y)
+    unit = recipe.unit
+    # Images and arrays have readers of their own.
+    if unit is not None and (own.is_image_folder or own.is_array_file):
+        raise ValueError(
+            f"unit={unit!r}: tables and texts have a column that says whose a record is; Private.draws takes ids"
+        )
+    if own.is_image_folder:
+        return _read_images(own, classifies)
+    if own.is_array_file:
+        return _read_array_file(own, classifies)
+    # A table needs to be told what is learnt, and a unit must be neither that nor learnt from.
+    if own.target is None:
+        raise ValueError("own data without --target: which column is to be learnt?")
+    if unit is not None and unit in (own.target, own.text):
+        raise ValueError(
+            f"unit={unit!r}: is what is learnt, or learnt from; need the column that says whose a record is"
+        )
+    return _read_tables(own, own.target, recipe.features, classifies, say, unit)
+
+
+def _split_for_testing(
+    own: OwnFile,
+    records: RecordsFromFile,
+    test: RecordsFromFile | None,
+    encoder: RecordEncoder,
+    read_off: tuple[str, ...],
+) -> Prepared:
+    """Returns the user's own records as training and test records: those of the test file, or a part that is held out.
+
+    `read_off` says in words what had to be read off the records to encode them, which the claim then names.
+    """
+    train_pair, units = (records.x, records.y), records.units
     # Without a test file, records are held out by a hash of themselves, so one record never moves another.
     if test is None:
         is_held_out, test_disclosure = mark_held_out(records.keys, own.held_out), HELD_OUT
@@ -194,11 +216,11 @@ def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
     return Prepared(
         TensorDataset(*train_pair),
         TensorDataset(*test_pair),
-        found.encoder.outputs,
+        encoder.outputs,
         units,
         before_features=None if units is None else (*train_pair, units),
-        not_covered=(*found.read_off, *schema, test_disclosure),
-        own_encoder=found.encoder,
+        not_covered=(*read_off, *schema, test_disclosure),
+        own_encoder=encoder,
     )
 
 
@@ -240,32 +262,7 @@ def _split(pair: tuple[Tensor, Tensor], is_held_out: Tensor) -> tuple[tuple[Tens
     return (x[~is_held_out], y[~is_held_out]), (x[is_held_out], y[is_held_out])
 
 
-def read_own_file(own: OwnFile, features: str, classifies: bool, say: Say, unit: str | None = None) -> OwnRecords:
-    """Returns the user's own records from a file and, if there is one, from the test file, encoded in the same way.
-
-    `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are identified
-    by it alone.
-    """
-    # Images and arrays have readers of their own.
-    if unit is not None and (own.is_image_folder or own.is_array_file):
-        raise ValueError(
-            f"unit={unit!r}: tables and texts have a column that says whose a record is; Private.draws takes ids"
-        )
-    if own.is_image_folder:
-        return _read_images(own, classifies)
-    if own.is_array_file:
-        return _read_array_file(own, classifies)
-    # A table needs to be told what is learnt, and a unit must be neither that nor learnt from.
-    if own.target is None:
-        raise ValueError("own data without --target: which column is to be learnt?")
-    if unit is not None and unit in (own.target, own.text):
-        raise ValueError(
-            f"unit={unit!r}: is what is learnt, or learnt from; need the column that says whose a record is"
-        )
-    return _read_tables(own, own.target, features, classifies, say, unit)
-
-
-def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say: Say, unit: str | None) -> OwnRecords:
+def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say: Say, unit: str | None) -> Prepared:
     """Reads the user's own records from a table or texts, and the test file if there is one, and chooses the encoder of
     both.
     """
@@ -303,12 +300,8 @@ def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say
     # The shape of a record is known when the first ones are encoded.
     train_records = _encode_table(table, encoder, target_column, say, unit)
     encoder = encoder.with_shape(train_records.x.shape[1:])
-    return OwnRecords(
-        train_records,
-        None if test is None else _encode_table(test, encoder, target_column, say, unit),
-        encoder,
-        read_off,
-    )
+    test_records = None if test is None else _encode_table(test, encoder, target_column, say, unit)
+    return _split_for_testing(own, train_records, test_records, encoder, read_off)
 
 
 def _encode_table(
@@ -394,7 +387,7 @@ def _encode_targets(table: TableRows, target_column: Column) -> Tensor:
     return torch.from_numpy(category_numbers(table, target_column))
 
 
-def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
+def _read_images(own: OwnFile, classifies: bool) -> Prepared:
     """Reads the user's own records from a folder of images by class, and the test folder if there is one."""
     if not classifies:
         raise ValueError("images have classes, the names of their folders: leave --loss out")
@@ -418,10 +411,10 @@ def _read_images(own: OwnFile, classifies: bool) -> OwnRecords:
     if own.test is not None:
         read = image_folder.read_image_folder(Path(own.test), own.size or (wide, tall), own.channels or channels)
         test = records_of(read)
-    return OwnRecords(records_of(folder), test, encoder, tuple(read_off))
+    return _split_for_testing(own, records_of(folder), test, encoder, tuple(read_off))
 
 
-def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
+def _read_array_file(own: OwnFile, classifies: bool) -> Prepared:
     """Reads the user's own records and targets from an .npz file, and from the test file if there is one."""
     # Records and targets are two arrays of one file.
     train_arrays = arrays.read_arrays(Path(own.path), own.target)
@@ -477,7 +470,7 @@ def _read_array_file(own: OwnFile, classifies: bool) -> OwnRecords:
         return RecordsFromFile(encoder.encode_array(one.x), y, keys)
 
     test = None if own.test is None else records_of(arrays.read_arrays(Path(own.test), own.target))
-    return OwnRecords(records_of(train_arrays), test, encoder, tuple(read_off))
+    return _split_for_testing(own, records_of(train_arrays), test, encoder, tuple(read_off))
 
 
 def _class_number(classes: Sequence[str], name: str, path: Path, record: int | None = None) -> int:
