@@ -594,7 +594,12 @@ def _number_labels(
     """
     # Tensors are hashed by identity, so that equal labels would be different keys; the numbers are taken out.
     values = [label.item() if isinstance(label, Tensor) else label for label in labels]
+    if any(value is None or value == "" or value != value for value in values):
+        raise ValueError("labels: some are empty; leave out the texts that have no class")
     if classes is None:
+        # Numbers and texts have no common order, so that classes of both kinds have none either.
+        if len({isinstance(value, str) for value in values}) > 1:
+            raise ValueError("labels: some are texts and some are not; give all of them as one kind, or classes=")
         classes = sorted(set(values))
         ledger.declare("the names of the classes are public; they were read off the labels")
     places = {label: place for place, label in enumerate(classes)}

@@ -136,13 +136,18 @@ def _load_part(folder: Path, given: Any, name: str, factory: str, *, saved: bool
         raise ValueError(f"{folder}: has no {name}, because it could not be saved; give it as {name}=")
     import transformers
 
-    # transformers reports on standard error that it initialises parts which were not saved and are not used.
-    verbosity = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()
+    # transformers reports on standard error that it initialises parts which were not saved and are not used, and shows a
+    # bar while it loads.
+    logging = transformers.utils.logging
+    verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         return getattr(transformers, factory).from_pretrained(folder / ENCODER)
     finally:
-        transformers.utils.logging.set_verbosity(verbosity)
+        logging.set_verbosity(verbosity)
+        if has_bar:
+            logging.enable_progress_bar()
 
 
 def _digest_parameters(encoder: nn.Module) -> str:

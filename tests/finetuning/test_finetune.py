@@ -318,6 +318,10 @@ def test_a_wrong_folder_encoder_or_class_is_named(encoder, tmp_path):
         ({"labels": ["yes"]}, "one label for each text"),
         ({"labels": ["yes", "yes"]}, "fewer than two classes"),
         ({"labels": ["yes", "no"], "classes": ("yes", "maybe")}, "none of the classes"),
+        ({"labels": ["yes", None]}, "some are empty"),
+        ({"labels": ["yes", ""]}, "some are empty"),
+        ({"labels": [1.0, math.nan]}, "some are empty"),
+        ({"labels": ["yes", 1]}, "some are texts and some are not"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"model": 3}, "model"),
         ({"tokenizer": 3}, "tokenizer"),
@@ -372,11 +376,15 @@ def test_the_command_trains_prints_measures_beside_the_baseline_and_predicts_new
     assert "-differential privacy" in shown.out
     assert "not covered  accuracy and loss on the records held out for testing" in shown.out
     assert f"sordino predict {out} new.csv" in shown.out
+    # What a claim leaves open is said with the option that covers it.
+    assert "dataset size   is covered too with --records" in shown.out
     # New texts, by the command that the outcome names.
     texts, labels = sentences(60, seed=9)
     new = write_csv(tmp_path / "new.csv", texts, ["?"] * 60)
     assert command_line.main(["predict", str(out), str(new), "--keep", "id", "--json"]) == 0
-    predicted = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    predicted = json.loads(shown.out)
     assert predicted["id"] == [str(number) for number in range(60)]
     assert sum(one == label for one, label in zip(predicted["prediction"], labels, strict=True)) > 50
     assert predicted["prediction"] == FineTuned.load(out).predict(texts)
@@ -400,3 +408,25 @@ def test_the_command_names_what_is_wrong_in_one_line(tmp_path, capsys, change, w
     assert words in said
     assert "\n" not in said
     assert not (tmp_path / "out").exists()
+
+
+def test_empty_and_numerical_targets_are_refused_with_the_cure_and_ignored_labels_are_left_out(
+    model_folder, tmp_path, capsys
+):
+    texts, labels = sentences(300, seed=0)
+    given = ["--text", "review", "--target", "stars", "--epsilon", "2", "--model", str(model_folder), "--length", "16"]
+
+    def run(name, labels, *more):
+        file = write_csv(tmp_path / f"{name}.csv", texts, labels)
+        code = command_line.main(["finetune", str(file), *given, "--out", str(tmp_path / name), *more])
+        return code, capsys.readouterr()
+
+    with_empty = ["" if at == 7 else label for at, label in enumerate(labels)]
+    code, shown = run("empty", with_empty)
+    assert code == 2
+    assert "line 9: the target 'stars' is empty; mend the cell, or say --ignore-label ''" in shown.err
+    assert run("ignored", with_empty, "--ignore-label", "")[0] == 0
+    assert FineTuned.load(tmp_path / "ignored").classes == ("no", "yes")
+    code, shown = run("numbers", [str(at) for at in range(300)])
+    assert code == 2
+    assert "more than 100 different values" in shown.err

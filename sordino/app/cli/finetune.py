@@ -52,7 +52,7 @@ class Command:
             ),
         ),
         groups={
-            "Data of your own": ("text", "target", "test", "held_out", "delimiter"),
+            "Data of your own": ("text", "target", "test", "held_out", "delimiter", "ignore_label"),
             "What is known of it, which is then public": ("classes", "records", "equal_texts_differ"),
             "Privacy": ("epsilon", "delta"),
             "Encoder": ("model", "length"),
@@ -86,6 +86,8 @@ class Command:
     """The share that is held out for testing; each text by a hash of itself."""
     delimiter: str | None = None
     """Between the cells of a CSV file, if it is no comma."""
+    ignore_label: str | None = None
+    """Leave out records with this class; '' for those without one."""
     classes: str | None = None
     """All classes, as in 'no|yes'; without it, those that occur, and the claim rests on their names being public."""
     records: int | None = None
@@ -213,16 +215,30 @@ class Command:
     def _read_file(self, path: Path) -> tuple[list[str], list[str]]:
         """Returns the texts and classes of a file; raises with all faults of the file at once."""
         from sordino.app.data.own import rows
-        from sordino.app.data.own.bad_file import raise_faults
+        from sordino.app.data.own.bad_file import BadFile, raise_faults
+        from sordino.app.data.own.columns import MOST_CATEGORIES
 
         table = rows.read_table(path, self.delimiter)
         raise_faults(table.path, table.faults)
-        return table.column(self.text, "--text"), table.column(self.target, "--target")
+        texts, labels = table.column(self.text, "--text"), table.column(self.target, "--target")
+        # Each record stays or goes by its own label alone.
+        if self.ignore_label is not None:
+            kept = [at for at, label in enumerate(labels) if label != self.ignore_label]
+            texts, labels = [texts[at] for at in kept], [labels[at] for at in kept]
+        # A class without a name is a cell that was forgotten, and a column of numbers has hundreds of values.
+        if self.classes is None and "" in labels:
+            where = table.lines[labels.index("")] if self.ignore_label is None else None
+            cure = "mend the cell, or say --ignore-label '' to leave such records out"
+            raise BadFile(path, f"the target {self.target!r} is empty", cure, where)
+        if self.classes is None and len(set(labels)) > MOST_CATEGORIES:
+            what = f"the target {self.target!r} has more than {MOST_CATEGORIES} different values"
+            raise BadFile(path, what, "choose another column by --target, or name all classes by --classes")
+        return texts, labels
 
     def _print_outcome(self, tuned: FineTuned, measures: dict[str, Any], seconds: float, folder: Path) -> None:
         """Prints the measures, the claim and where everything is, as `sordino train` does."""
         from sordino.app.cli.training_command import measure_lines
-        from sordino.ledger.claims import claim_to_json
+        from sordino.ledger.claims import DATASET_SIZE, claim_to_json
 
         if self.json:
             said = {"status": "finished", "test_accuracy": measures["accuracy"], "test_loss": measures["loss"]}
@@ -235,6 +251,8 @@ class Command:
         for line in measure_lines(measures):
             print(line)
         print(f"\n{tuned.claim}\n")
+        if DATASET_SIZE in getattr(tuned.claim, "not_covered", ()):
+            print("dataset size   is covered too with --records, a public figure near the number of texts")
         print(f"folder         {folder}")
         print("noise key      in no file; nothing in the folder can take the noise off")
         print(f"use it         sordino predict {folder} new.csv --out predictions.csv")

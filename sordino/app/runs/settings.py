@@ -353,7 +353,9 @@ def _choose_own_recipe(recipe: str | Recipe | None, own: OwnFile | GivenData, ch
     if isinstance(recipe, Recipe):
         return recipe.but(**changes)
     if recipe is not None:
-        raise ValueError(f"recipe {recipe!r} and own data: a recipe has data of its own; leave one of them out")
+        # A shell splits at blanks, so the second value of an option arrives as the name of a recipe.
+        cure = "join several values of one option by commas" if "=" in str(recipe) else "leave one of them out"
+        raise ValueError(f"recipe {recipe!r} and own data: a recipe has data of its own; {cure}")
     return recipe_for_own_data(own, changes)
 
 
