@@ -3,13 +3,13 @@
     python -m bench.pixels                                       # MNIST
     python -m bench.pixels --cifar "usual mean and deviation"    # one scale of CIFAR-10: half an hour
 
-MNIST: the row of its table 4.1 at learning rate 0.01 (C = 1, σ = 1.1, 30 epochs in lots of 250) ends at 70.37 % and a loss
-of 0.93: here at its own size. Then learning rate 1 with random and sorted lots, at the middle size. The runs are those of the
-lab, seed 0, kept in its cache.
+MNIST: the row of its table 4.1 at learning rate 0.01 (C = 1, σ = 1.1, 30 epochs in lots of 250) ends at 70.37 % and a
+loss of 0.93: here at its own size. Then learning rate 1 with random and sorted lots, at the middle size. The runs are
+those of the lab, seed 0, kept in its cache.
 
 CIFAR-10: the row of its table A.1 at learning rate 0.1 (C = 5, σ = 1.1, 30 epochs in lots of 200) ends at 50.95 % and a
-loss of 1.62, here at its own size. Its network is that of an example of Opacus, which subtracts the usual mean and divides by a
-deviation; the mean over the three channels stands for them.
+loss of 1.62, here at its own size. Its network is that of an example of Opacus, which subtracts the usual mean and
+divides by a deviation; the mean over the three channels stands for them.
 
 Writes bench/results/pixels.json.
 """
