@@ -168,3 +168,9 @@ def test_a_users_rule_that_works_row_by_row_is_not_accused():
         watched(Norms(torch.rand(7, 2) * 10 ** (8 * torch.rand(7, 1) - 4), ("a", "b")))
     assert watch.is_watching
     assert not watch.is_broken
+
+
+def test_without_a_bound_every_record_counts_fully_whatever_its_length():
+    """C / √s is infinity times 0 for an infinite norm: that record would become one that is not a number."""
+    norms = Norms(torch.tensor([[0.0], [4.0], [math.inf]]), ("a",))
+    assert sd.Flat(math.inf).rule(None, list).weights(norms).flatten().tolist() == [1.0, 1.0, 1.0]
