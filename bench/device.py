@@ -3,7 +3,7 @@
     python -m bench.device [--models mlp_dropout,cnn_dropout,gpt2_dropout] [--steps 20]
     python -m bench.device --models gpt2_768,resnet18 --steps 8         # added to the results that are there
 
-The models are those of the tests and two of real width: a GPT-2 of two layers with 768 columns, 64 tokens and 5,000
+The models are those of the tests and two of real width: a GPT-2 of two layers with 768 columns, 32 tokens and 5,000
 words, and a ResNet-18. Counts do not depend on the machine. Private and plain steps are counted for the same model; of
 the private ones, the median of those in which no runtime check fell is given, with the lines that wait and the files
 that launch kernels.
@@ -36,7 +36,7 @@ COUNTED = ("launches", "waits", "copies", "bytes_copied")
 
 
 def gpt2_768() -> Problem:
-    """Returns a GPT-2 of two layers of the real width, with dropout, and sequences of 64 tokens."""
+    """Returns a GPT-2 of two layers of the real width, with dropout, and sequences of 32 tokens."""
     import transformers
 
     config = transformers.GPT2Config(vocab_size=5000, n_positions=64, n_embd=768, n_layer=2, n_head=12)
@@ -45,7 +45,7 @@ def gpt2_768() -> Problem:
         logits = model(input_ids=x).logits
         return F.cross_entropy(logits[:, :-1].transpose(1, 2), x[:, 1:], reduction="none").mean(1)
 
-    return transformers.GPT2LMHeadModel(config), TensorDataset(torch.randint(0, 5000, (200, 64))), next_token
+    return transformers.GPT2LMHeadModel(config), TensorDataset(torch.randint(0, 5000, (100, 32))), next_token
 
 
 def resnet18() -> Problem:

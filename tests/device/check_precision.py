@@ -8,7 +8,12 @@ from torch import nn
 import sordino as sd
 from sordino.ledger.claims import Guarantee
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.formulas.gradient_part import PlainArithmetic, full_precision
+from sordino.per_sample.formulas.gradient_part import (
+    PlainArithmetic,
+    full_precision,
+    is_autocast_on,
+    list_autocast_kinds,
+)
 from sordino.per_sample.formulas.matrix_product import Matmul
 from sordino.per_sample.formulas.output_gradient import compute_gram_sums
 from sordino.reduced_precision import FullPrecisionProducts
@@ -144,3 +149,10 @@ def test_models_that_compute_in_tf32_train_and_have_a_claim(tf32, name):
         optimizer.step()
     claim = private.claim(1e-5)
     assert isinstance(claim, Guarantee), str(claim)
+
+
+def test_autocast_is_asked_for_by_the_kind_of_accelerator_that_is_there():
+    assert list_autocast_kinds() == ("cpu", "sim")
+    assert not is_autocast_on()
+    with torch.autocast("sim", dtype=torch.bfloat16):
+        assert is_autocast_on()

@@ -91,8 +91,9 @@ def test_a_model_moved_after_private_and_before_the_first_lot_trains_and_has_a_c
     assert {p.device.type for p in model.parameters()} == {"sim"}
 
 
-@pytest.mark.parametrize(("first", "second"), [("cpu", "sim:0"), ("sim:0", "cpu")])
+@pytest.mark.parametrize(("first", "second"), [("cpu", "sim:0"), ("sim:0", "cpu"), ("sim:0", "sim:1")])
 def test_a_model_moved_in_the_middle_of_a_run_voids_the_claim_for_that_reason(first, second):
+    """Between two devices of one kind the parameter objects stay, as between the CPU and CUDA."""
     torch.manual_seed(0)
     model, data, loss_fn = ZOO["mlp"]()
     model.to(first)

@@ -33,7 +33,7 @@ from sordino.per_sample.compiled_models import Compiler
 from sordino.per_sample.engine.batch_result import KeepBudget, Result
 from sordino.per_sample.engine.pruned_backward import PartsByColumn, require_recorded_uses
 from sordino.per_sample.engine.session import Session
-from sordino.per_sample.formulas.gradient_part import PlainArithmetic
+from sordino.per_sample.formulas.gradient_part import PlainArithmetic, list_autocast_kinds
 from sordino.per_sample.recording.tape import Checkpointed, KeepingTape, Parts, Use
 from sordino.refusal import Refusal
 from sordino.rng.global_generators import GlobalState, TorchState
@@ -212,7 +212,8 @@ def _describe_way(session: Session) -> Any:
     """Returns what decides how rules run the layers, beside the modules: the plan, what it learned, and precision."""
     learned = session.plan.learned
     facts = learned.channels_last, learned.follows_everything, learned.follows_code, learned.mapped_positions
-    autocast = tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
+    kinds = list_autocast_kinds()
+    autocast = tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
     # Held by the key itself, so that an identity is not given out again.
     return _Held(session.plan), _Held(learned.layouts), facts, autocast, torch.get_default_dtype()
 

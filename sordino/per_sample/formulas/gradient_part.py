@@ -81,9 +81,13 @@ def is_autocast_on() -> bool:
     """Returns whether autocast, which gradient parts are kept out of, is on for the CPU or for the accelerator,
     whichever kind it is.
     """
+    return any(map(torch.is_autocast_enabled, list_autocast_kinds()))
+
+
+def list_autocast_kinds() -> tuple[str, ...]:
+    """Returns the kinds of devices whose autocast a pass may be under: the CPU and this process's accelerator."""
     accelerator = torch.accelerator.current_accelerator()
-    kinds = ("cpu",) if accelerator is None else ("cpu", accelerator.type)
-    return any(map(torch.is_autocast_enabled, kinds))
+    return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
