@@ -237,9 +237,7 @@ class DrawPhase:
         return amplify
 
     def describe_whole(self) -> dict[str, Any] | None:
-        """Returns what a saved state must hold of a phase of requested draws that is charged as a whole; None for any
-        other.
-        """
+        """Returns what a saved state must hold of a request for lots that is charged as one phase; None for any other."""
         if self.noise is None:
             return None
         return {"steps": self.steps, "scale": self.noise.scale, "layout": self.noise.layout}

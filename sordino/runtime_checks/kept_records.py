@@ -129,7 +129,10 @@ def _fingerprint(value: Any, deep: int = _DEEP) -> Hashable:
 
 
 def _content_of(value: Any, deep: int = _DEEP) -> Hashable:
-    """Returns the values that a module's attribute keeps, as far as they are numbers, text or containers of them."""
+    """Returns what a module's attribute keeps, to be compared before and after a pass: a module may not keep records.
+
+    Seen are numbers, text and containers of them.
+    """
     if isinstance(value, Tensor):
         plain = value.detach().cpu()
         return tuple(plain.shape), hash(plain.to_dense().flatten().nan_to_num().double().numpy().tobytes())

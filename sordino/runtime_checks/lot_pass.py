@@ -365,8 +365,9 @@ def _largest_difference(training_pass: RememberedPass, seen: tuple[Tensor, Tenso
 
 
 def _largest_relative_difference(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) -> float:
-    """Returns the largest difference of two passes' losses or lengths over `size`, or over the larger of both; infinite
-    where only one is finite.
+    """Returns how far the losses or lengths of two passes of one lot are apart, at most, over `size` or the larger of both.
+
+    It is infinite where only one of them is finite.
     """
     fine = one.isfinite()
     if not torch.equal(fine, other.isfinite()):

@@ -54,7 +54,8 @@ def event_of_phase_flags(
     bands: int,
     max_batch: int | None,
 ) -> Event:
-    """Returns the event of a run whose noise may be correlated and whose batches may be cut to a largest size.
+    """Returns the event that the options of `sordino account` and `calibrate` describe, where noise may be correlated and
+    batches may be cut to a largest size.
 
     `rate` is the expected batch over the dataset size for every way to draw. So with cyclic Poisson draws, which have as
     many groups as bands, a record of the group that is drawn from takes part with probability rate × bands.

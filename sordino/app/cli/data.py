@@ -27,7 +27,7 @@ _DELTA = 1e-5
 
 
 def _describe_price(columns: int) -> str:
-    """Returns the words of `sordino data inspect` about what the ways to know bounds and classes cost."""
+    """Returns what the command `sordino data inspect` prints about what the ways to know bounds and classes cost."""
     which = "the one column of numbers" if columns == 1 else f"all {columns} columns of numbers"
     price = PLD().epsilon(events.Gaussian(RANGES), _DELTA)
     return (

@@ -63,7 +63,10 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def token_cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Returns the mean cross-entropy of each record's tokens, shape (B,); a record without tokens has 0."""
+    """Returns the loss that a recipe's problem names `tokens`: the mean cross-entropy of each record's tokens, shape (B,).
+
+    A record without tokens has 0.
+    """
     # Every record is divided by the number of its own tokens, so no record sees another.
     losses = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")  # 0 where the target is -100
     counted = (y != _IGNORED_TOKEN).sum(1)

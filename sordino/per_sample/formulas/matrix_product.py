@@ -111,9 +111,7 @@ class _LinearMap(torch.autograd.Function):
 def _run_fastest(
     which: str, x: Tensor, m: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
 ) -> Tensor:
-    """Returns x m + b, the product of a linear map, by the code chosen before for this shape, or by the one that is
-    faster now.
-    """
+    """Returns the matrix product x m + b by the code that is faster for this shape, which is found at its first use."""
     # The kernel needs float32 on the CPU with dense rows.
     if not kernel.can_multiply(x, m):
         return _multiply_by_torch(x, m, bias)
@@ -201,8 +199,8 @@ def guard_gram_sums(
 
 
 def device_rounding_factor(dtype: torch.dtype, additions: int) -> float:
-    """Returns the factor of (Σ_t ‖a_t‖‖g_t‖)² by which the Gram sum of a matrix product may read low that a device's
-    libraries computed.
+    """Returns by how much the formula of a matrix product's Gram sum may read low where a device's libraries computed it:
+    a factor of (Σ_t ‖a_t‖‖g_t‖)².
 
     They add up `additions` products in an order of their own. By the probabilistic analysis of rounding (Higham and Mary
     2019, doi:10.1137/18M1226312) a sum of n products is off by more than λ √n u of its terms with a probability below
