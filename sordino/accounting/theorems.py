@@ -103,7 +103,7 @@ def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
 
 def _spread(epsilon: float, count: int, slack: float) -> tuple[float, int]:
-    """Returns ε√(2k ln(1/δ')), the term that all advanced composition theorems share, and the number k of releases."""
+    """Returns ε√(2k ln(1/δ')), the term of all textbook theorems of advanced composition, and the number k."""
     epsilon = validate.non_negative("epsilon", epsilon)
     count = validate.count("count", count)
     slack = validate.fraction("slack", slack)

@@ -206,7 +206,9 @@ Kind = TypeVar("Kind", bound=type[Event])
 
 
 def register_event(kind: Kind) -> Kind:
-    """Registers a kind of event under its name, so that JSON can hold it. Used as a decorator above `@dataclass`.
+    """Registers a kind of event in the table that all events share, so that JSON can hold it.
+
+    It is used as a decorator above `@dataclass`.
 
     Raises if the class is no frozen dataclass, or if another event has the same name: files that name an event would
     otherwise come to mean something else.

@@ -126,7 +126,7 @@ class FineTuned:
         return sum(correct) / len(correct)
 
     def save(self, folder: str | Path) -> Path:
-        """Writes the classifier, its encoder, tokenizer and claim to a new or empty folder, and returns the folder.
+        """Writes what `finetune` made (classifier, encoder, tokenizer, claim) to a new or empty folder, and returns it.
 
         There is no noise key and no text in it: it may be published under its claim.
         """

@@ -229,7 +229,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
         return self
 
     def cuda(self, device: torch.device | int | None = None) -> Self:
-        """Moves the module to a CUDA device; the claim stays."""
+        """Moves the Lightning module to a CUDA device; the claim stays."""
         with following_move(self):
             super().cuda(device)
         return self

@@ -330,7 +330,7 @@ def run_in_parts(
     short: str | None = None,
     begin: int = 0,
 ) -> None:
-    """Calls `function(*before, first, last, *after)` by several threads, for ranges that cover [begin, end).
+    """Calls a compiled function, `function(*before, first, last, *after)`, by several threads, for ranges of [begin, end).
 
     They are cut at multiples of `multiple` from begin. The first range is the calling thread's, whose clock the choice
     of formulas reads. `short`: of what there may be too little memory, where the function returns a number that says

@@ -171,7 +171,7 @@ def draw_over_steps(rows: Sequence[Row]) -> str:
 
 
 def draw_accuracy_against_epsilon(rows: Sequence[Row]) -> str:
-    """Returns an SVG figure of accuracy or loss against the ε spent."""
+    """Returns one of the SVG figures of a report: accuracy or loss against the ε spent."""
     with open_figure() as (made, (axes,)):
         (values, label, name, unit), spent = accuracies_or_losses(rows), [float(row.epsilon or 0.0) for row in rows]
         _plot_lines(axes, [Line("", spent, values)], label)

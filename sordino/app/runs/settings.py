@@ -41,7 +41,7 @@ DIAGNOSTICS = ("cosines", "lengths", "classes", "substeps")
 
 
 def parse_diagnostics(text: str | None) -> tuple[str, ...]:
-    """Returns the names of diagnostics in a comma-separated list, in the order of `DIAGNOSTICS`, and refuses unknown ones.
+    """Returns the diagnostics that a run's settings list by commas, in the order of `DIAGNOSTICS`; refuses unknown ones.
 
     >>> parse_diagnostics("lengths,cosines"), parse_diagnostics(None)
     (('cosines', 'lengths'), ())
