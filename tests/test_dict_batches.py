@@ -113,7 +113,7 @@ def test_draws_have_a_length_and_a_lot_says_what_it_is_for():
     lot = next(draws)
     assert lot.to("cpu") is lot
     for misuse in (len, list, lambda lot: lot["x"]):
-        with pytest.raises(TypeError, match=r"pass it to private\.backward\(lot\)"):
+        with pytest.raises(TypeError, match=r"Pass it to private\.backward\(lot\)"):
             misuse(lot)
     with pytest.raises(AttributeError, match="cannot be set"):
         lot.expected_batch = 1.0

@@ -143,6 +143,7 @@ def test_there_is_no_way_to_take_an_entry_back():
         "page",
         "open",
         "close",
+        "close_all",
         "release",
         "void",
         "disclose",

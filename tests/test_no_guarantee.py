@@ -211,7 +211,7 @@ def test_draws_that_speak_about_different_neighbours():
 
 
 def test_laplace_noise_with_a_weigher_that_bounds_only_the_l2_norm():
-    with pytest.raises(TypeError, match=r"L1 bound.*use Gaussian"):
+    with pytest.raises(TypeError, match=r"L1 bound(.|\n)*Use Gaussian"):
         sd.NoisySum(sd.Flat(1.0), sd.Laplace(1.0))
 
 

@@ -69,6 +69,22 @@ def test_copies_are_counted_and_charged(dataset, copies):
     assert isinstance(run.claim(1e-5), sd.Guarantee)
 
 
+RICH = torch.rand(60, 20, generator=torch.Generator().manual_seed(0))
+BY_CONTENT = {
+    "different rows": (TensorDataset(RICH), 1),
+    "three of each": (TensorDataset(torch.cat([RICH, RICH, RICH])), 3),
+    "labels copied too": (TensorDataset(torch.cat([RICH, RICH]), torch.arange(60).repeat(2)), 2),
+    "other labels": (TensorDataset(torch.cat([RICH, RICH]), torch.arange(120)), 1),
+    "wide rows": (TensorDataset(RICH.repeat(2, 100).half()), 2),
+    "poor rows, equal by accident": (TensorDataset(RICH.round()[:, :1].repeat(2, 1)), 1),
+}
+
+
+@pytest.mark.parametrize(("dataset", "copies"), BY_CONTENT.values(), ids=BY_CONTENT)
+def test_copies_that_were_written_out_are_found_by_their_contents(dataset, copies):
+    assert count_most_copies(dataset, len(dataset)) == copies
+
+
 def test_copies_cost_what_they_cost():
     def epsilon(dataset):
         run = private()
