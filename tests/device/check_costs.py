@@ -73,8 +73,8 @@ def test_a_step_of_a_layer_too_large_to_stack_waits_at_most_twice():
     backend = Captured(PerformanceOptions(measure=False))  # by shapes alone, which speak for Gram sums
     query = sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0))
     private = sd.Private(model, lambda m, x: m(x).square().sum((1, 2)), query, backend=backend)
-    lots, costs = iter(private.draws(TensorDataset(torch.randn(200, 3, 1000)), sd.Poisson(0.1), steps=8)), []
-    for _ in range(8):
+    lots, costs = iter(private.draws(TensorDataset(torch.randn(200, 3, 1000)), sd.Poisson(0.1), steps=24)), []
+    for _ in range(24):
         with sim.counting(launch_sites=True) as cost:
             optimizer.zero_grad()
             private.backward(next(lots))

@@ -15,6 +15,7 @@ from tests.device.simulated import move, start
 start()
 import sordino as sd
 from sordino.app.runs.write_ahead import parameter_digest
+from sordino.distributed.shared_lot import Disagreement
 from tests.device.zoo import ZOO
 rank, size, store, name, device = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
 torch.set_num_threads(1)
@@ -34,7 +35,7 @@ try:
     claim = private.claim(1e-5)
     assert isinstance(claim, sd.Guarantee), claim
     print("found", parameter_digest(model), claim.epsilon, flush=True)
-except sd.Refusal as refusal:
+except (sd.Refusal, Disagreement) as refusal:
     print("refused", refusal, flush=True)
 os._exit(0)
 """
