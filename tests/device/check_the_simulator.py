@@ -91,6 +91,11 @@ def test_tensors_of_different_devices_do_not_mix(mix):
         mix()
 
 
+def test_memory_that_an_operation_makes_is_on_the_device_of_its_tensor():
+    made = torch.arange(3, device="sim:1")  # an empty output, resized by the operation
+    assert made.device == made[:, None].device == (made[:, None] * 2).device == torch.device("sim:1")
+
+
 def test_the_host_cannot_read_its_memory():
     with pytest.raises(TypeError, match="convert"):
         torch.ones(3, device="sim").numpy()

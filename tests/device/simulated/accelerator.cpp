@@ -314,6 +314,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* address) const override { return pinned_allocator.owns(address); }
   at::Device getDeviceFromPtr(void*) const override { return {kSim, current_device}; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    c10::DeviceGuard guard(storage.device());  // memory stays on the tensor's own device, whichever is current
     auto fresh = device_allocator.allocate(bytes);
     size_t kept = std::min(bytes, storage.nbytes());
     if (kept) memcpy(host_alias(fresh.get()), host_alias(storage.data()), kept);
