@@ -1,6 +1,8 @@
 """The shape of the project: layers that import in one direction, no cycles between packages, every module on the page."""
 
 import ast
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -258,3 +260,11 @@ def test_audits_use_what_is_public(path):
 def test_a_private_attribute_of_another_object_would_be_found():
     source = "private._model\nself._own\nself.run._state\nrecord._replace(x=1)\nthing.__class__"
     assert foreign_private_attributes(source) == ["private._model", "self.run._state"]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="needs a clone and git")
+def test_only_the_project_s_own_files_are_committed():
+    """An environment or a cache that was added by mistake would bring other people's code into the project."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders = {path.split("/")[0] for path in listed.splitlines() if "/" in path}
+    assert folders <= {".ci", ".github", "bench", "docs", "examples", "lab", "sordino", "tests", "tools"}

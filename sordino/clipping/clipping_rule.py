@@ -481,15 +481,14 @@ class RowwiseWatch:
             if not self.is_broken and len(norms.squared):
                 # Work on a copy: the function might keep the tensor and write to it later.
                 kept_result = result.clone()
+                # The rule must work row by row on the lot's lengths, on lengths that a neighbour might have, and on a batch
+                # of short rows alone or of long ones alone: a mean over rows of any length is always long. And it may keep
+                # nothing of what it has seen.
                 self.is_broken = not (
                     works_row_by_row(function, norms, self._rng, kept_result)
-                    and works_row_by_row(
-                        function, self._rescale_rows(norms), self._rng
-                    )  # lengths that a neighbour might have
-                    and works_row_by_row(
-                        function, self._rescale_batch(norms), self._rng
-                    )  # a batch of short rows alone, or of long ones: a mean over rows of any length is always long
-                    and torch.equal(function(norms), kept_result)  # and nothing was kept of them
+                    and works_row_by_row(function, self._rescale_rows(norms), self._rng)
+                    and works_row_by_row(function, self._rescale_batch(norms), self._rng)
+                    and torch.equal(function(norms), kept_result)
                 )
             return result
 

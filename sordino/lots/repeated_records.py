@@ -147,7 +147,7 @@ def _digest_tensor_rows(
         chosen = keys.permutation(flat.shape[1])
         chosen = np.sort(chosen[: max(1, len(chosen) // every)][:columns])
         weights = keys.integers(0, 2**64, size=len(chosen), dtype=np.uint64) | np.uint64(1)
-        # Rows may be wide (all token vectors of a text), so a few are looked at at a time.
+        # Rows may be wide (all token vectors of a text), so few of them are read at once.
         at_once = max(1, _NUMBERS_AT_ONCE // max(1, len(chosen)))
         for start in range(0, len(rows), at_once):
             part = torch.from_numpy(rows[start : start + at_once])
