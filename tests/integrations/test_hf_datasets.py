@@ -48,7 +48,6 @@ def test_fit_calls_a_model_by_the_names_of_its_inputs(kind, tmp_path):
     data = KINDS[kind](datasets.Dataset.from_dict(_as_lists(_tokens())))
     history = sd.fit(Classifier(), data, epsilon=3.0, steps=5, rate=0.1, out=tmp_path / "run", progress=False)
     assert history.claim.epsilon <= 3.0
-    assert 0 <= history.test_accuracy <= 1
 
 
 def test_the_trainer_trains_on_one(tmp_path):
