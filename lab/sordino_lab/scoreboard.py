@@ -35,16 +35,10 @@ _EXACT_PENALTY = (
     "Built exactly, the penalty takes over the clipped gradient and the network decays to nothing; a penalty that never "
     "reaches the per-sample gradients keeps the published accuracy (wd-mnist-ignored)"
 )
-_PIXELS = (
-    "The source does not say how it scales CIFAR-10's pixels, and here they are in [−1, 1]. With the usual mean and "
-    "deviation the same run ends at 51.59 % and a loss of 1.595, which meets both numbers (bench/results/pixels.json)"
-)
 REASONS: Mapping[tuple[str, str], str] = {
     ("wd-mnist-decay", "accuracy, L2 inside the clip, λ = 5"): _EXACT_PENALTY,
     ("sorted-mnist-median", "accuracy, DP-SGD, lr 1"): _CHAOTIC,
     ("sorted-mnist-median", "loss, DP-SGD, lr 1"): _CHAOTIC,
-    ("sorted-cifar-c5", "accuracy, DP-SGD, lr 0.1"): _PIXELS,
-    ("sorted-cifar-median", "accuracy, DP-SGD, lr 0.1"): _PIXELS,
 }
 """Why a number is missed, by id and words, as far as that was looked into."""
 
