@@ -53,7 +53,7 @@ _WORTH: Mapping[str, float] = {
 }
 """What one curve of an id is worth, by the beginning of the id; a longer beginning counts before a shorter one."""
 _ORDINARY = 1.0
-_PUBLISHED = 4.0
+_PUBLISHED = 12.0
 """How much more a curve is worth for each number that the source prints of it."""
 _FURTHER_SEED = 0.1
 """What a second or third seed is worth beside the first."""
