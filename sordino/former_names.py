@@ -41,7 +41,7 @@ FORMER_NAMES = {
     "algorithms.calibrated": "queries.calibrate_query",
     "algorithms.dpsgd": "queries.noisy_sum",
     "algorithms.quantile": "queries.private_quantile",
-    "app.runs.dict_records": "app.runs.own_file",
+    "app.runs.dict_records": "app.runs.given_data",
     "app.runs.distributed_files": "app.runs.directory",
     "app.runs.own_records": "app.runs.run_data",
     "app.runs.run_checkpoint": "app.runs.directory",

@@ -45,14 +45,14 @@ class BestModel:
         return self.patience is not None and self.evaluations_since >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint."""
+        """Returns the parameters and the loss of the best model so far, for a checkpoint."""
         # JSON has no infinity: before the first evaluation there is no loss.
         loss = self.loss if math.isfinite(self.loss) else None
         counts = {"loss": loss, "step": self.step, "evaluations_since": self.evaluations_since}
         return {**counts, "parameters": dict(self.parameters)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state that `state_dict` returned."""
+        """Restores the best model so far from what `state_dict` returned."""
         self.loss = math.inf if state["loss"] is None else float(state["loss"])
         self.step, self.evaluations_since = int(state["step"]), int(state["evaluations_since"])
         self.parameters = dict(state["parameters"])

@@ -131,8 +131,8 @@ class Run:
 
     @staticmethod
     def on_all_ranks(folder: Path) -> Run:
-        """Returns the run of torch's own process group, or of a single process if there is none; all ranks use the
-        folder that the first one names.
+        """Returns the run directory for all ranks of torch's own process group, or for a single process if there is
+        none; all ranks use the folder that the first one names.
         """
         run = Run(folder, ranks_of(None))
         return replace(run, folder=run.run_on_first(lambda: folder))
@@ -143,7 +143,7 @@ class Run:
         return self.ranks is None or self.ranks.rank == 0
 
     def run_on_first(self, work: Callable[[], T]) -> T:
-        """Runs `work`, such as writing files, on the first rank of a distributed run and returns its result on all
+        """Runs `work`, such as writing into the run directory, on the first rank alone and returns its result on all
         ranks; if it fails there, the others stop too.
         """
         if self.ranks is None or self.ranks.size == 1:
@@ -165,8 +165,8 @@ class Run:
         return result
 
     def run_first_before_others(self, work: Callable[[], T]) -> T:
-        """Runs `work` on every rank of a distributed run, on the first one before the others, so that they find the
-        files it fetched or built.
+        """Runs `work` on every rank that shares the run directory, on the first one before the others, so that they
+        find the files it fetched or built.
         """
         # The first rank keeps its own result; the others compute theirs once it is done.
         own_result: list[T] = []
@@ -174,14 +174,14 @@ class Run:
         return own_result[0] if own_result else work()
 
     def any_rank(self, wish: bool) -> bool:
-        """Returns whether `wish` is true on any rank of a distributed run."""
+        """Returns whether `wish` is true on any of the ranks that share the run directory."""
         if self.ranks is None:
             return wish
         return bool(self.ranks.sum_(torch.tensor([wish], dtype=torch.int64, device=self.ranks.device))[0] > 0)
 
     def as_begun(self, environment: Mapping[str, Any]) -> Run:
-        """Returns the run with the ranks by which it began, which its ledger's `environment` tells: a single process
-        that continues a distributed run becomes a group of one, with the same bits.
+        """Returns the run directory with the ranks by which its run began, which the ledger's `environment` tells: a
+        single process that continues a distributed run becomes a group of one, with the same bits.
         """
         is_distributed = environment.get(SUMS) == _ON_A_GRID
         return replace(self, ranks=Ranks()) if self.ranks is None and is_distributed else self
@@ -348,7 +348,9 @@ def privacy_statement(claim: Claim, status: str, steps: int, budget: float | Non
 
 
 def _format_row(row: Row) -> str:
-    """Returns one line of metrics.jsonl; optional fields without a value are left out."""
+    """Returns an evaluation as one line of metrics.jsonl in the run directory; optional fields without a value are left
+    out.
+    """
     # Fields that most runs do not have would only lengthen the lines.
     given_fields = {name: value for name, value in asdict(row).items() if value is not None or name not in _OPTIONAL}
     return json.dumps(given_fields, allow_nan=False) + "\n"
@@ -369,7 +371,9 @@ def enter_further_release(folder: Path, event: Event, what: str) -> None:
 
 
 def read_further_releases(folder: Path) -> list[tuple[Event, str]]:
-    """Returns what was released about a run's records after its training, with what it was."""
+    """Returns the releases about a run's records that were entered in the run directory after its training, each with
+    what it was.
+    """
     path = folder / FURTHER
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     return [(from_json(table["event"]), str(table["what"])) for table in map(json.loads, lines)]
@@ -419,7 +423,9 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Writes a checkpoint of a run, then removes all but the last two; if writing fails, earlier ones are untouched."""
+    """Writes a checkpoint into the run directory, then removes all but the last two; if writing fails, earlier ones are
+    untouched.
+    """
     # Numbers and text go to JSON, tensors to safetensors; neither can run code when it is read.
     tensors: dict[str, Tensor] = {}
     tree = pack(checkpoint.state, "", tensors)
@@ -438,7 +444,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Returns a checkpoint of a run whose every byte is what was written; raises DamagedCheckpoint otherwise."""
+    """Returns a checkpoint from a run directory whose every byte is what was written; raises DamagedCheckpoint
+    otherwise.
+    """
     try:
         content = {name: (path / name).read_bytes() for name in (_STATE, _TENSORS)}
         sums = (path / _CHECKSUMS).read_text("ascii")
@@ -454,7 +462,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
-    """Returns a run's checkpoint from the bytes of its files, which are not trusted."""
+    """Returns the checkpoint of a run directory from the bytes of its files, which are not trusted."""
     try:
         outer = json.loads(state)
     except (ValueError, RecursionError) as error:
@@ -476,7 +484,7 @@ def parse_checkpoint(state: bytes, tensors: bytes, name: str) -> Checkpoint:
 
 
 def read_latest(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """Returns the newest complete checkpoint of a run, and why newer ones were passed over."""
+    """Returns the newest complete checkpoint in a run directory, and why newer ones were passed over."""
     passed_over: list[str] = []
     for path in list_checkpoints(folder):
         try:
@@ -488,7 +496,7 @@ def read_latest(folder: Path) -> tuple[Checkpoint, list[str]]:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Returns the paths of the checkpoints in a folder, newest first, damaged or not."""
+    """Returns the paths of the checkpoints in a run directory, newest first, damaged or not."""
     # By number and not by date, because a copied folder has other dates.
     named = [(int(match[1]), path) for path in _entries(folder) if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(named, reverse=True)]
@@ -499,7 +507,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of a run's checkpoint so that none share memory, as safetensors requires."""
+    """Returns the tensors of a checkpoint for the run directory so that none share memory, as safetensors requires."""
     # The first of several views keeps the memory; the others are copied.
     seen: set[int] = set()
     result = {}

@@ -29,9 +29,9 @@ from sordino import validate
 from sordino.accounting import PLD
 from sordino.app.runs import directory
 from sordino.app.runs.directory import CONFIG, FINISHED, INITIAL, MODEL, PRIVACY, Row, Run, enter_further_release
+from sordino.app.runs.given_data import GIVEN
 from sordino.app.runs.job import assemble_job
 from sordino.app.runs.methods import words_of
-from sordino.app.runs.own_file import GIVEN
 from sordino.app.runs.settings import Config, Settings, read_config
 from sordino.distributed.process_group import new_rng
 from sordino.events import Event, compose, from_json
@@ -103,7 +103,7 @@ class _Evidence:
 
     @property
     def run_figure(self) -> float | None:
-        """The signal to noise of all steps together."""
+        """The signal to noise of all steps together, the main figure that the doctor goes by."""
         if self.noise is None or not self.summed:
             return None
         square = math.fsum(float(torch.linalg.vector_norm(total)) ** 2 for total in self.sums.values())
@@ -117,7 +117,8 @@ class _Evidence:
 
 
 def examine_run(folder: str | Path) -> Examination:
-    """Returns why the accuracy of a run may be low, from what the run has released; this costs nothing.
+    """Returns the doctor's examination of a run: why its accuracy may be low, from what it has released; this costs
+    nothing.
 
     Args:
         folder: a run directory, of a run that is finished or was stopped.
@@ -157,7 +158,7 @@ def _read_evidence(folder: Path) -> _Evidence:
 
 
 def _examine_claim(evidence: _Evidence) -> Symptom:
-    """Says whether there is a guarantee at all."""
+    """Returns the doctor's finding on the claim: whether the run has a guarantee at all."""
     reason = _read_privacy(evidence.folder)["claim"].get("reason")
     if reason is None:
         return Symptom("claim", GOOD, "the run has a guarantee")
@@ -167,7 +168,7 @@ def _examine_claim(evidence: _Evidence) -> Symptom:
 
 
 def _compare_with_baseline(evidence: _Evidence) -> Symptom:
-    """Compares the last evaluation with a model that has learnt nothing."""
+    """Returns the doctor's finding on what was learnt: the last evaluation against a model that has learnt nothing."""
     measures = (evidence.rows[-1].measures if evidence.rows else None) or {}
     baseline = measures.get("baseline") or {}
     # Classes are compared by accuracy, numbers by the share of the variance that is explained.
@@ -188,7 +189,8 @@ def _compare_with_baseline(evidence: _Evidence) -> Symptom:
 
 
 def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
-    """Says how much of the run's way was signal, in all and by layer, from the sums of released gradients.
+    """Returns the doctor's findings on the signal in a run's steps, in all and by layer, from the sums of released
+    gradients.
 
     The figure is of what the steps agree on. Gradients of a network turn while it learns, so a run that is better than the
     baseline may have more signal than the figure shows.
@@ -222,7 +224,9 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
 
 
 def _advise_larger_lots(evidence: _Evidence, figure: float, noise: StepNoise) -> str:
-    """Returns what lots of half the records would give at the same ε and number of steps, or nothing if it is no more."""
+    """Returns the doctor's advice to draw half of the records at each step: what this gives at the same ε and number of
+    steps, or nothing if it is no more.
+    """
     recipe, records = evidence.settings.recipe, evidence.resolved.get("dataset_size")
     if recipe.epsilon is None or not records or noise.lot > 0.3 * records:
         return ""
@@ -234,7 +238,8 @@ def _advise_larger_lots(evidence: _Evidence, figure: float, noise: StepNoise) ->
 
 
 def _examine_learning_rate(evidence: _Evidence) -> Symptom:
-    """Says how far signal and noise carry the parameters, in lengths of the parameters at the start.
+    """Returns the doctor's finding on the learning rate: how far signal and noise carry the parameters, in lengths of
+    the parameters at the start.
 
     A step of SGD is η g̃. One of Adam divides every coordinate by its root mean square, which noise dominates, so it is
     about η g̃ / s. Over T steps noise carries d coordinates η s √(T d), and a signal of length ‖g‖ carries them η T ‖g‖.
@@ -273,7 +278,9 @@ def _length(tensors: Mapping[str, Tensor]) -> float:
 
 
 def _examine_steps(evidence: _Evidence) -> Symptom:
-    """Says what more or fewer steps would give at the same ε, with the signal that was measured."""
+    """Returns the doctor's finding on the number of steps: what more or fewer would give at the same ε, with the signal
+    that was measured.
+    """
     noise, signal, recipe = evidence.noise, evidence.mean_signal, evidence.settings.recipe
     records = evidence.resolved.get("dataset_size")
     # A run whose noise was given has no ε to keep, and without signal every number of steps is as good.
@@ -299,7 +306,7 @@ def _examine_steps(evidence: _Evidence) -> Symptom:
 
 
 def _examine_evaluations(evidence: _Evidence) -> Symptom:
-    """Says whether the evaluations were still rising or were falling at the end."""
+    """Returns the doctor's finding on the evaluations: whether they were still rising or were falling at the end."""
     # Without an accuracy the loss takes its place with its sign turned, so that higher is better in both.
     scores = [row.test_accuracy if row.test_accuracy is not None else -row.test_loss for row in evidence.rows]
     if len(scores) < 4:
@@ -323,7 +330,7 @@ def _examine_evaluations(evidence: _Evidence) -> Symptom:
 
 
 def _offer_share_clipped(evidence: _Evidence) -> Symptom | None:
-    """Says that the share of clipped records is private, and what its release would cost."""
+    """Returns the doctor's note that the share of clipped records is private, with what its release would cost."""
     if evidence.noise is None:
         return None
     claim = _claim_with(evidence.folder, evidence.settings, GaussianEvent(_CLIPPING_NOISE))
@@ -341,7 +348,8 @@ def _offer_share_clipped(evidence: _Evidence) -> Symptom | None:
 
 
 def release_share_clipped(folder: str | Path, noise: float) -> tuple[Symptom, Claim]:
-    """Releases, with noise, how many training records have a gradient longer than the bound, at the trained model.
+    """Releases for the doctor, with noise, how many training records have a gradient longer than the bound, at the
+    trained model.
 
     Args:
         folder: the directory of a finished run whose data are in a file or are a recipe's own.
@@ -404,7 +412,7 @@ def _read_privacy(folder: Path) -> dict[str, Any]:
 
 
 def _claim_with(folder: Path, settings: Settings, event: Event) -> Claim:
-    """Returns the claim of a run together with one more release on all of its records."""
+    """Returns the claim of a run together with the doctor's own release, which is made on all of its records."""
     claim = _read_privacy(folder)["claim"]
     if "reason" in claim:
         return claims.NoGuarantee(claim["reason"])

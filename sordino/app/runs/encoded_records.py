@@ -90,7 +90,7 @@ class RecordEncoder:
         return torch.from_numpy(EncodingScheme(self.columns).encode(rows))
 
     def encode_array(self, values: NDArray[Any]) -> Tensor:
-        """Returns pixels or an array of numbers, scaled by their bounds; pictures without colours get one channel."""
+        """Encodes pixels or an array of numbers, scaled by their bounds; pictures without colours get one channel."""
         # Declared bounds scale the numbers; without them a layer of the model finds bounds privately.
         x = torch.from_numpy(values.astype(np.float32)) if self.bounds is None else scale_to_unit(values, *self.bounds)
         return x.unsqueeze(1) if x.dim() == 3 and len(self.shape) == 3 else x
@@ -191,13 +191,13 @@ class Prepared:
 
     @property
     def encoder(self) -> RecordEncoder:
-        """What a model trained on these prepared records needs to take others: the encoder of own data, or the shape of
+        """The encoder that a model trained on these records needs to take others: that of own data, or the shape of
         tensors.
         """
         return self.own_encoder or RecordEncoder("tensors", tuple(self.shape), self.classes)
 
     def first_records(self, limit: int | None) -> Prepared:
-        """Returns the prepared data of a run with its first `limit` training records alone; None keeps all."""
+        """Returns a run's encoded records with the first `limit` training records alone; None keeps all."""
         if limit is None:
             return self
         if limit > len(self.train):
@@ -209,7 +209,7 @@ class Prepared:
         return replace(self, train=train, units=units, before_features=before, _digests={})
 
     def digest(self, key: str) -> str:
-        """Returns a keyed digest that recognises a run's prepared training records; the key is hexadecimal, and the
+        """Returns a keyed digest that recognises a run's encoded training records; the key is hexadecimal, and the
         digest is computed once.
         """
         if key not in self._digests:
@@ -223,7 +223,9 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: None) -> Prepared:
-    """Returns images after the recipe's feature map or, without one, their scaled pixels."""
+    """Returns a data set of images as encoded records: after the recipe's feature map or, without one, as scaled
+    pixels.
+    """
 
     def features_of(images: Tensor) -> Tensor:
         if recipe.features == "none":
@@ -236,8 +238,8 @@ def prepare(recipe: Recipe, data: Data, say: Callable[[str], None] = lambda _: N
 
 
 def scale_pixels(images: Tensor, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Tensor:
-    """Returns images prepared without a feature map: bytes as numbers in [0, 1], centred and scaled by public numbers;
-    mean ½ and deviation ½ give [−1, 1].
+    """Returns images as encoded records without a feature map: bytes as numbers in [0, 1], centred and scaled by public
+    numbers; mean ½ and deviation ½ give [−1, 1].
 
     Mean and deviation are one number for all channels, or one for each.
     """
@@ -249,7 +251,7 @@ def scale_pixels(images: Tensor, mean: float | tuple[float, ...], deviation: flo
 
 
 def _per_channel(name: str, given: float | tuple[float, ...], images: Tensor) -> Tensor:
-    """Returns a number for each channel of the images to be prepared, in a shape that broadcasts over images."""
+    """Returns a number for each channel of images that are encoded, in a shape that broadcasts over images."""
     # One number is broadcast to all channels.
     numbers, channels = given if isinstance(given, tuple) else (given,), images.shape[1]
     if len(numbers) not in (1, channels):

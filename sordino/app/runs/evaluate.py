@@ -1,4 +1,4 @@
-"""What is measured of a run: evaluations on test records, measures beside a baseline, and diagnostics of its steps.
+"""Evaluates the model of a run: measures on test records, beside those of a baseline.
 
 Measures on test records, which are public or named in the claim:
 
@@ -13,15 +13,8 @@ Measures on test records, which are public or named in the claim:
 The baseline knows the test records' classes or numbers and nothing of a single record: it always says the most frequent
 class, or the mean. A measure that does not beat it shows that nothing was learnt.
 
-Diagnostics, step by step, for metrics.jsonl, are what papers plot of lots and updates:
-
-    cosines      between consecutive released gradients, a number a step: made of releases, covered by the claim
-    lengths      five quantiles of the lot's gradient lengths, a box a step: private, disclosed
-    classes      the lot's most frequent class and its share: private, disclosed
-    substeps     the cosine of ProjectedDPSGD's update before noise with its first part: private, disclosed
-
-Privacy: accuracy and loss on the training records, and diagnostics that are disclosed, are computed only if they were asked
-for. The claim lists them by name from the first step on (`Job.list_not_covered`).
+Privacy: accuracy and loss on the training records are computed only if they were asked for. The claim lists them by name
+from the first step on (`Job.list_not_covered`).
 """
 
 from __future__ import annotations
@@ -38,10 +31,7 @@ from torch.utils.data import TensorDataset
 from sordino.app.runs.job import TRAINING_EVALUATED, Job
 from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.run_device import device_of
-from sordino.diagnostics import UpdateCosines, dominant_class, length_quantiles, substep_cosine
 from sordino.ledger.ledger import Ledger
-from sordino.lots.lot import Lot
-from sordino.private import Private
 from sordino.release.sealed import Sealed
 
 _CHUNK = 2000
@@ -121,9 +111,7 @@ def evaluate_run(job: Job, ledger: Ledger, model: nn.Module) -> tuple[Evaluation
 
 
 def _measure(job: Job, result: Evaluation) -> Measures | None:
-    """Returns the measures in the evaluation of a run's model on its test records, beside those of a baseline; None of
-    landscapes.
-    """
+    """Evaluates a run's model on its test records: returns its measures beside those of a baseline; None of landscapes."""
     _, targets = job.data.test.tensors
     outputs = result.outputs
     # A language model has a row of scores for each token.
@@ -163,8 +151,8 @@ Measures = dict[str, Any]
 
 
 def measure_classes(scores: Tensor, targets: Tensor) -> Measures:
-    """Returns the measures of a classifier on test records from its scores (N, C), before softmax, and the true classes
-    (N,).
+    """Evaluates a classifier on test records: returns its measures from its scores (N, C), before softmax, and the true
+    classes (N,).
 
     A class without a test record counts in no mean.
 
@@ -187,7 +175,7 @@ def measure_classes(scores: Tensor, targets: Tensor) -> Measures:
 
 
 def majority_baseline(targets: Tensor, classes: int) -> Measures:
-    """Returns the measures of the baseline that always says the most frequent class of the test records.
+    """Evaluates the baseline that always says the most frequent class of the test records: returns its measures.
 
     >>> majority_baseline(torch.tensor([0, 0, 0, 1]), 2)["accuracy"]
     0.75
@@ -207,8 +195,8 @@ def majority_baseline(targets: Tensor, classes: int) -> Measures:
 
 
 def measure_numbers(outputs: Tensor, targets: Tensor, units_per_one: float = 1.0) -> Measures:
-    """Returns the measures of predicted numbers (N, K) on test records; one step of the scaled target is
-    `units_per_one` of its own.
+    """Evaluates predicted numbers (N, K) on test records: returns their measures, where one step of the scaled target
+    is `units_per_one` of its own.
 
     >>> measure_numbers(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [2.0]]))["rmse"]
     0.7071067811865476
@@ -225,7 +213,8 @@ def measure_numbers(outputs: Tensor, targets: Tensor, units_per_one: float = 1.0
 
 
 def measure_tokens(scores: Tensor, targets: Tensor) -> Measures:
-    """Returns the measures of a language model on test records from its scores (N, T, V) and the true tokens (N, T).
+    """Evaluates a language model on test records: returns its measures from its scores (N, T, V) and the true tokens
+    (N, T).
 
     Tokens with target -100 are left out, and every other token counts alike, however long its text is.
 
@@ -237,7 +226,9 @@ def measure_tokens(scores: Tensor, targets: Tensor) -> Measures:
 
 
 def frequency_baseline(targets: Tensor) -> Measures:
-    """Returns the measures of a baseline that knows how frequent each token of the test records is, and no context."""
+    """Evaluates a baseline that knows how frequent each token of the test records is, and no context: returns its
+    measures.
+    """
     counted = targets[targets >= 0]
     shares = torch.bincount(counted).double() / max(1, len(counted))
     return {"kind": "token frequencies", "perplexity": perplexity(float(-torch.xlogy(shares, shares).sum()))}
@@ -250,8 +241,8 @@ def mean_baseline(targets: Tensor, units_per_one: float = 1.0) -> Measures:
 
 
 def perplexity(mean_loss: float) -> float:
-    """Returns a language model's measure on test records: perplexity, exp of the mean loss over tokens; infinite where
-    it overflows.
+    """Returns the perplexity of a language model that is evaluated on test records: exp of the mean loss over tokens;
+    infinite where it overflows.
 
     >>> perplexity(0.0), perplexity(1e9)
     (1.0, inf)
@@ -260,7 +251,9 @@ def perplexity(mean_loss: float) -> float:
 
 
 def describe_measures(measures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Returns the name of every measure on test records, its value and the baseline's, as words."""
+    """Returns the measures of a model that was evaluated on test records in words: name, value and the baseline's value
+    of each.
+    """
     # Measures come in one order, each beside the baseline's where that has it.
     baseline = measures.get("baseline") or {}
     rows = []
@@ -290,7 +283,7 @@ def count_confusion(said: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 
 def _measures_of_confusion(confusion: Tensor) -> Measures:
-    """Returns the measures that a table of counts gives: balanced accuracy and F1."""
+    """Returns the measures of an evaluated classifier that a table of confusion gives: balanced accuracy and F1."""
     # A class without test records has no recall and counts in no mean.
     right = confusion.diagonal().double()
     there, said = confusion.sum(dim=1).double(), confusion.sum(dim=0).double()
@@ -301,8 +294,8 @@ def _measures_of_confusion(confusion: Tensor) -> Measures:
 
 
 def _auc_of_class(scores: Tensor, is_of_class: Tensor) -> float | None:
-    """Returns the AUC measure of a class: the chance that a record of it scores above another, ties counting half; None
-    without both.
+    """Returns the AUC of a class when a classifier is evaluated: the chance that a record of it scores above another,
+    ties counting half; None without both.
 
     By ranks (Mann and Whitney 1947): AUC = (Σ ranks of the class − n₁(n₁ + 1)/2) / (n₁ n₀), equal scores sharing their mean
     rank.
@@ -319,8 +312,8 @@ def _auc_of_class(scores: Tensor, is_of_class: Tensor) -> float | None:
 
 
 def _calibration_error(probabilities: Tensor, targets: Tensor) -> float:
-    """Returns the calibration measure: the expected calibration error of the most probable class, in ten bins of equal
-    width (Guo et al. 2017).
+    """Returns the expected calibration error of a classifier that is evaluated: of its most probable class, in ten bins
+    of equal width (Guo et al. 2017).
     """
     # Records are put in bins by the stated probability; a bin counts by how many records it holds.
     confidence, said = probabilities.max(dim=1)
@@ -333,53 +326,3 @@ def _calibration_error(probabilities: Tensor, targets: Tensor) -> float:
 def _mean_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-class Diagnosis:
-    """Observes every step and collects the diagnostics that were asked for."""
-
-    def __init__(self, names: tuple[str, ...], model: nn.Module) -> None:
-        self.names = names
-        self._cosines = UpdateCosines(model)
-        self._values: dict[str, list[Any]] = {name: [] for name in names}
-
-    def record_lot(self, private: Private, lot: Lot) -> None:
-        """Records the diagnostics of a run's lot at the parameters it is computed with, before the step."""
-        if "lengths" in self.names:
-            self._values["lengths"].append([_finite_or_none(value) for value in length_quantiles(private, lot)])
-        if "classes" in self.names:
-            # An empty lot has no dominant class.
-            dominant = dominant_class(private, lot)
-            self._values["classes"].append(None if dominant is None else [dominant.label, dominant.share])
-
-    def record_release(self, private: Private) -> None:
-        """Records the diagnostics of what a run released on the lot."""
-        if "cosines" in self.names:
-            # The first update has none before it.
-            cosine = self._cosines()
-            self._values["cosines"].append(None if cosine is None else _finite_or_none(cosine))
-        if "substeps" in self.names:
-            self._values["substeps"].append(_finite_or_none(substep_cosine(private)))
-
-    def take_recorded(self) -> dict[str, list[Any]]:
-        """Returns what was recorded since the last call, and forgets it."""
-        values, self._values = self._values, {name: [] for name in self.names}
-        return values
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint; it is as secret as the data."""
-        # The last update is kept as well, because the next cosine is taken with it.
-        last: Mapping[str, Tensor] | None = self._cosines.last
-        return {"values": self._values, "last": None if last is None else dict(last)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state that `state_dict` returned."""
-        self._values, last = dict(state["values"]), state["last"]
-        # Files know no devices: the last update goes where the gradients are that it is compared with.
-        devices = {name: p.device for name, p in self._cosines.model.named_parameters()}
-        self._cosines.last = None if last is None else {name: value.to(devices[name]) for name, value in last.items()}
-
-
-def _finite_or_none(value: float) -> float | None:
-    """Returns a finite value as it is and None otherwise, because JSON has no nan."""
-    return value if math.isfinite(value) else None

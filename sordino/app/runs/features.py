@@ -151,7 +151,7 @@ def encode_texts(name: str, features: str, say: Say) -> tuple[TensorDataset, Ten
 
 
 def encode_by_speaker(say: Say) -> tuple[TensorDataset, TensorDataset, int, Tensor]:
-    """Returns the features of the lines of Friends as sentence vectors, the number of classes, and the speaker of every
+    """Returns the features of the lines of Friends (sentence vectors), the number of classes, and the speaker of every
     training line.
     """
     # A speaker is numbered when first met; the numbers say only which lines have the same one.

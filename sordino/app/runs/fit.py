@@ -44,8 +44,9 @@ from sordino.app.runs.directory import (
 )
 from sordino.app.runs.encoded_records import ENCODER
 from sordino.app.runs.evaluate import describe_measures
+from sordino.app.runs.given_data import GIVEN, GivenData, NamedInputs
 from sordino.app.runs.job import Job, assemble_job
-from sordino.app.runs.own_file import GIVEN, GivenData, NamedInputs, OwnFile
+from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.progress_view import Silent, View, choose_fit_view
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key
@@ -81,6 +82,7 @@ def watch_signals() -> Iterator[StopRequest]:
         return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        """Notes that `fit` or `resume` was asked to stop by a signal; a second signal interrupts at once."""
         # A second signal means now: the step in progress is given up, and a later resume replays or charges it.
         if stop_request.signal_name is not None:
             raise KeyboardInterrupt
@@ -147,7 +149,9 @@ class History:
         return "\n".join([*lines, f"  {self.claim!r}"])
 
     def _repr_html_(self) -> str:
-        """Returns the run as a notebook shows it: a table of evaluations, the measures beside the baseline, the claim."""
+        """Returns the history that `fit` returned as a notebook shows it: a table of evaluations, the measures beside
+        the baseline, the claim.
+        """
         evaluations = html_views.render_table(_HEAD, map(_cells_of, self._some_rows())) if self.rows else ""
         measured = [*self._measure_rows()]
         kind = (self.measures.get("baseline") or {}).get("kind", "baseline")
@@ -162,7 +166,7 @@ class History:
         return f"{self.status}, {steps}{self.seconds:.1f} s"
 
     def _some_rows(self) -> list[Row]:
-        """Returns the evaluations that are shown: all, or some at even distances with the last one."""
+        """Returns the evaluations that are shown of what `fit` did: all, or some at even distances with the last one."""
         if len(self.rows) <= _MOST_SHOWN_ROWS:
             return list(self.rows)
         distance = (len(self.rows) - 1) / (_MOST_SHOWN_ROWS - 1)
@@ -182,14 +186,14 @@ _HEAD = ("step", "epoch", "ε", "test accuracy", "test loss")
 
 
 def _cells_of(row: Row) -> tuple[str, ...]:
-    """Returns the cells of one evaluation in the table of a `History`."""
+    """Returns the cells of one evaluation in the table by which the history of a `fit` is shown."""
     accuracy = "" if row.test_accuracy is None else f"{row.test_accuracy:.2%}"
     epsilon = "none" if row.epsilon is None else round_up(row.epsilon)
     return f"{row.step:,}", f"{row.epoch:.1f}", epsilon, accuracy, f"{row.test_loss:.4g}"
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the rows of a table as lines of text, aligned to the right.
+    """Returns the table of evaluations that `fit` returned as lines of text, aligned to the right.
 
     >>> align_columns([("step", "loss"), ("10", "0.5")])
     ['step  loss', '  10   0.5']
@@ -376,7 +380,8 @@ def _refuse_private_looks(settings: Settings, run: Run) -> None:
 
 
 def _with_nonprivate_baseline(history: History, settings: Settings, view: View) -> History:
-    """Returns the history with the measures of the same network trained without privacy, if the settings ask for it.
+    """Returns the history of a `fit` with the measures of the same network trained without privacy, if the settings ask
+    for it.
 
     Privacy: the claim of the run names these measures as not covered, from before its first step on. The network without
     privacy is deleted before this function returns, because it could tell the records; only its measures are kept, in a
@@ -587,7 +592,7 @@ def _write_final_claim(training: Training, status: str) -> Claim:
 
 
 def folder_for(name: str) -> Path:
-    """Returns a folder for a run that was given none, named by recipe and time; a second run within a second gets a
+    """Returns a folder for a `fit` that was given none, named by recipe and time; a second run within a second gets a
     number.
     """
     # Two runs that begin within one second would have one name, so the later one gets a number.

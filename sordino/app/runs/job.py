@@ -84,7 +84,7 @@ class Job:
 
     @cached_property
     def sampler(self) -> Sampler:
-        """The sampler that draws the lots."""
+        """The sampler that draws the lots of the job."""
         run, parameters = self._run_numbers_and_parameters(1.0)
         sampler: Sampler = find_word("sampler", self._words["sampler"]).build(run, parameters["sampler"])
         return sampler
@@ -352,7 +352,7 @@ def event(
     *,
     parameters: Mapping[str, float] | None = None,
 ) -> Event:
-    """Returns the event of everything that a run releases, at this noise multiplier of its steps.
+    """Returns the event of everything that a job by this recipe releases, at this noise multiplier of its steps.
 
     Plain DP-SGD needs the recipe alone. What another method's steps cost may depend on the data's size and on the model:
     give it the data as `prepare` makes it. `parameters` are those of its words.
@@ -384,7 +384,8 @@ def noise_multiplier(
     *,
     parameters: Mapping[str, float] | None = None,
 ) -> float:
-    """Returns the recipe's own multiplier, or the smallest at which the whole run is (ε, δ)-DP by PLD.
+    """Returns the noise multiplier of a job by this recipe: the recipe's own, or the smallest at which the whole run is
+    (ε, δ)-DP by PLD.
 
     >>> from sordino.app.runs import find, noise_multiplier
     >>> noise_multiplier(find("mnist", epsilon=1.0)) > noise_multiplier(find("mnist", epsilon=3.0))
@@ -401,7 +402,7 @@ def noise_multiplier(
 def _event_by_noise(
     recipe: Recipe, prepared: Prepared | None, parameters: Mapping[str, float] | None
 ) -> Callable[[float], Event]:
-    """Returns the event that a run will cost as a function of its noise multiplier."""
+    """Returns the event that a job will cost as a function of its noise multiplier."""
     # With the data at hand, the event comes from a dry run of the method's own query and sampler.
     if prepared is not None:
         return draft_job(Settings(recipe, parameters=parameters or {}), prepared).event

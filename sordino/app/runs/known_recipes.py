@@ -464,7 +464,8 @@ NAMES = tuple(dict.fromkeys(recipe.name for recipe in RECIPES))
 
 
 def find(name: str, epsilon: float | None = None) -> Recipe:
-    """Returns the recipe of this name that was tuned nearest to this ε, set to it; without ε, the least private one.
+    """Returns the known recipe of this name that was tuned nearest to this ε, set to it; without ε, the least private
+    one.
 
     >>> from sordino.app.runs import find
     >>> find("mnist", epsilon=2.5).epsilon

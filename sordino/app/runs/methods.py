@@ -153,7 +153,7 @@ _DPSGD_WORDS: Mapping[str, tuple[Word, ...]] = {
 
 
 def _word_of_sampler(one: NamedSampler) -> Word:
-    """Returns the word for a sampler that has a name."""
+    """Returns a named sampler as a word, one of the building blocks that methods are made of."""
     return Word(
         one.name, one.about, lambda run, own: one.build(run.rate, run.records, **own), lambda run: dict(one.parameters)
     )
@@ -227,7 +227,9 @@ def words_of(recipe: Recipe) -> dict[str, str]:
 
 
 def is_plain_dpsgd(recipe: Recipe) -> bool:
-    """Returns whether a recipe is DP-SGD with Poisson sampling and exact gradients, so that its cost needs no data."""
+    """Returns whether a recipe's method is DP-SGD with Poisson sampling and exact gradients, so that its cost needs no
+    data.
+    """
     # Backends that compute exact norms cost the same; an estimating one does not.
     exact_backends = {"captured", "vmap", "loop"}
     return all(word == PLAIN_WORDS[part] or word in exact_backends for part, word in words_of(recipe).items())

@@ -50,7 +50,7 @@ def file_digest(field: str, word: str | None) -> str | None:
 
 
 def build_own_model(word: str, shape: Sequence[int], classes: int) -> nn.Module:
-    """Returns the model that the function in the user's own file builds; the file is run for that.
+    """Returns the model that a function in the user's own code builds; the file is run for that.
 
     Raises:
         ValueError: the file or the call fails, or what it returns is no module.
@@ -70,7 +70,7 @@ def build_own_model(word: str, shape: Sequence[int], classes: int) -> nn.Module:
 
 
 def rule_parameters(word: str) -> dict[str, float]:
-    """Returns the parameters of a user's own clipping rule beside the bound, with their defaults.
+    """Returns the parameters of a clipping rule in the user's own code beside the bound, with their defaults.
 
     Raises:
         ValueError: a parameter has no number as default, so that nobody could say what it is.
@@ -86,7 +86,7 @@ def rule_parameters(word: str) -> dict[str, float]:
 
 
 def build_own_rule(word: str, bound: float, parameters: Mapping[str, float]) -> Any:
-    """Returns the user's own clipping rule with a bound and its further parameters.
+    """Returns the clipping rule that the user's own code defines, with a bound and its further parameters.
 
     Raises:
         ValueError: the call fails, or what it returns is no clipping rule.
@@ -113,8 +113,8 @@ def _load_rule(word: str) -> Callable[..., Any]:
 
 
 def _load(field: str, word: str, if_missing: str) -> Callable[..., Any]:
-    """Runs the user's own file and returns what it defines under the name; `if_missing` completes the message of a file
-    that does not define it.
+    """Runs the file of the user's own code and returns what it defines under the name; `if_missing` completes the
+    message of a file that does not define it.
     """
     path, name = _split_word(field, word)
     # The file is run, not imported: it needs no place on the path, and a changed file is read anew.

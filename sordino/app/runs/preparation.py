@@ -94,8 +94,8 @@ class MappedStatistic(Generic[V]):
 def standardise(
     model: nn.Module, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng, *, bound: float | None = None
 ) -> None:
-    """Fits the model's `Normalise` layer on the private records and charges the ledger; does nothing without such a
-    layer.
+    """Prepares a run by fitting the model's `Normalise` layer on the private records, and charges the ledger; does
+    nothing without such a layer.
     """
     # The layer is found in the model, which `build` put there.
     layers = [module for module in model.modules() if isinstance(module, Normalise)]
@@ -131,7 +131,7 @@ def unfitted_projection(numbers: int, components: int) -> Projection:
 
 
 def project(model: nn.Sequential, train: TensorDataset, multiplier: float, ledger: Ledger, rng: Rng) -> None:
-    """Fits the model's projection on the private records and charges the ledger."""
+    """Prepares a run by fitting the model's projection, a private PCA, on the private records, and charges the ledger."""
     # The directions are those of the records as they come out of the layers in front.
     position = next(i for i, layer in enumerate(model) if isinstance(layer, Projection))
     layer, earlier_layers = model[position], model[:position]

@@ -152,7 +152,7 @@ class Problem:
 
 
 def build(recipe: Recipe, prepared: Prepared, seed: int, device: torch.device | None = None) -> Problem:
-    """Builds model, loss, optimizer and schedule; torch's global generator is left as it was.
+    """Builds a recipe's problem: model, loss, optimizer and schedule; torch's global generator is left as it was.
 
     The initial weights are drawn on the CPU, so that they are the same wherever the run computes.
     """

@@ -247,13 +247,13 @@ class OneLine(_ShowingView):
         self._spent, self._score, self._last_look = "", "", 0.0
 
     def say(self, text: str) -> None:
-        """Prints a line above the bar."""
+        """Prints a line above the bar of the progress view in a notebook."""
         if self._bar is not None:
             self._bar.clear()
         self._stream.write(f"{text}\n")
 
     def begin(self, job: Job, step: int) -> None:
-        """Prints the summary of a run and starts the bar."""
+        """Prints the summary of a run and starts the bar of the progress view in a notebook."""
         super().begin(job, step)
         for line in summarise_job(job):
             self.say(line)
@@ -261,7 +261,7 @@ class OneLine(_ShowingView):
         self._bar.update(step)
 
     def show_step(self, step: int, spent: Spent) -> None:
-        """Moves the bar; ε is computed only a few times a second."""
+        """Moves the bar of the progress view in a notebook; ε is computed only a few times a second."""
         assert self._bar is not None, "a view begins before it shows steps"
         # Computing ε takes milliseconds, a step sometimes less; so most steps only move the bar.
         now = time.perf_counter()
@@ -280,7 +280,9 @@ class OneLine(_ShowingView):
 
 
 def choose_fit_view(progress: bool | None) -> View:
-    """Returns what `sordino.fit` shows: a bar on a terminal or in a notebook, nothing elsewhere or if it is not wanted."""
+    """Returns the progress view of `sordino.fit`: a bar on a terminal or in a notebook, nothing elsewhere or if it is
+    not wanted.
+    """
     if progress is not None:
         validate.instance("progress", progress, bool, "True, False or None")
     # A program without a terminal gets no output that it did not ask for.

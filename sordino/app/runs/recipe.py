@@ -320,7 +320,7 @@ class Recipe:
         return {name: getattr(self, name) for name in FIELDS}
 
     def table(self) -> dict[str, Any]:
-        """Returns the fields that are set, as TOML and JSON can hold them."""
+        """Returns the fields of the recipe that are set, as TOML and JSON can hold them."""
         # TOML has neither null nor tuples.
         given = {name: value for name, value in self.flat_fields().items() if value is not None}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

@@ -45,7 +45,8 @@ from sordino.app.data.risk_tables import COMPAS, GERMAN
 from sordino.app.data.risk_tables import load_risk_table as risks
 from sordino.app.runs.encoded_records import Prepared, RecordEncoder, prepare, scale_to_unit
 from sordino.app.runs.features import OF_TEXTS, encode_by_speaker, encode_texts
-from sordino.app.runs.own_file import HELD_OUT_SHARE, GivenData, OwnFile
+from sordino.app.runs.given_data import GivenData
+from sordino.app.runs.own_file import HELD_OUT_SHARE, OwnFile
 from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.run_device import device_of
@@ -134,7 +135,7 @@ _GENERATED = ("spiral", "line", "plane", "cloud")
 
 
 def spiral(n: int, *, classes: int = _SPIRAL_ARMS, seed: int = 0) -> TensorDataset:
-    """Returns points on the arms of a spiral, with some noise, as generated data of a run."""
+    """Returns points on the arms of a spiral, with some noise: the data of a run on a generated data set."""
     # Points are spread evenly over the disc, each arm turned by its class.
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(classes, (n,), generator=generator)
@@ -165,7 +166,7 @@ class RecordsFromFile:
 
 
 def load_own_file(own: OwnFile, recipe: Recipe, say: Say) -> Prepared:
-    """Returns the user's own records from a file or a folder, encoded and split into training and test records.
+    """Reads the data of a run from the user's own file or folder, encoded and split into training and test records.
 
     The recipe's `unit` is the column that says whose a record is. It is not learnt from, and all records of a unit are
     identified by it alone.
@@ -199,7 +200,8 @@ def _split_for_testing(
     encoder: RecordEncoder,
     read_off: tuple[str, ...],
 ) -> Prepared:
-    """Returns the user's own records as training and test records: those of the test file, or a part that is held out.
+    """Returns the data of a run, read from a user's file, as training and test records: those of the test file, or a
+    part that is held out.
 
     `read_off` says in words what had to be read off the records to encode them, which the claim then names.
     """
@@ -225,9 +227,7 @@ def _split_for_testing(
 
 
 def load_given_data(given: GivenData) -> Prepared:
-    """Returns the user's own records and model, given in memory, with the records split into training and
-    test records.
-    """
+    """Returns the data of a run whose records and model were given in memory, split into training and test records."""
     train_pair = given.train
     if given.test is None:
         # A record is recognised by its bytes, so it is held out or not whatever the others are.
@@ -263,8 +263,8 @@ def _split(pair: tuple[Tensor, Tensor], is_held_out: Tensor) -> tuple[tuple[Tens
 
 
 def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say: Say, unit: str | None) -> Prepared:
-    """Reads the user's own records from a table or texts, and the test file if there is one, and chooses the encoder of
-    both.
+    """Reads the data of a run from a user's table or texts, and the test file if there is one, and chooses the encoder
+    of both.
     """
     # Both files lose their ignored records before anything is chosen by them.
     table = _leave_out_ignored(rows.read_table(Path(own.path), own.delimiter), own, target)
@@ -307,7 +307,7 @@ def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say
 def _encode_table(
     table: TableRows, encoder: RecordEncoder, target_column: Column, say: Say, unit: str | None
 ) -> RecordsFromFile:
-    """Returns one table of the user's own as records; raises with all faults of the file at once."""
+    """Returns one table that was read for a run's data as encoded records; raises with all faults of the file at once."""
     # All records of a unit have one key, so a unit is held out as a whole.
     whose = None if unit is None else table.column(unit, "--unit")
     keys = [name.encode() for name in whose] if whose else ["\x1f".join(row).encode() for row in table.cells]
@@ -320,7 +320,7 @@ def _encode_table(
 
 
 def number_names(whose: Sequence[str]) -> Tensor:
-    """Returns a number for each name that the user's own records hold, counted in the order in which the names are met.
+    """Returns a number for each owner's name in the data of a run, counted in the order in which the names are met.
 
     >>> number_names(["ann", "bob", "ann"]).tolist()
     [0, 1, 0]
@@ -331,7 +331,7 @@ def number_names(whose: Sequence[str]) -> Tensor:
 
 
 def _leave_out_ignored(table: TableRows, own: OwnFile, target: str) -> TableRows:
-    """Returns the user's own table without the records whose target is the ignored label, each by its own label."""
+    """Returns the table of a run's data without the records whose target is the ignored label, each by its own label."""
     if own.ignore_label is None:
         return table
     # Each record stays or goes by its own label alone.
@@ -346,7 +346,9 @@ def _leave_out_ignored(table: TableRows, own: OwnFile, target: str) -> TableRows
 
 
 def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool) -> tuple[Column, tuple[str, ...]]:
-    """Returns the target column of the user's own records and what had to be read off the records to know it."""
+    """Returns the target column of the table that a run's data is read from, and what had to be read off the records to
+    know it.
+    """
     cells = found.column(target, "--target")
     # A numerical target needs declared bounds.
     if not classifies:
@@ -379,16 +381,14 @@ def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool
 
 
 def _encode_targets(table: TableRows, target_column: Column) -> Tensor:
-    """Returns the targets of the user's own records in a table: scaled numbers, or the number of each
-    record's class.
-    """
+    """Returns the targets of a run's data from its table: scaled numbers, or the number of each record's class."""
     if target_column.categories is None:
         return torch.from_numpy(encode_column(table, target_column).astype(np.float32))
     return torch.from_numpy(category_numbers(table, target_column))
 
 
 def _read_images(own: OwnFile, classifies: bool) -> Prepared:
-    """Reads the user's own records from a folder of images by class, and the test folder if there is one."""
+    """Reads the data of a run from a user's folder of images by class, and the test folder if there is one."""
     if not classifies:
         raise ValueError("images have classes, the names of their folders: leave --loss out")
     # The folders are the classes, and every image gets one size and one number of channels.
@@ -402,7 +402,7 @@ def _read_images(own: OwnFile, classifies: bool) -> Prepared:
     encoder = RecordEncoder("images", (channels, tall, wide), len(classes), classes=classes, bounds=(0.0, _PIXELS))
 
     def records_of(one: image_folder.ImageFolder) -> RecordsFromFile:
-        """Returns one image folder as the user's own records, with pixels in [−1, 1]."""
+        """Returns one folder of images as records of a run's data, with pixels in [−1, 1]."""
         y = [_class_number(classes, name, Path(file)) for name, file in zip(one.classes, one.files, strict=True)]
         keys = [image.tobytes() + name.encode() for image, name in zip(one.images, one.classes, strict=True)]
         return RecordsFromFile(encoder.encode_array(one.images), torch.tensor(y), keys)
@@ -415,7 +415,7 @@ def _read_images(own: OwnFile, classifies: bool) -> Prepared:
 
 
 def _read_array_file(own: OwnFile, classifies: bool) -> Prepared:
-    """Reads the user's own records and targets from an .npz file, and from the test file if there is one."""
+    """Reads the data of a run from a user's .npz file of records and targets, and from the test file if there is one."""
     # Records and targets are two arrays of one file.
     train_arrays = arrays.read_arrays(Path(own.path), own.target)
     target = own.target or arrays.TARGET
@@ -456,7 +456,7 @@ def _read_array_file(own: OwnFile, classifies: bool) -> Prepared:
     )
 
     def records_of(one: arrays.Arrays) -> RecordsFromFile:
-        """Returns one .npz file as the user's own records, scaled by the declared bounds where there are any."""
+        """Returns one .npz file as records of a run's data, scaled by the declared bounds where there are any."""
         # The test file must hold the same kind of records.
         if one.x.shape[1:] != shape:
             raise BadFile(one.path, f"records of shape {one.x.shape[1:]}", f"need {shape}, as in the data")
@@ -474,9 +474,7 @@ def _read_array_file(own: OwnFile, classifies: bool) -> Prepared:
 
 
 def _class_number(classes: Sequence[str], name: str, path: Path, record: int | None = None) -> int:
-    """Returns the class number for the target of one of the user's own records; raises if the class is not a declared
-    one.
-    """
+    """Returns the class number for the target of a record in a run's data; raises if the class is not a declared one."""
     if name not in classes:
         where = "its class" if record is None else f"the class of record {record}"
         raise BadFile(path, f"{where} is none of those declared", "declare it, or leave the record out")
@@ -490,8 +488,8 @@ def _refuse_single_class(path: Path, what: str, classes: Sequence[str]) -> None:
 
 
 def mark_held_out(keys: list[bytes], share: float) -> Tensor:
-    """Returns a mask of the user's own records that are held out for testing; refuses a share that leaves
-    none or all.
+    """Returns a mask of the records in a run's data that are held out for testing; refuses a share that leaves none or
+    all.
     """
     is_held_out = torch.from_numpy(choose_held_out(keys, share))
     if bool(is_held_out.all()) or not bool(is_held_out.any()):
@@ -502,8 +500,8 @@ def mark_held_out(keys: list[bytes], share: float) -> Tensor:
 
 
 def _count_outputs(model: nn.Module, x: Tensor, *, is_of_tokens: bool) -> int:
-    """Returns the number of outputs of a model for the user's own records, or for each token of them, found with a
-    record of zeros so that no private record is used.
+    """Returns the number of outputs that a given model has for a record of a run's data, or for each token of it, found
+    with a record of zeros so that no private record is used.
     """
     # A record of zeros stands for a record, and the model is left in the mode it was in.
     training = model.training

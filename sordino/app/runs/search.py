@@ -171,7 +171,7 @@ class Search:
 
     @property
     def event(self) -> Event:
-        """The event of releasing the best trial."""
+        """The event of releasing the best trial of the search."""
         # A noisy score reads the training records, so it is part of what a trial costs.
         score = [] if self.score_noise is None else [dry_ask(score_statistic(self.score_noise))]
         return self.number.best_run_event(canonical(compose([self.run, *score])))

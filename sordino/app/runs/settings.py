@@ -23,9 +23,10 @@ from typing import Any
 from sordino import validate
 from sordino.app.option_names import use_own_names
 from sordino.app.runs import own_code
+from sordino.app.runs.given_data import GivenData
 from sordino.app.runs.known_recipes import find
 from sordino.app.runs.methods import words_of
-from sordino.app.runs.own_file import GivenData, OwnFile, own_file_from_table, recipe_for_own_data
+from sordino.app.runs.own_file import OwnFile, own_file_from_table, recipe_for_own_data
 from sordino.app.runs.recipe import FIELDS, MEASURED, Recipe, from_table
 from sordino.app.suggestions import refuse_unknown_fields, refuse_unknown_name
 
@@ -37,7 +38,7 @@ _RECIPE = tuple(FIELDS)
 
 
 DIAGNOSTICS = ("cosines", "lengths", "classes", "substeps")
-"""What can be recorded of every step, see evaluate.py."""
+"""What can be recorded of every step, see diagnosis.py."""
 
 
 def parse_diagnostics(text: str | None) -> tuple[str, ...]:
@@ -163,7 +164,7 @@ SAME_CHOICE = (("batch_size", "rate"), ("epochs", "steps"))
 
 
 def resolve_batch_and_epochs(settings: Settings, drawn: int) -> Settings:
-    """Returns the settings with a rate and a number of steps in place of a batch size and a number of epochs.
+    """Returns the settings of a run with a rate and a number of steps in place of a batch size and a number of epochs.
 
     Args:
         settings: of a run.
@@ -195,7 +196,7 @@ def resolve_batch_and_epochs(settings: Settings, drawn: int) -> Settings:
 
 
 def write_class_weights(given: Any, names: Sequence[str] | None = None) -> Any:
-    """Returns the weights of classes as the text that a recipe holds; a text is returned as it is.
+    """Returns the setting of class weights as the text that a recipe holds; a text is returned as it is.
 
     People have them as torch's losses do, one number for each class, or by class. `names` are the declared classes, in
     whose order numbers stand; without them classes are numbered from 0.

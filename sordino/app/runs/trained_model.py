@@ -31,8 +31,8 @@ from sordino.app.data.own.bad_file import BadFile, raise_faults
 from sordino.app.data.own.rows import TableRows, rows_from_records
 from sordino.app.runs.directory import CONFIG, MODEL, PRIVACY, Run
 from sordino.app.runs.encoded_records import RecordEncoder, read_encoder
+from sordino.app.runs.given_data import GIVEN
 from sordino.app.runs.own_code import file_digest
-from sordino.app.runs.own_file import GIVEN
 from sordino.app.runs.problem import LOSSES, build_network
 from sordino.app.runs.run_device import device_of, resolve_device
 from sordino.app.runs.settings import Settings, read_config
@@ -216,7 +216,7 @@ def _export_onnx(network: nn.Module, example: Tensor, target: Path) -> None:
 
 
 def load(run: str | Path, *, model: nn.Module | None = None, device: str | torch.device | None = None) -> TrainedModel:
-    """Loads the model of a finished run, with the encoder that turns rows into its numbers.
+    """Loads the trained model of a finished run, with the encoder that turns rows into its numbers.
 
     Args:
         run: a run directory of `sordino train` or `sordino.fit`.

@@ -27,8 +27,9 @@ from torch import nn
 
 from sordino.app.runs import directory
 from sordino.app.runs.best_model import PUBLIC_VALIDATION, BestModel
+from sordino.app.runs.diagnosis import Diagnosis
 from sordino.app.runs.directory import RUNNING, Checkpoint, Row, Run
-from sordino.app.runs.evaluate import Diagnosis, evaluate, evaluate_run
+from sordino.app.runs.evaluate import evaluate, evaluate_run
 from sordino.app.runs.job import TRAINING_LOSS, Job
 from sordino.app.runs.preparation import carry_out_preparation, preparation_events
 from sordino.app.runs.progress_view import View
@@ -227,7 +228,7 @@ class Training:
         self.saved_step = self.private.steps
 
     def erase_key(self) -> None:
-        """Erases the noise key of a finished run, unless it was asked to be kept for an audit."""
+        """Erases the noise key of a training loop that has finished, unless it was asked to be kept for an audit."""
         # A key that is gone cannot take the noise off, and a finished run needs none.
         if self.run.is_writer and not self.job.settings.options.keep_key:
             erase_secret(self.run.folder)
@@ -479,7 +480,7 @@ class Training:
         self.run.run_on_first(lambda: None)  # the others wait until it is on the first rank's disk
 
     def _next_checkpoint_step(self) -> int:
-        """Returns the step at which the next checkpoint is due."""
+        """Returns the step of the training loop at which the next checkpoint is due."""
         # Blocks end where checkpoints are due, so after a crash no more than one block is replayed or charged.
         every = self.job.checkpoint_every
         return min(self.job.steps, (self.private.steps // every + 1) * every)
