@@ -79,8 +79,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _resolve_name(name: str) -> Any:
-    """Returns the object or module of a public name of the package, `sordino.name`; raises AttributeError if there is
-    none.
+    """Returns what `sordino.name` stands for, an object or a module of the package; raises AttributeError for a name
+    that it does not have.
     """
     # The order is from cheap to dear: names with a known home, packages, former names, and only then the search.
     if name in _HOMES:
@@ -104,8 +104,8 @@ def __dir__() -> list[str]:
 
 
 def _declared_classes() -> dict[str, Any]:
-    """Returns by name the classes that the packages of sordino declare, which are public names of the package
-    `sordino`.
+    """Returns by name the classes that subpackages declare, so that the package `sordino` itself has them as public
+    names.
     """
     from sordino.registry import classes_by_name
 

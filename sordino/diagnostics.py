@@ -33,7 +33,8 @@ BOX_PLOT_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Returns the cosine of the angle between two updates with the same parameter names; nan if one of them is 0.
+    """Returns a diagnostic of two updates with the same parameter names: the cosine of the angle between them; nan if
+    one is 0.
 
     >>> cosine({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([1.0, 1.0])})
     0.7071067811865475
@@ -87,7 +88,8 @@ class UpdateCosines:
 
 
 def substep_cosine(private: Private) -> float:
-    """Returns the cosine of the last lot's projected update, before noise, with its first substep; the claim names it.
+    """Returns a diagnostic of the last lot, which the claim names: the cosine of its projected update, before noise,
+    with its first substep.
 
     Args:
         private: a run whose query is `Projected`.
@@ -122,7 +124,8 @@ def substep_cosine(private: Private) -> float:
 
 
 def length_quantiles(private: Private, lot: Lot, at: Sequence[float] = BOX_PLOT_QUANTILES) -> tuple[float, ...]:
-    """Returns quantiles of a lot's gradient lengths at the current model, nan for an empty lot; the claim names them.
+    """Returns a diagnostic of a lot, which the claim names: quantiles of its gradient lengths at the current model; nan
+    for an empty lot.
 
     Args:
         private: a run.
@@ -173,7 +176,8 @@ class Dominant:
 
 
 def dominant_class(private: Private, lot: Lot, label: Label | None = None) -> Dominant | None:
-    """Returns the most frequent class of a lot and its share, None for an empty lot; the claim names them.
+    """Returns a diagnostic of a lot, which the claim names: its most frequent class and that class's share; None for an
+    empty lot.
 
     Args:
         private: a run.

@@ -191,6 +191,7 @@ FORMER_NAMES = {
     "planner": "app.planner",
     "planner.curves": "app.planner.scenario_curves",
     "printed_numbers": "number_format",
+    "queries.target_epsilon": "queries.calibrate_run",
     "random": "rng",
     "random.compiled": "rng.keystream",
     "random.global_state": "rng.global_generators",
@@ -376,11 +377,12 @@ def former_keyword(former: str, current: str) -> Callable[[_Function], _Function
     """Returns a decorator by which a function takes the former name of an argument as a keyword, and warns."""
 
     def keep_former_name(function: _Function) -> _Function:
-        """Returns the function with both names of its argument."""
+        """Returns the function with both names of its argument, the former and the current one."""
         called = function.__qualname__.removesuffix(".__init__")
 
         @wraps(function)
         def call_by_either_name(*args: Any, **kwargs: Any) -> Any:
+            """Calls the function with an argument that came by its former name, or by its current one."""
             # `dataclasses.replace` gives the current name too, with the value that is to be replaced.
             if former in kwargs:
                 _warn_of_former_name(f"{called}({former}=…)", f"{called}({current}=…)")
@@ -396,7 +398,7 @@ def former_field(former: str, current: str) -> Callable[[_Class], _Class]:
     """Returns a decorator by which a dataclass takes the former name of a field as a keyword, and answers to it."""
 
     def keep_former_name(kind: _Class) -> _Class:
-        """Gives a dataclass both names of its field, and returns it."""
+        """Gives a dataclass both names of its field, the former and the current one, and returns it."""
 
         def read_former(self: Any) -> Any:
             _warn_of_former_name(f"{kind.__name__}.{former}", current)

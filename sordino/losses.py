@@ -29,7 +29,7 @@ _DROPPED = (*LABELS, "num_items_in_batch")
 
 
 def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of each record: one class, several classes at once, or regression.
+    """Returns the classification losses, one per record: of one class, several classes at once, or regression.
 
     The kind follows from the labels: whole numbers are classes, floating-point labels with as many columns as the
     model has outputs are a yes or no for each, one floating-point label for one output is regression by squared error.
@@ -60,7 +60,7 @@ def classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of a class per token, as the mean over each record's own labelled tokens.
+    """Returns the losses of a class per token, one per record: the mean over the record's own labelled tokens.
 
     Args:
         model: takes the batch's keys by name.
@@ -81,7 +81,7 @@ def token_classification(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of the next token, as the mean over each record's own tokens.
+    """Returns the losses of the next token, one per record: the mean over the record's own tokens.
 
     Without labels, the tokens that are attended to are the labels.
 
@@ -109,7 +109,7 @@ def causal_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of the masked tokens, as the mean over each record's own.
+    """Returns the losses of the masked tokens, one per record: the mean over the record's own.
 
     Args:
         model: takes the batch's keys by name.
@@ -129,7 +129,8 @@ def masked_lm(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns the loss of the target sequence given the source, as the mean over each record's own labelled tokens.
+    """Returns the losses of the target sequence given the source, one per record: the mean over the record's own
+    labelled tokens.
 
     Models of transformers make the decoder's input of the labels, which are at the same places as the scores.
 
@@ -156,7 +157,8 @@ def seq2seq(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
 
 
 def outputs(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Returns a model's scores for a batch without its labels: `logits`, or the model's result if that is a tensor.
+    """Returns the scores that losses are computed from, of a batch without its labels: `logits`, or the model's result
+    if that is a tensor.
 
     Args:
         model: takes the batch's keys by name.

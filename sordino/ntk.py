@@ -30,7 +30,8 @@ from sordino.refusal import Refusal
 
 
 def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Returns ⟨∇_p f(x_j), ∇_p f(x_i)⟩, (n, n) in float64, by trainable tensor p; their sum is the tangent kernel.
+    """Returns the parts of the neural tangent kernel (NTK), ⟨∇_p f(x_j), ∇_p f(x_i)⟩, (n, n) in float64, by trainable
+    tensor p; their sum is the kernel.
 
     >>> model = nn.Linear(2, 1)
     >>> found = kernels(model, torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
@@ -56,8 +57,8 @@ def kernels(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 @former_keyword("weigher", "clipping")
 def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, clipping: ClippingRule) -> Tensor:
-    """Returns K, (n, n): the kernel with the weights that a clipping rule gives the records' gradients at its first
-    step.
+    """Returns the neural tangent kernel (NTK) of clipped training, (n, n): with the weights that a clipping rule gives
+    the records' gradients at its first step.
 
     Args:
         model: at the point where the kernel is taken.
@@ -89,7 +90,8 @@ def clipped_kernel(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor, clip
 
 
 def least_eigenvalue(kernel: Tensor) -> float:
-    """Returns the least eigenvalue of the kernel's symmetric part; if it is below 0, the sum of squares can rise.
+    """Returns the least eigenvalue of the symmetric part of a neural tangent kernel (NTK); if it is below 0, the sum of
+    squares can rise.
 
     >>> round(least_eigenvalue(torch.tensor([[2.0, 3.0], [3.0, 5.0]])), 3)
     0.146

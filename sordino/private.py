@@ -250,7 +250,7 @@ class Private:
         return html_views.render_card(f"Private({type(self._model).__name__})", self._describe())
 
     def _describe(self) -> list[tuple[str, str]]:
-        """Returns the names and values with which a `Private` is shown."""
+        """Returns the names and values by which a `Private` run is shown in words and in a notebook."""
         rows = [("query", repr(self._query))]
         if self._target is not None:
             rows.append(("target", f"epsilon={self._target.epsilon:g} at delta={self._target.delta:g}"))
@@ -320,7 +320,7 @@ class Private:
         unit: AnyUnit | None = None,
         progress: bool = False,
     ) -> Draws:
-        """Draws `steps` lots of a map-style dataset for private training.
+        """Draws the `steps` lots of a map-style dataset that a `Private` run trains on.
 
         Args:
             dataset: has a length and records by number, which may be dicts; or a DataLoader, which brings its dataset,
@@ -355,7 +355,7 @@ class Private:
             refuse_to_pad(ranks=self._distributed.ranks is not None, unit=unit is not None, isolate=self._isolate)
 
         def make_request() -> DrawRequest:
-            """Checks the arguments of the call on this rank."""
+            """Checks the arguments of a call of `Private.draws` on this rank."""
             nonlocal public_divisor
             self._refuse_unfit_devices()
             arguments = DrawArguments.resolve(
@@ -567,7 +567,8 @@ class Private:
     # --- Clipping, noise and claim.
 
     def backward(self, lot: Lot | Any) -> Sealed[Tensor]:
-        """Asks the query of a lot and writes the noisy mean to `.grad`, in place of `loss.backward()`.
+        """Asks the query of the `Private` run of a lot and writes the noisy mean to `.grad`, in place of
+        `loss.backward()`.
 
         Args:
             lot: the one drawn last. A batch that no sampler drew is accepted too, and voids the claim.
@@ -635,8 +636,8 @@ class Private:
             return self._lot_gradients.compute_gradients(batch)
 
     def lengths(self, lot: Lot) -> Sealed[Tensor]:
-        """Returns the gradient lengths of a lot's records at the current model, sealed; this takes one more pass over
-        the lot.
+        """Returns the gradient lengths of a lot's records at the current model of the `Private` run, sealed; this takes
+        one more pass over the lot.
         """
         self._refuse_old_lot(lot)
         with self._lot_gradients.pass_model.gathered_parameters():

@@ -46,7 +46,7 @@ class ProgressBar:
         self._width = 0
 
     def update(self, done: int, note: str = "") -> None:
-        """Shows that so much is done; a few times a second, and always at the end."""
+        """Shows in the progress bar that so much is done; a few times a second, and always at the end."""
         now = time.perf_counter()
         # Work that was done before the bar began says nothing about the time that is left.
         if self._first_done is None:
@@ -57,27 +57,27 @@ class ProgressBar:
         self._write(render_bar(self._noun, done, self._total, self._seconds_left(done, now), note))
 
     def clear(self) -> None:
-        """Removes the bar, so that a line can be printed in its place."""
+        """Removes the progress bar, so that a line can be printed in its place."""
         if self._shows and self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
             self._width = 0
 
     def close(self) -> None:
-        """Ends the line; the bar stays where it is."""
+        """Ends the line of the progress bar, which stays where it is."""
         if self._shows and self._width:
             self._stream.write("\n")
             self._stream.flush()
             self._width = 0
 
     def _seconds_left(self, done: int, now: float) -> float | None:
-        """Returns the seconds that the rest will take at the pace so far; None before anything can be said."""
+        """Returns the seconds left for the progress bar to show, at the pace so far; None before anything can be said."""
         assert self._first_done is not None, "a bar is updated before it is asked"
         since = done - self._first_done
         return None if since <= 0 else (now - self._begin) / since * (self._total - done)
 
     def _write(self, line: str) -> None:
-        """Writes the line over the former one."""
+        """Writes the progress bar's line over the former one."""
         if not self._shows:
             return
         self._stream.write("\r" + line.ljust(self._width))
@@ -86,7 +86,7 @@ class ProgressBar:
 
 
 def render_bar(noun: str, done: int, total: int, seconds_left: float | None, note: str = "") -> str:
-    """Returns the bar as one line of text.
+    """Returns the progress bar as one line of text.
 
     >>> render_bar("lot", 30, 120, 62.0)
     'lot  30/120 ██████░░░░░░░░░░░░░░░░░░  25 %  1:02 left'

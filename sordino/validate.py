@@ -116,7 +116,7 @@ def query(name: str, value: Any) -> Any:
 
 
 def sampler(name: str, value: Any) -> Any:
-    """Returns a sampler; refuses everything that cannot draw lots."""
+    """Validates an argument as a sampler and returns it; refuses everything that cannot draw lots."""
     adopt_former_method(value, "expected", "expected_size")
     methods = ("size_is_public", "expected_size", "draws")
     return has_methods(name, value, methods, "a sampler such as sd.Poisson(rate=0.01)")
@@ -161,7 +161,7 @@ def sequence(name: str, value: Any, need: str) -> list[Any]:
 
 
 def shorten(value: Any) -> str:
-    """Returns a wrong argument as text for a message, without quoting what may be a record.
+    """Returns an argument that failed to validate as text for the message, without quoting what may be a record.
 
     Numbers, short words, classes, functions and objects of this library are quoted. Of everything else, such as a tensor or
     a table that was given in the wrong place, the message names the type alone.

@@ -13,7 +13,8 @@ from sordino.privacy_loss.saddle import Phases
 
 
 def relation_of(event: Event, asked: Relation | None = None) -> Relation:
-    """Returns the one relation about which an event can be accounted; refuses samplers that speak about different ones.
+    """Returns the one neighbouring relation under which the phases of an event can be accounted; refuses samplers that
+    speak about different ones.
 
     Args:
         event: anything that was done to the data.

@@ -22,7 +22,7 @@ _OVERFLOW = 700.0  # exponentials of more are no floats
 
 
 def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Returns (Σ ε, Σ δ), the cost of releases on the same data.
+    """Returns (Σ ε, Σ δ), the cost of releases on the same data by the theorem of sequential composition.
 
     >>> sequential([(1.0, 1e-6), (0.5, 0.0)])
     (1.5, 1e-06)
@@ -50,7 +50,8 @@ def _require_guarantee(epsilon: float, delta: float) -> Guarantee:
 
 
 def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Returns (max ε, max δ), the cost of releases on disjoint parts of the data that are fixed in advance.
+    """Returns (max ε, max δ), the cost of releases on disjoint parts of the data, fixed in advance, by the theorem of
+    parallel composition.
 
     >>> parallel([(1.0, 1e-6), (0.5, 0.0)])
     (1.0, 1e-06)
@@ -60,7 +61,8 @@ def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """Returns ε√(2k ln(1/δ')) + kε(e^ε − 1) and kδ + δ' (Dwork, Rothblum & Vadhan 2010).
+    """Returns (ε, δ) of k releases by the advanced composition theorem: ε√(2k ln(1/δ')) + kε(e^ε − 1) and kδ + δ'
+    (Dwork, Rothblum & Vadhan 2010).
 
     Args:
         epsilon: of one release.
@@ -82,7 +84,8 @@ def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
 
 def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """Returns ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1) and kδ + δ' ≥ 1 − (1−δ)^k(1−δ') (Kairouz, Oh & Viswanath 2015).
+    """Returns (ε, δ) of k releases by a sharper advanced composition theorem: ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1)
+    and kδ + δ' ≥ 1 − (1−δ)^k(1−δ') (Kairouz, Oh & Viswanath 2015).
 
     Args:
         epsilon: of one release.
@@ -149,7 +152,8 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
 
 
 def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> float:
-    """Returns the smallest total ε at total_delta, from above; infinite when kδ alone exceeds it.
+    """Returns the smallest total ε at total_delta by the optimal composition theorem, from above; infinite when kδ
+    alone exceeds it.
 
     >>> round(optimal(0.1, 0.0, 100, 1e-6), 5)
     4.77457
@@ -172,7 +176,8 @@ def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> flo
 
 
 def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
-    """Returns (kε, δ(e^{kε} − 1)/(e^ε − 1)), the cost for a group of k records (Vadhan 2017, lemma 2.2).
+    """Returns (kε, δ(e^{kε} − 1)/(e^ε − 1)), the cost for a group of k records by the theorem of group privacy (Vadhan
+    2017, lemma 2.2).
 
     >>> group_privacy(1.0, 0.0, 3)
     (3.0, 0.0)
@@ -190,7 +195,8 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
 
 
 def amplify_by_sampling(epsilon: float, delta: float, rate: float) -> Guarantee:
-    """Returns (log(1 + q(e^ε − 1)), qδ): sampling at `rate`, Poisson under add/remove or fixed-size under replace-one.
+    """Returns (log(1 + q(e^ε − 1)), qδ), by the theorem of amplification: sampling at `rate`, Poisson under add/remove
+    or fixed-size under replace-one.
 
     >>> round(amplify_by_sampling(1.0, 0.0, 0.01)[0], 6)
     0.017037
@@ -203,7 +209,8 @@ def amplify_by_sampling(epsilon: float, delta: float, rate: float) -> Guarantee:
 
 
 def post_processed(epsilon: float, delta: float) -> Guarantee:
-    """Returns the guarantee unchanged: it holds for whatever is computed from a release without the data.
+    """Returns the guarantee unchanged, by the theorem of post-processing: it holds for whatever is computed from a
+    release without the data.
 
     Args:
         epsilon: of the release.

@@ -28,7 +28,7 @@ _LARGEST_EXPONENT = 700.0  # beyond it an exponential overflows
 
 
 def epsilon_delta_tradeoff(epsilon: float, delta: float, alpha: float | Array) -> Array:
-    """Returns f_{ε,δ}(α) = max(0, 1 − δ − e^ε α, e^{−ε}(1 − δ − α)).
+    """Returns the trade-off curve of (ε, δ)-DP, f_{ε,δ}(α) = max(0, 1 − δ − e^ε α, e^{−ε}(1 − δ − α)).
 
     >>> round(float(epsilon_delta_tradeoff(1.0, 1e-5, 0.05)), 6)
     0.864076
@@ -52,7 +52,7 @@ def _error_rates(alpha: float | Array) -> Array:
 
 
 def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
-    """Returns G_μ(α) = Φ(Φ⁻¹(1−α) − μ).
+    """Returns the Gaussian trade-off curve G_μ(α) = Φ(Φ⁻¹(1−α) − μ).
 
     Args:
         mu: the parameter of Gaussian differential privacy.
@@ -71,7 +71,8 @@ def gaussian_tradeoff(mu: float, alpha: float | Array) -> Array:
 
 
 def subsampled_tradeoff(mu: float, rate: float, alpha: float | Array) -> Array:
-    """Returns C_q(G_μ), the curve of one Poisson-sampled Gaussian release: the double conjugate of min(f_q, f_q⁻¹).
+    """Returns the trade-off curve C_q(G_μ) of one Poisson-sampled Gaussian release: the double conjugate of min(f_q,
+    f_q⁻¹).
 
     Below the fixed-slope point the curve is f_q, then the line of slope −1, then f_q⁻¹.
 

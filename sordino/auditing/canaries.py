@@ -48,7 +48,9 @@ class ModelWithCanaryNumbers(nn.Module):
 
 
 def make_canary_loss(loss_fn: LossFn) -> LossFn:
-    """Returns the loss of a record, or of a gradient canary, whose own canary number comes third in a batch."""
+    """Returns the loss of a batch with canaries, in which a gradient canary is told by its number, the third entry of a
+    record.
+    """
 
     def loss(model: nn.Module, x: Tensor, y: Tensor, number: Tensor) -> Tensor:
         """Returns the losses of a batch in which canaries are told by number: the loss of a gradient canary is linear

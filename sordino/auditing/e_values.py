@@ -84,7 +84,7 @@ def log_mean(logs: Iterable[float]) -> float:
 
 
 def _log_mixture(logs: Sequence[float]) -> float:
-    """Returns the log of the mean of likelihood ratios, given by their logs."""
+    """Returns the log e-value of a mixture: the log of the mean of likelihood ratios, given by their logs."""
     value = float(logsumexp(logs) - math.log(len(logs)))
     # Noise as claimed is always finite: values that are not a number are full evidence against it.
     return math.inf if math.isnan(value) else value

@@ -34,7 +34,7 @@ ERROR = 1e-6
 def selftest(
     private: Private | Pieces, dataset: MapStyle, sampler: Sampler | None = None, *, error: float = ERROR
 ) -> Verdict:
-    """Tests a run before it begins, or in between.
+    """Runs the selftest of a mechanism, before a run begins or in between, and returns its verdict.
 
     It tests the model as it is now, its loss, query, penalty, backend and sampler.
 

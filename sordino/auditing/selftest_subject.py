@@ -118,15 +118,15 @@ class SeenRelease:
         return self.noise.multiplier * self.bound * (1 + raised)
 
     def distance_from(self, other: SeenRelease) -> float:
-        """Returns how far apart two values that a selftest saw released are, in the norm of the noise; infinite where
-        one is not finite.
+        """Returns how far apart two releases of a selftest's subject are, in the norm of the noise; infinite where one
+        is not finite.
         """
         moved = flatten(self.value) - flatten(other.value)
         far = float(np.linalg.norm(moved, 1 if isinstance(self.noise, Laplace) else 2))
         return far if np.isfinite(far) else float("inf")
 
     def noise_in(self, written: Grads, divided_by: float) -> NDArray[np.float64]:
-        """Returns the noise in what a selftest's trial wrote, over the scale of the noise.
+        """Returns the noise in what a trial of the selftest's subject wrote, over the scale of the noise.
 
         The value was divided by a public number after the release.
         """
@@ -173,7 +173,7 @@ class Trial:
         given = GivenLots(tuple(tuple(lot) for lot in lots))
 
         def tap(value: Grads, sensitivity: Sensitivity | Unproven, noise: Noise) -> Grads | None:
-            """Keeps a copy of what a selftest's trial releases and says what to hand out instead."""
+            """Keeps a copy of what the selftest's subject releases in a trial and says what to hand out instead."""
             copied = {name: tensor.detach().clone() for name, tensor in value.items()} if keep else {}
             lot, place = len(self.releases) - 1, len(self.releases[-1])
             self.releases[-1].append(SeenRelease(copied, sensitivity, noise))

@@ -106,7 +106,9 @@ class AdaptiveQuantile:
 
 
 def move_bound(now: float, start: float, step: float) -> float:
-    """Returns now · exp(−step), kept within a wide range around where it started."""
+    """Returns an adaptive bound moved towards its quantile, now · exp(−step), kept within a wide range around where it
+    started.
+    """
     # In logarithms, where a large step cannot overflow before it is cut.
     limit, first = math.log(_RANGE), math.log(start)
     return math.exp(min(max(math.log(now) - step, first - limit), first + limit))

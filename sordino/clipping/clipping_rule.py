@@ -408,8 +408,8 @@ def works_row_by_row(
     result: Given | None = None,
     largest_sample: int = LARGEST_SAMPLE,
 ) -> bool:
-    """Checks whether `function` works rowwise: each row gets the same on a permutation of the rows, and on half of them
-    alone.
+    """Returns whether a function, such as a clipping rule's weights, looks at each row alone: it gives a row the same
+    on a permutation of the rows, and on half of them.
 
     `result` is what it gave for all rows, if that is known already.
 
@@ -443,8 +443,8 @@ SMALL_SAMPLE = 64
 
 
 def refuse_statistics(function: Callable[[Rows], Given], rows: Rows, result: Given, rng: Rng, name: str) -> None:
-    """Raises Refusal for a function that fails the rowwise check, with its name and the cure; `result` is its result on
-    all rows.
+    """Raises Refusal for a function that does not work row by row, as a clipping rule must, with its name and the cure;
+    `result` is what it gave on all rows.
     """
     if not works_row_by_row(function, rows, rng, result, SMALL_SAMPLE):
         raise Refusal(
@@ -473,7 +473,7 @@ class RowwiseWatch:
         self._rng = Rng.from_entropy()
 
         def call_and_check(norms: Norms) -> Tensor:
-            """Returns the function's result, after the rowwise check tried the function on other rows; a failure is
+            """Returns the result of a clipping rule's function, after trying whether it works row by row; a failure is
             remembered.
             """
             # The user's result is what is used in any case, so a check never changes what is trained.
@@ -510,7 +510,7 @@ class RowwiseWatch:
 
 
 def _take_rows(rows: Rows, where: NDArray[np.int64]) -> Rows:
-    """Returns the rows at these places, on which the rowwise check tries a function again."""
+    """Returns the rows at these places, on which a function, such as a clipping rule's weights, is tried again."""
     # Norms are taken with their names, so that the function sees what it would see in a smaller lot.
     if isinstance(rows, Norms):
         chosen: Any = Norms(rows.squared[torch.from_numpy(where).to(rows.squared.device)], rows.names, rows.estimate)
@@ -527,7 +527,9 @@ def _as_float64(values: Given) -> NDArray[np.float64]:
 
 
 def _agrees_with_rows(result: NDArray[np.float64], where: NDArray[np.int64], some: NDArray[np.float64]) -> bool:
-    """Returns whether, in a rowwise check, `some` agrees up to rounding with the rows `where` of `result`."""
+    """Returns whether what a function such as a clipping rule's gave for some rows agrees up to rounding with the rows
+    `where` of `result`.
+    """
     # A single number for all rows depends on none of them, as long as it is the same for every choice of rows.
     if result.ndim == 0 or some.ndim == 0:  # one number for all rows: the same whatever the rows are
         return result.shape == some.shape and bool(np.array_equal(result, some, equal_nan=True))
@@ -544,7 +546,8 @@ def _agrees_with_rows(result: NDArray[np.float64], where: NDArray[np.int64], som
 
 
 def is_own_code(function: Callable[..., Any]) -> bool:
-    """Returns whether `function`, and all that it holds, is code of this package, which needs no rowwise check.
+    """Returns whether a clipping rule's function, and all that it holds, is code of this package, which need not be
+    tried row by row.
 
     >>> from sordino import Flat
     >>> is_own_code(Flat(1.0).rule(None, lambda: None).weights)
@@ -556,7 +559,7 @@ def is_own_code(function: Callable[..., Any]) -> bool:
 
 
 def _is_own(thing: Any, seen: set[int]) -> bool:
-    """Returns whether `thing` is a plain value or the library's own, which needs no rowwise check; `seen` holds what is
+    """Returns whether what a clipping rule's function holds is a plain value or the library's own; `seen` is what is
     being looked at already.
     """
     if isinstance(thing, _VALUES) or type(thing) in (Tensor, np.ndarray) or id(thing) in seen:
@@ -587,8 +590,8 @@ def _is_own(thing: Any, seen: set[int]) -> bool:
 
 
 def _cell_content(cell: CellType) -> Any:
-    """Returns what a closure's cell holds, for the rowwise check to recognise, or the cell itself, which it does not
-    recognise, if the cell is empty.
+    """Returns what a cell in the closure of a clipping rule's function holds, or the cell itself, which nobody
+    recognises, if it is empty.
     """
     try:
         return cell.cell_contents
@@ -597,16 +600,16 @@ def _cell_content(cell: CellType) -> Any:
 
 
 def _is_own_namespace(namespace: dict[str, Any]) -> bool:
-    """Returns whether a dictionary is, as an object, the namespace of a module of this package, which needs no rowwise
-    check.
-    """
+    """Returns whether a clipping rule's function runs in the namespace, the very object, of a module of this package."""
     name = namespace.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) and name.startswith(_PACKAGE) else None
     return module is not None and vars(module) is namespace
 
 
 def _is_own_class(kind: type) -> bool:
-    """Returns whether a module of this package has this very class under its name, so that it needs no rowwise check."""
+    """Returns whether a class that a clipping rule uses is the very one that a module of this package has under its
+    name.
+    """
     # The module must hold this very class under its name: a class can be given any module name by hand.
     if not kind.__module__.startswith(_PACKAGE):
         return False

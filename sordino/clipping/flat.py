@@ -41,7 +41,7 @@ def shorten(norms: Tensor, bound: float | Tensor) -> Tensor:
 
 @accelerate
 def clip_by_squares(squared: Tensor, bound: float) -> Tensor:
-    """Returns min(1, C / √s) for squared norms s, without taking roots."""
+    """Returns the weights of flat clipping, min(1, C / √s), from squared norms s, without taking roots."""
     if not squared.is_cpu and math.isfinite(bound):
         return squared.rsqrt().mul_(bound).clamp_(max=1.0)  # the same numbers with one launch less
     return torch.fmin(squared.rsqrt().mul_(bound), _one_like(squared))

@@ -88,6 +88,7 @@ class Layerwise(Stateless):
         values = self.values
 
         def weights(norms: Norms) -> Tensor:
+            """Returns the weights of layerwise clipping, (B, P): each tensor's is that of its group."""
             # Norms of a group: the root of the sum of its tensors' squares, with a weight per record and tensor.
             index, squared = self.group_norms(norms)
             limit = torch.tensor(values, dtype=squared.dtype, device=squared.device)
@@ -145,7 +146,9 @@ def equal_bounds(run: RunNumbers) -> list[float]:
 
 
 def bounds_by_layer(run: RunNumbers, total: float) -> dict[str, float]:
-    """Returns one equal bound for every layer, which is all tensors of one module; together they make `total`."""
+    """Returns bounds for layerwise clipping: one equal bound for every layer, which is all tensors of one module;
+    together they make `total`.
+    """
     # The dot at the end keeps layer 1 apart from layer 10, whose name begins alike.
     layers = dict.fromkeys(f"{layer}." if (layer := name.rpartition(".")[0]) else name for name in run.names)
     # K bounds of C/√K give √(Σ C_k²) = C.

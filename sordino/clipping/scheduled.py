@@ -77,7 +77,7 @@ class Scheduled:
     def advance(
         self, state: State, tally: Sealed[Tensor] | None, expected_batch: float, rng: Rng
     ) -> tuple[Sequence[Event], State]:
-        """Returns no event and the next step of the clipping bound's public schedule."""
+        """Returns no event and the state of scheduled clipping at its next step, whose bound is public."""
         return (), state + 1
 
 

@@ -26,7 +26,7 @@ _MOST_NAMED = 12
 
 
 def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, ClaimFacts]]) -> T:
-    """Returns what `collect` made, once all ranks agree: each of them has the same claim facts.
+    """Collects claim facts on every rank and returns what `collect` made, once all ranks are in agreement about them.
 
     Args:
         ranks: the processes of the run. A group of one agrees with itself, and nothing is sent.
@@ -48,8 +48,8 @@ def collect_and_agree(ranks: Ranks, collect: Callable[[], tuple[T, ClaimFacts]])
 
 
 def agree_within_group(add: Callable[[ClaimFacts, bytes], None]) -> None:
-    """Makes the ranks of torch's own process group agree on facts, if there is a group; all of its ranks must call
-    this.
+    """Brings the ranks of torch's own process group to agreement about facts, if there is a group; all of its ranks
+    must call this.
 
     Two ranks that add one noise to two different sums, and both hand out the result, have told the difference of the sums.
 
@@ -98,7 +98,7 @@ def is_unanimous(ranks: Ranks, known: int, digests: int) -> bool:
 
 
 def raise_differences(ranks: Ranks, facts: ClaimFacts) -> None:
-    """Exchanges the facts that ranks should agree on and raises an error that names those which are not the same on all
+    """Exchanges the facts that a failed agreement was about and raises an error that names those which differ between
     ranks.
     """
     # Only on disagreement the facts themselves are exchanged, to name what differs.

@@ -91,14 +91,14 @@ class CollectiveRounds:
         return requested_rows, any(words)
 
     def _gather_parameter(self, p: Tensor) -> Tensor:
-        """Gathers all rows of a parameter that some rank demands, by one all-gather."""
+        """Gathers all rows of a parameter by one all-gather, a collective that some rank demands in this round."""
         rows = gather_rows(self._ranks, p)
         self.largest_round = max(self.largest_round, rows.numel())
         return rows
 
     def _reduce_sum(self, number: int, sums: Tensor | None) -> None:
-        """Adds this rank's sum, or zeros, to those of the others and keeps its own rows, by one reduce-scatter that
-        some rank demands.
+        """Adds this rank's sum, or zeros, to those of the others by one reduce-scatter, a collective that some rank
+        demands, and keeps its own rows.
         """
         p = self.shards[number]
         # All ranks take part with equally long buffers, filled up with zeros, whether or not they have a sum to bring.

@@ -190,7 +190,8 @@ _current: LayerByLayer | None = None
 
 @contextmanager
 def keep_gathered(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Makes sharded parameters readable within a `with` block, whichever layer runs.
+    """Keeps the parameters of a model that is gathered layer by layer readable within a `with` block, whichever layer
+    runs.
 
     There is nothing to do unless parameters come and go layer by layer.
     """

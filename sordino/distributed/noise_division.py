@@ -73,7 +73,7 @@ class ByRows:
     shards: Mapping[str, Tensor]
 
     def own_stretches(self) -> Stretches:
-        """Returns the coordinates that this rank adds noise to when noise is divided by rows: one stretch for each
+        """Returns the coordinates that the division of the noise by rows assigns to this rank: one stretch for each
         parameter.
         """
         # Stretches are counted over all parameters laid end to end, as the noise is drawn.
@@ -85,8 +85,8 @@ class ByRows:
         return stretches
 
     def reduce_to_own(self, values: Tensor) -> Tensor:
-        """Returns the sums over all ranks at the rows that this rank adds noise to, by one reduce-scatter for each
-        parameter.
+        """Returns the sums over all ranks at the rows whose noise is this rank's by the division, by one reduce-scatter
+        for each parameter.
         """
         # Rows are filled up to equal stretches, as the collective needs them.
         own_rows = [values[:0]]

@@ -71,7 +71,7 @@ class RankedLot:
         return self.stream.child("chunk", self.passes, self.numbers[place]).seed()
 
     def agree_after_pass(self, *facts: Any, failed: bool = False) -> None:
-        """Meets the other ranks after a pass over a lot that they share.
+        """Meets the other ranks after a pass over the shared lot, and raises on all of them if one has failed.
 
         Raises on all ranks unless all have the same facts and every chunk was computed once.
         """
@@ -153,7 +153,7 @@ def meet_all_ranks(
 
 
 def check_in_step(ranks: Ranks, what: str, number: int, condition: bool = False) -> bool:
-    """Checks before a collective that all ranks that share a lot are here for the same thing; returns whether
+    """Checks before a collective that all ranks of a shared lot are here for the same thing; returns whether
     `condition` holds on any of them.
 
     Ranks that have lost step would otherwise wait inside different collectives, or take one's numbers for another's.
@@ -194,7 +194,7 @@ def meet_at_the_end(
 
 
 def first_finding(ranks: Ranks, work: Callable[[], T | None], *facts: Any) -> T | None:
-    """Returns what the first of the ranks that share a lot found, of those on which `work` found anything.
+    """Returns the finding of the first rank, of those that share a lot, on which `work` found anything.
 
     All ranks do the same work, and an error of one ends it for all.
     """

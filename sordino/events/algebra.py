@@ -12,7 +12,8 @@ from sordino.events.sequential_composition import Together
 
 
 def canonical(event: Event) -> Event:
-    """Returns the shortest equal event: flat, run-length coded, with `NonPrivate` having absorbed all else.
+    """Returns the shortest equal event by the algebra of events: flat, run-length coded, with `NonPrivate` having
+    absorbed all else.
 
     >>> from sordino.events import Gaussian, Repeat
     >>> canonical(Together(Gaussian(2.0), Together(Gaussian(2.0), Repeat(Gaussian(2.0), 3))))
@@ -29,7 +30,7 @@ def canonical(event: Event) -> Event:
 
 
 def compose(events: Iterable[Event]) -> Event:
-    """Returns `Together` of the events, canonical.
+    """Returns the composition of events by the algebra of events: `Together` of them, in canonical form.
 
     Args:
         events: any number of them.
@@ -53,7 +54,7 @@ def compose(events: Iterable[Event]) -> Event:
 
 
 def is_private(event: Event) -> bool:
-    """Returns whether no part of the event is outside every theorem.
+    """Returns whether an event, taken apart by the algebra of events, has no part that is outside every theorem.
 
     >>> is_private(Together(NonPrivate("the largest loss was printed")))
     False
@@ -62,7 +63,7 @@ def is_private(event: Event) -> bool:
 
 
 def children(event: Event) -> tuple[Event, ...]:
-    """Returns the events directly inside an event.
+    """Returns the events directly inside an event, for the algebra of events.
 
     Args:
         event: any event.
@@ -80,7 +81,7 @@ def children(event: Event) -> tuple[Event, ...]:
 
 
 def walk(event: Event) -> Iterator[Event]:
-    """Yields the event and everything inside it, outermost first.
+    """Yields an event and everything inside it, outermost first, for the algebra of events.
 
     Args:
         event: any event.
@@ -98,7 +99,7 @@ def walk(event: Event) -> Iterator[Event]:
 
 
 def relations(event: Event) -> frozenset[Relation]:
-    """Returns the neighbouring relations that the ways of sampling in an event speak about; none if nothing was sampled.
+    """Returns the neighbouring relations that the samplings inside an event speak about; none if nothing was sampled.
 
     Args:
         event: any event.

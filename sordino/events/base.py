@@ -66,7 +66,7 @@ class Event:
         return tuple(found)
 
     def walk(self) -> Iterator[Event]:
-        """Yields any event and everything inside it, outermost first."""
+        """Yields this event, of whatever kind, and everything inside it, outermost first."""
         yield self
         for inner in self.inner_events():
             yield from inner.walk()

@@ -12,7 +12,7 @@ from sordino.events.base import Event, event_types, require_event
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """Returns a JSON object: the class under `type`, its fields beside it.
+    """Encodes an event as a JSON object: the class under `type`, its fields beside it.
 
     Args:
         event: any event.
@@ -30,7 +30,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(data: str | Mapping[str, Any]) -> Event:
-    """Returns the event that `to_json` described, from text or from an object already parsed; validates every field.
+    """Decodes the event that `to_json` encoded, from text or from an object already parsed; validates every field.
 
     Args:
         data: what `to_json` gave, or its text.

@@ -69,7 +69,7 @@ class TextClassifier(nn.Module):
         self.encoder, self.vectors, self.head = encoder, vectors, head
 
     def forward(self, frozen_vectors: Tensor, *columns: Tensor) -> Tensor:
-        """Returns the scores of texts that the encoder has read, (B, classes)."""
+        """Returns the scores that a fine-tuned classifier gives to texts that the encoder has read, (B, classes)."""
         vectors = frozen_vectors if self.vectors is None else self.vectors(*columns)
         scores: Tensor = self.head(vectors)
         return scores
@@ -120,7 +120,9 @@ class FineTuned:
         return score_texts(self.model, read).softmax(1)
 
     def accuracy(self, texts: Sequence[str], labels: Sequence[Any]) -> float:
-        """Returns the share of texts whose class is their label. Give texts that were not trained on."""
+        """Returns the share of texts to which the fine-tuned classifier gives their label. Give texts that were not
+        trained on.
+        """
         predicted = self.predict(texts)
         correct = [bool(one == label) for one, label in zip(predicted, labels, strict=True)]
         return sum(correct) / len(correct)
@@ -136,7 +138,7 @@ class FineTuned:
 
     @classmethod
     def load(cls, folder: str | Path, *, model: nn.Module | None = None, tokenizer: Any = None) -> FineTuned:
-        """Returns the classifier that `save` or `sordino finetune` wrote to a folder.
+        """Returns the fine-tuned text classifier that `save` or `sordino finetune` wrote to a folder.
 
         Args:
             folder: as it was written.
@@ -280,7 +282,8 @@ def train_plan(
     seed: int | None = None,
     say: Say = lambda text: None,
 ) -> FineTuned:
-    """Trains the phases of a plan on texts that the frozen encoder has read, and returns the classifier with its claim.
+    """Fine-tunes by a plan: trains its phases on texts that the frozen encoder has read, and returns the classifier
+    with its claim.
 
     With `saved`, phases that ended before the process was killed are loaded, and one that had begun is run again with its
     own noise key, to the same bits.
@@ -291,7 +294,7 @@ def train_plan(
     latest_run: list[Private] = []  # is kept until the claim is made, so that its last lots can be tested
 
     def train(name: str, model: nn.Module, columns: tuple[Tensor, ...], rates: Mapping[str, float]) -> None:
-        """Trains one phase, or loads it if it has ended, and keeps its measured signal to noise."""
+        """Trains one phase of the fine-tuning, or loads it if it has ended, and keeps its measured signal to noise."""
         if saved is not None and saved.is_done(name):
             keep_signal(name, saved.load(name, model)["signal"])
             return
@@ -317,14 +320,16 @@ def train_plan(
             saved.end(name, model, {"signal": measured})
 
     def keep_signal(name: str, measured: float | None) -> None:
-        """Keeps the figure of a phase; one whose noise is not known has none, because a zero would say that there was no
-        signal.
+        """Keeps the signal to noise of a phase of the fine-tuning; a phase whose noise is not known has none, because a
+        zero would say that there was no signal.
         """
         if measured is not None:
             signals[name] = measured
 
     def measure_choice(gains: Tensor, multiplier: float) -> float:
-        """Returns the noisy lead of the adapters, or the one that was measured before the process was killed."""
+        """Returns the adapters' noisy lead in the fine-tuning, or the one that was measured before the process was
+        killed.
+        """
         nothing = nn.Module()
         if saved is not None and saved.is_done("choice"):
             known = saved.load("choice", nothing)["lead"]
@@ -391,7 +396,8 @@ def train_phase(
     seed: int | None = None,
     say: Say | None = None,
 ) -> tuple[Private, SignalToNoise]:
-    """Trains one phase by Adam with a learning rate that falls to 0, which does what averaging the weights would do.
+    """Trains one phase of fine-tuning on texts by Adam with a learning rate that falls to 0, which does what averaging
+    the weights would do.
 
     Args:
         model: what is trained, of the first columns.
@@ -455,7 +461,7 @@ def measure_lead(
     before_first_lot: Callable[[Private], None] | None = None,
     seed: int | None = None,
 ) -> float:
-    """Returns, with noise, by what share of the texts one classifier is ahead of another.
+    """Returns, with noise, by what share of the texts one fine-tuned classifier is ahead of another.
 
     The count Σ gains is the gradient of the loss `weight · gain` of a single weight, so it is released like the gradient
     of any lot, and equal texts and privacy units are treated as they are in training.
@@ -524,7 +530,7 @@ def score_texts(model: TextClassifier, read: FrozenTexts) -> Tensor:
 
 @torch.no_grad()
 def _compute_vectors(vectors: AdaptedVectors, read: FrozenTexts) -> Tensor:
-    """Returns the vectors of texts as the adapted last layer makes them, (N, width)."""
+    """Returns the vectors of texts as the fine-tuned last layer makes them, (N, width)."""
     return torch.cat(
         [vectors(*part) for part in zip(*(column.split(_AT_ONCE) for column in read.columns), strict=True)]
     )
@@ -538,7 +544,9 @@ def _are_correct(head: nn.Linear, vectors: Tensor, targets: Tensor) -> Tensor:
 
 
 def _encoder_of(model: Any) -> nn.Module:
-    """Returns the encoder of what `finetune` was given: a path, an encoder, or a classifier with one inside."""
+    """Returns the encoder that `finetune` fine-tunes: it was given as a path, an encoder, or a classifier with one
+    inside.
+    """
     # A path is loaded here, so that transformers is imported only by those who need it.
     if isinstance(model, str):
         import transformers
@@ -551,7 +559,7 @@ def _encoder_of(model: Any) -> nn.Module:
 
 
 def _tokenizer_of(tokenizer: Any) -> Any:
-    """Returns the tokenizer, loaded if a path was given."""
+    """Returns the tokenizer of the texts that `finetune` was given, loaded if it is a path."""
     if isinstance(tokenizer, str):
         import transformers
 
@@ -563,7 +571,7 @@ def _tokenizer_of(tokenizer: Any) -> Any:
 
 
 def _width_of(encoder: nn.Module) -> int:
-    """Returns the width of the encoder's vectors, from its configuration."""
+    """Returns the width of the vectors of the encoder that `finetune` was given, from its configuration."""
     config = getattr(encoder, "config", None)
     width = getattr(config, "hidden_size", None) or getattr(config, "dim", None)
     if not isinstance(width, int):
@@ -575,7 +583,9 @@ def _width_of(encoder: nn.Module) -> int:
 
 
 def _list_of_texts(texts: Sequence[str]) -> list[str]:
-    """Returns the texts as a list, or raises TypeError; no text is quoted, because it is private."""
+    """Returns the texts that `finetune` was given as a list, or raises TypeError; no text is quoted, because it is
+    private.
+    """
     # One text is a sequence of letters, and would pass for as many texts of one letter.
     if isinstance(texts, str):
         raise TypeError("texts is one text: need a list of them")
@@ -588,7 +598,7 @@ def _list_of_texts(texts: Sequence[str]) -> list[str]:
 def _number_labels(
     labels: Sequence[Any], classes: Sequence[Any] | None, ledger: Ledger
 ) -> tuple[tuple[Any, ...], Tensor]:
-    """Returns the classes and the number of each record's class.
+    """Returns the classes of the labelled texts that `finetune` was given, and the number of each text's class.
 
     Classes that are read off the labels are declared as public, so that the claim rests on it.
     """

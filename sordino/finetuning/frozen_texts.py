@@ -44,7 +44,9 @@ class FrozenTexts:
 
 
 def find_last_layer(encoder: nn.Module) -> nn.Module | None:
-    """Returns the last of the encoder's layers: the last module of its longest list of modules of one class."""
+    """Returns the last layer of an encoder that is to be frozen up to it: the last module of its longest list of
+    modules of one class.
+    """
     lists = [
         module
         for module in encoder.modules()
@@ -124,7 +126,7 @@ def read_tokens(encoder: nn.Module, ids: Tensor, mask: Tensor, *, with_last_laye
 
 
 def _keep_input(seen: list[Tensor]) -> Any:
-    """Returns a forward hook that appends a layer's first input to `seen`."""
+    """Returns a forward hook that appends what the frozen encoder hands to a layer to `seen`."""
 
     def keep(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         seen.append(given[0] if given else named["hidden_states"])
@@ -133,7 +135,7 @@ def _keep_input(seen: list[Tensor]) -> Any:
 
 
 def _last_hidden_state(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-    """Returns the encoder's token vectors, or raises Refusal if the model gives none."""
+    """Returns the token vectors that a frozen encoder makes of texts, or raises Refusal if the model gives none."""
     result = encoder(input_ids=ids, attention_mask=mask)
     hidden = getattr(result, "last_hidden_state", None)
     if not isinstance(hidden, Tensor) or hidden.dim() != 3:
@@ -152,7 +154,8 @@ def _has_fast_bfloat16(device: torch.device) -> bool:
 
 @torch.no_grad()
 def find_directions(encoder: nn.Module, tokenizer: Any, rank: int, length: int) -> dict[str, Tensor]:
-    """Returns A for each adapter of the last layer, (rank, inputs), from texts of random words, which are nobody's data.
+    """Returns A for each adapter of the last layer, (rank, inputs), from what the frozen encoder makes of texts of
+    random words, which are nobody's data.
 
     These are the directions along which the layer's inputs at the first token differ most. For the queries, which are
     all of one token that is much the same in every text, it is the direction of their mean, and rank 1.

@@ -43,7 +43,7 @@ BERT_PARTS = (
 
 
 def is_bert_shaped(layer: nn.Module) -> bool:
-    """Returns whether a layer has the parts of a BERT layer, whatever its class is called."""
+    """Returns whether an encoder's last layer has the parts of a BERT layer, whatever its class is called."""
     modules = dict(layer.named_modules())
     has_heads = hasattr(modules.get("attention.self"), "num_attention_heads")
     return has_heads and all(isinstance(modules.get(name), nn.Linear | nn.LayerNorm) for name in BERT_PARTS)
@@ -90,7 +90,9 @@ class WeightedMean(nn.Module):
         nn.init.zeros_(self.by_place.weight)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Maps token vectors (B, T, width) and their mask (B, T) to (B, width); padding has no weight."""
+        """Maps the last layer's token vectors (B, T, width) and their mask (B, T) to their weighted mean (B, width);
+        padding has no weight.
+        """
         place = torch.arange(tokens.shape[1], device=tokens.device)
         places = torch.stack([torch.exp(-place / 8), torch.exp(-place / 32), place / 64 - 1], 1)  # (T, PLACES)
         scores = self.by_vector(tokens) + self.by_place(places.to(tokens.dtype).expand(len(tokens), -1, -1))
@@ -135,7 +137,7 @@ class FirstTokenLayer(nn.Module):
         self.narrower, self.norm = adapt("narrower", layer.output.dense), layer.output.LayerNorm
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Maps the layer's inputs (B, T, width) and the mask (B, T) to its output at the first token, (B, width)."""
+        """Runs the last layer at the first token: maps its inputs (B, T, width) and the mask (B, T) to (B, width)."""
         first = inputs[:, 0]
         # Attention of the first token to all tokens.
         queries = self.query(first).unflatten(1, (self.heads, -1))
@@ -164,7 +166,7 @@ class AdaptedVectors(nn.Module):
         self.mean = WeightedMean(width)
 
     def forward(self, inputs: Tensor, tokens: Tensor, mask: Tensor, first: Tensor) -> Tensor:
-        """Returns the vectors of texts, (B, width).
+        """Returns the vectors of texts, (B, width), from the last layer with its adapters.
 
         Args:
             inputs: what the last layer is given, (B, T, width).

@@ -171,7 +171,8 @@ def make_plan(records: int, *, classes: int, width: int, epsilon: float, delta: 
 
 
 def count_adapter_parameters(width: int, rank: int) -> int:
-    """Returns how many numbers are trained besides the head: B of each adapter, and the scores of the weighted mean.
+    """Returns how many numbers a plan with adapters trains besides the head: B of each adapter, and the scores of the
+    weighted mean.
 
     >>> count_adapter_parameters(384, 4)
     3843

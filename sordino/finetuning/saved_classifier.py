@@ -129,7 +129,7 @@ def load_classifier(folder: str | Path, model: nn.Module | None = None, tokenize
 
 
 def _load_part(folder: Path, given: Any, name: str, factory: str, *, saved: bool) -> Any:
-    """Returns the encoder or tokenizer that was given, or the one in the folder."""
+    """Returns the encoder or tokenizer that was given, or the one in the folder of a saved classifier."""
     if given is not None:
         return given
     if not saved:
@@ -168,7 +168,9 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
 
 
 def _as_json_value(name: Any) -> Any:
-    """Returns a class as JSON holds it, so that it is the same after loading; raises TypeError for other objects."""
+    """Returns one of a saved classifier's classes as JSON holds it, so that it is the same after loading; raises
+    TypeError for other objects.
+    """
     value = name.item() if hasattr(name, "item") else name
     if not isinstance(value, _CLASS_TYPES):
         raise TypeError(f"a class of type {type(name).__name__}: texts and numbers can be saved; name classes by those")

@@ -87,7 +87,9 @@ class SavedStages:
         return (self.folder / stage / DONE).is_file()
 
     def begin(self, stage: str, private: Private) -> None:
-        """Prepares a stage before its first lot: with its noise key if it had begun, else its new key is written."""
+        """Prepares a stage before its first lot: with its saved noise key if it had begun, else with a new key that is
+        saved first.
+        """
         place = self.folder / stage
         if (place / BEGUN).is_file():
             state = json.loads((place / BEGUN).read_text(encoding="utf-8"))
@@ -99,7 +101,7 @@ class SavedStages:
         _write_file(place / BEGUN, json.dumps(private.state_dict()).encode())
 
     def end(self, stage: str, module: nn.Module, figures: Mapping[str, float | None]) -> None:
-        """Writes what a stage came to. Its run makes its last tests first, so that the ledger is complete."""
+        """Saves what a stage came to. Its run makes its last tests first, so that the ledger is complete."""
         self._ledger.watchers.run_checks(self._ledger.void)
         self._ledger.close_all()
         content = {"parameters": module.state_dict(), "figures": dict(figures), "ledger": self._ledger.state_dict()}
@@ -134,7 +136,7 @@ class SavedStages:
         return loaded
 
     def _begin_or_check(self, plan: Plan, data: Iterable[Tensor]) -> None:
-        """Writes what a new run's bits depend on, or compares it with what they depend on here."""
+        """Saves what a new run's bits depend on, or compares what the saved stages depend on with what holds here."""
         path = self.folder / BEGUN
         now = {"plan": asdict(plan), "environment": current_environment()}
         # A run that was killed before its first stage has released nothing, and begins anew.
@@ -161,7 +163,7 @@ class SavedStages:
             raise self._refuse(difference)
 
     def _refuse(self, found: str) -> Refusal:
-        """Returns the refusal of a run that would not come to the same bits."""
+        """Returns the refusal to go on from saved stages, because the run would not come to the same bits."""
         return Refusal(
             f"{self.folder}: this run cannot go on: {found}.\n"
             "Its noise would be added to other sums, and the difference of two sums would be bare.\n"
@@ -171,7 +173,9 @@ class SavedStages:
 
 
 def _digest_tensors(key: bytes, tensors: Iterable[Tensor]) -> str:
-    """Returns a keyed digest of tensors: whoever lacks the key cannot try records on it."""
+    """Returns a keyed digest of the tensors that saved stages depend on: whoever lacks the key cannot try records on
+    it.
+    """
     digest = hashlib.blake2b(key=key, digest_size=32)
     for tensor in tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -180,7 +184,9 @@ def _digest_tensors(key: bytes, tensors: Iterable[Tensor]) -> str:
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """Writes a file that is there whole or not at all, also after a crash; only its owner can read it."""
+    """Writes a file of the saved stages that is there whole or not at all, also after a crash; only its owner can read
+    it.
+    """
     partial_path = path.with_name(f"{path.name}.part")
     partial_path.unlink(missing_ok=True)
     descriptor = os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -37,7 +37,8 @@ _PRECISIONS = ("no", "bf16")
 
 
 def prepare(accelerator: accelerate.Accelerator, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
-    """Prepares a model and its optimizer for private training, in place of `accelerator.prepare`.
+    """Prepares a model and its optimizer for private training with Hugging Face Accelerate, in place of
+    `accelerator.prepare`.
 
     Args:
         accelerator: theirs, on one process or on several.

@@ -28,7 +28,8 @@ def count_launched_processes() -> int:
 
 
 def join_launched_group(device: torch.device) -> None:
-    """Initialises torch's process group from the launcher's variables, unless that has been done or there is no launcher.
+    """Initialises torch's process group from the variables of the launcher, unless that has been done or there is no
+    launcher.
 
     Args:
         device: where the model is now. A framework may move it to the accelerator before it trains, so the group gets a
@@ -86,7 +87,7 @@ def refuse_training_alone(framework_processes: int, cure: str) -> None:
 
 
 def choose_records_at_once(most: int, expected_lot: float) -> int:
-    """Returns how many records a rank processes at once, so that several ranks find work in a lot.
+    """Returns how many records a launched rank processes at once, so that several ranks find work in a lot.
 
     It follows from public numbers alone and not from the number of ranks, because the bits of a run depend on it.
 

@@ -189,7 +189,9 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
 
     @property
     def steps_done(self) -> int:
-        """Lots that were drawn so far, also by the run whose checkpoint was loaded and is to be continued."""
+        """The lots that the Lightning module has drawn so far, also in the run whose checkpoint was loaded and is to be
+        continued.
+        """
         if "run" in self._held:
             return self.private.steps
         return int(self._held[_STATE]["steps"]) if _STATE in self._held else 0
@@ -291,7 +293,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             self._require_run().void_if_trained_on(datasets, EVALUATED)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Keeps the lot for `backward`."""
+        """Keeps the lot, as Lightning's training step, for `backward`."""
         # Lightning wants a loss that can be differentiated; this zero never is, because `backward` is another one here.
         self._held["lot"] = batch
         return torch.zeros((), device=self.device, requires_grad=True)

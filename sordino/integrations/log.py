@@ -141,8 +141,8 @@ def _epsilon_values(epsilon: float | None, delta: float) -> dict[str, float]:
 
 
 def _released_norm(optimizer: Optimizer) -> float | None:
-    """Returns the length of the released gradient, which may be logged; None where one of the gradient's tensors was
-    not released.
+    """Returns the length of the released gradient for the log; None where one of the gradient's tensors was not
+    released.
     """
     held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not held or find_changed_gradient(held) is not None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from sordino import validate
 from sordino.clipping.flat import Flat
+from sordino.queries.calibrate_run import calibrate_noise
 from sordino.queries.dry_run import dry_run
 from sordino.queries.noisy_sum import NoisySum, Query
-from sordino.queries.target_epsilon import calibrate_noise
 from sordino.queries.with_loss import WithLoss
 from sordino.release.noise import Gaussian
 from sordino.sampling.sampler import Sampler

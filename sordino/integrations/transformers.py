@@ -200,8 +200,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return EpochLoader(draws, per_epoch, dataset)
 
     def _say_noise_of_steps(self, records: int) -> None:
-        """Writes to standard error, before the Trainer's first step, what share of a step will be noise and what to
-        change where it is too much.
+        """Writes to standard error, before the first step of Hugging Face's Trainer, what share of a step will be noise
+        and what to change where it is too much.
         """
         noise = self._require_run().private.step_noise
         # All ranks know the same public numbers; one of them says so.
@@ -217,8 +217,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             sys.stderr.write(f"What sordino.finetune would choose by public numbers:\n{plan}\n")
 
     def _plan_of_finetune(self, records: int) -> Plan | None:
-        """Returns the plan that `sordino.finetune` would make for the Trainer's model, records and ε; None where the model
-        is no classifier of texts, or no ε is aimed at.
+        """Returns the plan that `sordino.finetune` would make for the model, records and ε of Hugging Face's Trainer;
+        None where the model is no classifier of texts, or no ε is aimed at.
         """
         config = getattr(self.model, "config", None)
         width, classes = getattr(config, "hidden_size", None), getattr(config, "num_labels", None)
@@ -389,7 +389,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def _find_last_complete_checkpoint(folder: str) -> str | None:
-    """Returns the last checkpoint in a Trainer's output folder that is complete, or the last one if none is.
+    """Returns the last checkpoint in the output folder of Hugging Face's Trainer that is complete, or the last one if
+    none is.
 
     A process that is killed while it saves leaves a checkpoint without a ledger. The one before it is whole.
     """

@@ -82,7 +82,7 @@ def load_verified(
     *,
     halved: bool = False,
 ) -> T | None:
-    """Returns a kernel binding at this processor's level after the check before use, or None: not compiled, below
+    """Returns a kernel bound by its ABI at this processor's level and checked before use, or None: not compiled, below
     `least`, or wrong on a small case.
 
     `halved`: sixteen lanes are faster even where the processor computes them in halves, by the stopwatch.
@@ -197,7 +197,9 @@ def _thread_pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 @cache
 def find_torch_threads() -> int | None:
-    """Returns the address by which torch's own threads are called, if its OpenMP runtime is one whose entry is known."""
+    """Returns the address by which compiled functions call torch's own threads, a part of their ABI, if its OpenMP
+    runtime is one whose entry is known.
+    """
     # The runtime is found among the libraries that this process has mapped.
     try:
         maps = Path("/proc/self/maps").read_text().split()
@@ -225,7 +227,9 @@ class _Team(NamedTuple):
 
 @cache
 def _load_team() -> _Team | None:
-    """Returns the compiled functions that hand out ranges to the team of torch's threads, if they give each range once."""
+    """Returns the compiled functions by which the kernels' ABI hands out ranges to torch's threads, if they give each
+    range once.
+    """
     # Threads of our own beside torch's would compete with them for the same cores.
     if find_torch_threads() is None:
         return None
@@ -242,7 +246,9 @@ def _load_team() -> _Team | None:
 
 
 def _covers_every_range(team: _Team) -> bool:
-    """Returns whether a team of threads gives a function every range once, with its other arguments where they belong."""
+    """Returns whether the team of threads in the kernels' ABI gives a function every range once, with its other
+    arguments where they belong.
+    """
     seen: list[tuple[Any, ...]] = []
 
     # A Python function is called through the team, to see that every argument arrives where it belongs.
@@ -274,7 +280,7 @@ _functions: dict[int, _FunctionFacts] = {}  # by identity, since they have no ha
 
 
 def _function_facts(function: Any) -> _FunctionFacts:
-    """Returns the address of a compiled function that threads are to call, and the kinds of its arguments."""
+    """Returns the ABI of a compiled function that threads are to call: its address, and the kinds of its arguments."""
     facts = _functions.get(id(function))
     if facts is None:
         # A type without a letter makes a signature that threads.c does not know.
@@ -286,7 +292,9 @@ def _function_facts(function: Any) -> _FunctionFacts:
 
 
 def _to_number(given: Any) -> int:
-    """Returns an argument of a function that threads call as a number: itself, or the address of what it holds."""
+    """Returns an argument of a compiled function as the ABI passes it to threads, as a number: itself, or the address
+    of what it holds.
+    """
     if isinstance(given, int):
         return given
     if isinstance(given, bytes):
@@ -295,8 +303,8 @@ def _to_number(given: Any) -> int:
 
 
 def _call_team(team: _Team, function: Any, before: Arguments, after: Arguments, cuts: list[int]) -> int | None:
-    """Calls a compiled function for all ranges by torch's threads, with its arguments sorted into numbers and floats;
-    returns None, and calls nothing, where threads.c has no caller for functions of its kind.
+    """Calls a compiled function for all ranges by torch's threads, its arguments sorted into numbers and floats as the
+    ABI has them; returns None, and calls nothing, where threads.c has no caller for functions of its kind.
     """
     _, address, is_float, signature = _function_facts(function)
     number = team.find_signature(signature)
@@ -330,7 +338,8 @@ def run_in_parts(
     short: str | None = None,
     begin: int = 0,
 ) -> None:
-    """Calls a compiled function, `function(*before, first, last, *after)`, by several threads, for ranges of [begin, end).
+    """Calls a compiled function by the kernels' ABI, `function(*before, first, last, *after)`, on several threads, for
+    ranges of [begin, end).
 
     They are cut at multiples of `multiple` from begin. The first range is the calling thread's, whose clock the choice
     of formulas reads. `short`: of what there may be too little memory, where the function returns a number that says
@@ -354,15 +363,17 @@ def run_in_parts(
 
 
 def _cut_range(begin: int, end: int, threads: int, multiple: int) -> list[int]:
-    """Returns where the range is cut: as many parts as threads, at multiples."""
+    """Returns where the range of a compiled function is cut, whose ABI takes two ends: as many parts as threads, at
+    multiples.
+    """
     # A set, because in a short range several cuts round to one place, and no part may be empty.
     cuts = {begin + round((end - begin) * k / threads / multiple) * multiple for k in range(threads)}
     return [*sorted([cut for cut in cuts if cut < end]), end]
 
 
 def _run_by_pool(run: Callable[[int, int], Any], cuts: list[int]) -> int:
-    """Runs a function over ranges by a pool of Python's threads, the first range in this thread, and returns the first
-    problem.
+    """Runs a kernel over ranges by a pool of Python's threads, where its ABI finds none of torch's, the first range in
+    this thread; returns the first problem.
     """
     first, *ranges = pairwise(cuts)
     others = [_thread_pool(os.getpid(), len(ranges)).submit(run, *cut) for cut in ranges]

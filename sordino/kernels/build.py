@@ -59,8 +59,8 @@ class Library(NamedTuple):
         return HERE / f"lib{self.name}{SUFFIX}"  # without "lib" Python would take it for a module of that name
 
     def source_hash(self) -> str:
-        """Returns a hash of a kernel library's sources and build flags: a built library that does not carry it is
-        stale.
+        """Returns a hash of the sources and flags that a kernel library is built from: a built library that does not
+        carry it is stale.
         """
         # The flags count as well: with others the same sources may give other bits.
         digest = hashlib.sha256(" ".join((*FLAGS, *self.flags, _AGAIN if self.wide else "")).encode())

@@ -35,11 +35,13 @@ _SHAPES = ((2, 70, 45, 33), (3, 1, 5, 4), (1, 33, 16, 80))
 
 
 def accelerate_gram_sums(plain: GramSums) -> GramSums:
-    """Returns the function that computes Gram sums by the Triton kernel where it is switched on, and else by torch."""
+    """Returns the function that computes Gram sums on a device by the Triton kernel where it is switched on, and else
+    by torch.
+    """
 
     @wraps(plain)
     def compute_gram_sums(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns Σ_ts (a_t·a_s)(g_t·g_s) and its diagonal part, each (b,)."""
+        """Returns the Gram sums of a device's tensors, Σ_ts (a_t·a_s)(g_t·g_s), and their diagonal part, each (b,)."""
         # Tensors of the CPU are the usual case, and cost one look.
         if a.is_cpu or a.dtype is not torch.float32 or g.dtype is not torch.float32:
             return plain(a, g)
@@ -63,8 +65,8 @@ def find_device_gram_fault(device: torch.device) -> str | None:
 
 
 def compare_with_float64(compute: GramSums, device: torch.device) -> str | None:
-    """Returns in words how far a way of computing Gram sums is from float64; None if it is within what norms are raised
-    by for rounding.
+    """Returns in words how far a device's way of computing Gram sums is from float64; None if it is within what norms
+    are raised by for rounding.
     """
     generator = torch.Generator().manual_seed(0)
     for b, t, d, p in _SHAPES:
@@ -86,14 +88,16 @@ def compare_with_float64(compute: GramSums, device: torch.device) -> str | None:
 
 
 def gram_rounding(additions: int) -> float:
-    """Returns the share of (Σ_t ‖a_t‖‖g_t‖)² that a Gram sum in float32 may be off by, where so many products are added up
-    for an element of its matrices (Higham and Mary 2019, doi:10.1137/18M1226312).
+    """Returns the share of (Σ_t ‖a_t‖‖g_t‖)² that a device's Gram sum in float32 may be off by, where so many products
+    are added up for an element of its matrices (Higham and Mary 2019, doi:10.1137/18M1226312).
     """
     return 4 * torch.finfo(torch.float32).eps * (1 + math.sqrt(additions))
 
 
 def launch(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the Gram sums of a (B, T, d) and g (B, T, p) and their diagonal part by the Triton kernel."""
+    """Launches the Triton kernel on the device and returns the Gram sums of a (B, T, d) and g (B, T, p), and their
+    diagonal part.
+    """
     from sordino.kernels.triton_gram import TILE, WIDTH, gram_kernel
 
     b, t, d = a.shape

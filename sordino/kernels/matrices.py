@@ -85,8 +85,8 @@ class Matrices:
         self._at, self._fields = pack_numbers(fields)
 
     def squared_row_products(self, pairs: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
-        """Returns ‖x_i‖²‖y_i‖² of the rows for pairs of matrices, (B, pairs), the sums over pairs, (B,), and whether
-        all is finite.
+        """Returns ‖x_i‖²‖y_i‖² of the rows of pairs of matrices, (B, pairs), the sums over pairs, (B,), and whether all
+        is finite.
 
         A pair is given by the places of its matrices, one after the other; y = −1 leaves it out.
         """

@@ -88,8 +88,8 @@ class NoiseKernel(KeyStreamKernel):
         threads: int = 1,
         factor: float = 1.0,
     ) -> None:
-        """Adds compiled noise N(0, scale²) to float32 arrays laid end to end, none of them empty, and multiplies the
-        sums by a factor.
+        """Adds noise N(0, scale²) by the noise kernel to float32 arrays laid end to end, none of them empty, and
+        multiplies the sums by a factor.
         """
         # The kernel sees one long array, whose pieces end where `ends` says.
         # Addresses and ends are packed into one block of numbers that lives until the call returns.
@@ -98,7 +98,7 @@ class NoiseKernel(KeyStreamKernel):
         state, n, bounds = stream.key_and_number(), ends[-1], tensors + 8 * count
 
         def add_part(begin: int, end: int, words: int | None = None, first: int = 0) -> None:
-            """Adds the compiled noise of some pairs, made of `words` where the caller makes the key stream."""
+            """Adds the noise kernel's values of some pairs, made of `words` where the caller makes the key stream."""
             self.library.sordino_add_normal(
                 self.level, state, scale, factor, begin, end, tensors, bounds, count, words, first
             )
@@ -167,7 +167,9 @@ class NoiseKernel(KeyStreamKernel):
         )
 
     def _add_from_stream(self, stream: Stream, n: int, part: _Part) -> None:
-        """Adds the compiled noise block after block, each made of the words that a key stream gives for the block."""
+        """Adds the noise kernel's values block after block, each made of the words that a key stream gives for the
+        block.
+        """
         # Without a cipher of its own, the kernel takes its words from the key stream, block by block.
         block = self.block_values
         pairs, buffer = _count_pairs(n, block), bytearray(4 * min(block, n + 1))

@@ -74,7 +74,8 @@ class PhaseNoiseKernel(KeyStreamKernel):
         return max(_STEP, min(most, _CACHE // (2 * (vectors + max(rows, _CHUNK))) // _STEP * _STEP))
 
     def cut_tiles(self, total: int, stretches: Sequence[tuple[int, int]], pairs: int) -> Tiles:
-        """Returns the tiles, of at most so many pairs, that hold these stretches of a draw of `total` values.
+        """Returns the tiles, of at most so many pairs, by which the kernel makes these stretches of a phase's noise of
+        `total` values.
 
         Column k is the k-th of the values that are asked for. Values of a block come in pairs, one from its first half and
         one from its second. A pair of which only one value is asked for has no column for the other.
@@ -114,7 +115,8 @@ class PhaseNoiseKernel(KeyStreamKernel):
         buffers: NDArray[np.float32] | None,
         threads: int = 1,
     ) -> None:
-        """Makes the noise of some steps at some tiles; step t goes to row t modulo their number.
+        """Makes the phase's noise of some steps at some tiles by the compiled kernel; step t goes to row t modulo their
+        number.
 
         Args:
             key: the phase's key of 32 bytes, and the 8 bytes of any number.
@@ -148,7 +150,9 @@ class PhaseNoiseKernel(KeyStreamKernel):
         threads: int = 1,
         factor: float = 1.0,
     ) -> None:
-        """Adds scale × noise to float32 arrays laid end to end, none of them empty, and multiplies the sums by a factor."""
+        """Adds scale × the phase's noise to float32 arrays laid end to end, none of them empty, and multiplies the sums
+        by a factor.
+        """
         ends = list(accumulate(sizes))
         tensors, held = pack_numbers((*addresses, *ends))
         several = 1 if ends[-1] < SPLIT else threads

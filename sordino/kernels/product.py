@@ -65,8 +65,8 @@ class Products:
         del held
 
     def can_make_rows(self, g: Tensor, a: Tensor) -> bool:
-        """Returns whether the compiled product can make the per-sample rows of g (B, T, p) and a (B, T, d), and is
-        likely to be faster than torch.
+        """Returns whether the compiled product can make the per-sample gradients (rows) of a linear map from g (B, T,
+        p) and a (B, T, d), and is likely to be faster than torch.
         """
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
@@ -98,7 +98,7 @@ def load_products() -> Products | None:
 
 
 def agrees_with_torch(made: Products) -> bool:
-    """Returns whether the compiled weighted product of a linear map's per-sample gradients gives torch's values."""
+    """Returns whether the compiled product gives torch's values for the per-sample gradients of a linear map."""
     # A weighted sum that continues an earlier one, and rows with their norms.
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((300, 13), (300, 21), (300,)))

@@ -44,8 +44,8 @@ class SampleGradients:
     level: int = BEST
 
     def measure_rows(self, a: Tensor, g: Tensor, geometry: KernelGeometry, into: Tensor | None) -> Tensor:
-        """Returns the squared norms, (B,), of the per-sample weight gradients of a convolution; the sample gradients go
-        into a dense (B, p, K, C/groups), if there is one.
+        """Returns the squared norms, (B,), of the sample gradients of a convolution's weight, and writes these to a
+        dense (B, p, K, C/groups), if there is one.
         """
         # Samples are divided among threads.
         squared, shape = a.new_empty(len(a)), make_shape(a, g, geometry)

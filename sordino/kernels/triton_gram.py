@@ -22,7 +22,9 @@ WIDTH = 32
 def _tile_of_products(
     x, first, second, positions, columns, position_step, column_step, TILE: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Returns x_t·x_s for the positions t in `first` and s in `second` of one sample, (TILE, TILE); 0 beyond the last."""
+    """Returns one tile of a Gram matrix in the Triton kernel, (TILE, TILE): x_t·x_s for the positions t in `first` and
+    s in `second` of one sample; 0 beyond the last.
+    """
     total = tl.zeros((TILE, TILE), tl.float32)
     for start in range(0, columns, WIDTH):
         column = start + tl.arange(0, WIDTH)
@@ -58,7 +60,8 @@ def gram_kernel(
     TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Writes the Gram sum of one tile and the part of it on the diagonal to out[sample, tile row, tile column].
+    """Writes, as a Triton kernel, the Gram sum of one tile and the part of it on the diagonal to out[sample, tile row,
+    tile column].
 
     Grid: (tile rows, tile columns, samples).
     """

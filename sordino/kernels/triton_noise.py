@@ -45,7 +45,7 @@ def _rotate(x, n: tl.constexpr):
 
 @triton.jit
 def _quarter_round(a, b, c, d):
-    """Returns the quarter round of ChaCha (Bernstein 2008) of four words."""
+    """Returns the quarter round of ChaCha (Bernstein 2008) of four words, for noise in a Triton kernel."""
     a = a + b
     d = _rotate(d ^ a, 16)
     c = c + d
@@ -59,7 +59,8 @@ def _quarter_round(a, b, c, d):
 
 @triton.jit
 def _block_words(key, block):
-    """Returns the 16 words of the ChaCha20 blocks with the numbers `block` (int64), each of block's shape.
+    """Returns in a Triton kernel the 16 words of the ChaCha20 blocks with the numbers `block` (int64), each of block's
+    shape.
 
     Words 12 and 13 of the cipher's state are the number of the block, low word first, so that it carries into the high
     word by itself; words 14 and 15 are the number of the draw, which stands behind the key's eight words.
@@ -92,7 +93,9 @@ def _block_words(key, block):
 
 @triton.jit
 def _tile_of_blocks(key, first_block, ROWS: tl.constexpr):
-    """Returns the words of ROWS consecutive ChaCha20 blocks as a tile (ROWS, 16), in the order of the stream."""
+    """Returns in a Triton kernel the words of ROWS consecutive ChaCha20 blocks as a tile (ROWS, 16), in the order of
+    the stream.
+    """
     block = first_block + tl.arange(0, ROWS).to(tl.int64)
     w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = _block_words(key, block)
     # Joining puts two tensors side by side in a new last dimension, so the number's lowest bit is joined last.
@@ -104,7 +107,9 @@ def _tile_of_blocks(key, first_block, ROWS: tl.constexpr):
 
 @triton.jit
 def _words_at(key, index):
-    """Returns the words of the stream with the numbers `index` (int64), each from a ChaCha20 block of its own."""
+    """Returns in a Triton kernel the words of the noise's stream with the numbers `index` (int64), each from a ChaCha20
+    block of its own.
+    """
     w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = _block_words(key, index >> 4)
     place = index & 15
     low = tl.where(
@@ -122,7 +127,8 @@ def _words_at(key, index):
 
 @triton.jit
 def normals_kernel(out, key, first, count, scale, ROWS: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """Writes `count` values N(0, scale²) to out[first:], in blocks of BLOCK values, the last of which may be shorter.
+    """Writes, as a Triton kernel, noise of `count` values N(0, scale²) to out[first:], in blocks of BLOCK values, the
+    last of which may be shorter.
 
     Grid: (tiles of a block, blocks). Block b holds the values from first + b·BLOCK on: `half` cosines, then `half` sines,
     the last of which is left out where the block has an odd number of values. Value j of the draw comes of word j.

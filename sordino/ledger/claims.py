@@ -117,7 +117,7 @@ class Guarantee:
         return f"{sentence}."
 
     def _repr_html_(self) -> str:
-        """Returns the claim as a notebook shows it."""
+        """Returns the claim as HTML, as a notebook shows it."""
         uncovered = [(name, _WHY.get(name)) for name in self.not_covered]
         rows = [
             ("neighbours", self.neighbours),

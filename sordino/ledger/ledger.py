@@ -117,7 +117,7 @@ class Ledger:
         return html_views.render_card("Ledger", self._describe(), edge=edge)
 
     def _describe(self) -> list[tuple[str, str]]:
-        """Returns the names and values with which the ledger is shown."""
+        """Returns the names and values by which the ledger is shown in words and in a notebook."""
         rows = [("event", "nothing yet" if self.empty else self.event().describe())]
         rows += [("void", self.voided)] if self.voided is not None else []
         return [*rows, *(("disclosed", name) for name in self.disclosed)]
@@ -378,7 +378,8 @@ def _append_entry(entries: list[LedgerEntry], entry: LedgerEntry, *, in_place: b
 
 
 def ledger_for(model: nn.Module, given: Ledger | None) -> Ledger:
-    """Returns the ledger for a run on this model: the one given, else that of its parameters, else a new one.
+    """Returns the ledger that a run on this model writes in: the one given, else that of its parameters, else a new
+    one.
 
     Given another than the one its parameters were trained under, the claim will say that it does not cover their past.
     """

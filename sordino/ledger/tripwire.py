@@ -182,7 +182,9 @@ class Tripwire:
             if p.requires_grad and (id(p) not in self._hooked or self._hooked[id(p)]() is not p):
 
                 def note_stray_backward(_: Tensor) -> None:
-                    """Voids the claim for a gradient that came from another backward pass than that of a release."""
+                    """Voids the claim, as the tripwire, for a gradient that came from another backward pass than that
+                    of a release.
+                    """
                     wire = me()
                     if wire is None or wire._public:
                         return
@@ -409,7 +411,8 @@ def post_processing(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def following_move(model: nn.Module) -> Iterator[None]:
-    """Allows a framework to move a model to another device inside the context, in every run that watches its parameters.
+    """Allows a framework to move a model to another device inside the context, without the tripwire of any run that
+    watches its parameters going off.
 
     A move copies values and adds nothing to them, so the claim stays as it was. Every value is compared: if a parameter is
     not what it was before, to the last bit and in the same type, the tripwire says that it was changed by hand.
@@ -437,7 +440,7 @@ def following_move(model: nn.Module) -> Iterator[None]:
 
 
 def _has_value(moved: Tensor | None, value: Tensor) -> bool:
-    """Returns whether a tensor of a watched model still has this value after a move, bit by bit."""
+    """Returns whether a tensor that the tripwire watches still has this value after a move, bit by bit."""
     if moved is None or moved.dtype is not value.dtype or moved.shape != value.shape:
         return False
     # Bits, not values: a run that diverged has numbers that are not equal to themselves.
@@ -485,8 +488,8 @@ class NumbersToCompare:
         return 2 * sum(self.counts)
 
     def find_different(self, read: Sequence[float]) -> str | None:
-        """Returns the first parameter with a number that is not as it should be; `read` holds both lists, one after the
-        other.
+        """Returns the first watched parameter with a number that the tripwire finds changed; `read` holds the expected
+        numbers and then those found.
         """
         start, half = 0, len(read) // 2
         for name, count in zip(self.names, self.counts, strict=True):
@@ -538,7 +541,9 @@ class ParameterWatch:
         self._device_numbers = self._copy_device_numbers()
 
     def _copy_device_numbers(self) -> Tensor | None:
-        """Returns a copy, on the device, of the numbers that are compared there; None for a model on the CPU."""
+        """Returns a copy, on the device, of the parameters' numbers that the tripwire compares there; None for a model
+        on the CPU.
+        """
         if not self._device_pieces:
             return None
         with torch.no_grad():
@@ -571,7 +576,9 @@ class ParameterWatch:
         self._record_versions(parameters)
 
     def accept_changed(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Accepts the change of these parameters, as after a step on released gradients."""
+        """Accepts the change of these parameters, so that the tripwire does not report it, as after a step on released
+        gradients.
+        """
         for i in self._record_versions(parameters):
             self._numbers[i] = self._windows[i].raw
         # All were compared before the step, and only the optimizer has run since.
@@ -620,8 +627,8 @@ class ParameterWatch:
         return None
 
     def _compare_on_device(self, *, may_wait: bool) -> str | None:
-        """Copies the numbers that are compared on a device; reads and compares all that were copied if the host may
-        wait.
+        """Copies the parameters' numbers that the tripwire compares on a device; reads and compares all that were
+        copied if the host may wait.
         """
         found = self._copy_device_numbers()
         assert found is not None, "there are numbers on a device"
@@ -931,8 +938,8 @@ class Lineage:
         self._initial = {digest for p in _largest_tensors(parameters) if (digest := _digest_of_values(p)) is not None}
 
     def remember(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Remembers the values that these parameters have now as made by this run, so that copies of them are
-        recognised.
+        """Remembers the values that parameters have now as made by this run, so that the tripwire recognises another
+        run that begins at a copy of them.
         """
         for p in _largest_tensors(parameters):
             digest = _digest_of_values(p)
@@ -941,8 +948,7 @@ class Lineage:
 
 
 def find_unnamed_past(parameters: Iterable[nn.Parameter], ledger: Ledger) -> str | None:
-    """Returns what a claim must name about the lineage of the weights that a run begins with, or None if nothing is
-    known of them.
+    """Returns what the tripwire finds in the lineage of a run's initial weights that its claim must name, or None.
 
     Weights that a run with the same ledger made are part of its claim already.
     """
@@ -955,7 +961,9 @@ def find_unnamed_past(parameters: Iterable[nn.Parameter], ledger: Ledger) -> str
 
 
 def _find_maker(p: nn.Parameter) -> weakref.ref[Ledger] | None:
-    """Returns the ledger of the run that made these very weights, by their lineage, if one did; the ledger may be gone."""
+    """Returns the ledger of the run that made these very weights, if the tripwire knows one by their lineage; the
+    ledger may be gone.
+    """
     known = _made.get(_shape_and_dtype(p))
     digest = None if known is None else _digest_of_values(p)
     return None if known is None or digest is None else known.get(digest)
@@ -970,8 +978,8 @@ def _shape_and_dtype(p: Tensor) -> ShapeAndType:
 
 
 def _digest_of_values(p: nn.Parameter) -> int | None:
-    """Returns a digest of some numbers of a tensor, by which its lineage is recognised, or None for one that is small,
-    divided or constant.
+    """Returns the digest of some numbers of a tensor by which the tripwire recognises its lineage, or None for one that
+    is small, divided or constant.
     """
     # Only plain tensors on the host can be read by address without a copy or a wait.
     if is_shard(p) or p.is_meta or p.numel() < _FEWEST or not p.is_contiguous() or not p.is_cpu:

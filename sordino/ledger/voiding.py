@@ -66,7 +66,8 @@ _INSTALLED = tuple(
 
 
 def announce(reason: str, *, strict: bool) -> None:
-    """Raises ClaimVoided if the run is strict; otherwise warns, with the line of the user's code that led here.
+    """Announces the voiding of a claim: raises ClaimVoided if the run is strict; otherwise warns, with the line of the
+    user's code that led here.
 
     Python shows a warning once for each line. Each ledger announces its first reason only, so every announcement is shown,
     even if another run was voided by the same line before.
@@ -89,7 +90,8 @@ def announce(reason: str, *, strict: bool) -> None:
 
 
 def find_user_frame() -> FrameType | None:
-    """Returns the innermost frame of the user's own code, or None if there is none on the stack.
+    """Returns the frame to which the voiding of a claim is reported: the innermost of the user's own code, or None if
+    there is none on the stack.
 
     The library, torch, the standard library and installed packages are passed over: the line that a user can mend is the
     one that called them. Where nothing but installed code is on the stack, its innermost frame outside the library and

@@ -45,7 +45,7 @@ def join_records(records: list[Any]) -> Any:
 
 
 def _join_column(key: Any, values: list[Any]) -> Any:
-    """Returns the collated values of one key of all records of a batch."""
+    """Returns what collate makes of one key of all records of a batch."""
     # A key that no record fills is passed on; None in some records alone is refused below.
     if all(value is None for value in values):
         return None
@@ -72,8 +72,8 @@ def _join_column(key: Any, values: list[Any]) -> Any:
 
 
 def _as_tensor_if_numeric(value: Any) -> Any:
-    """Returns a value that is collated as a tensor if it is a number, an array or a list of numbers; otherwise as it
-    is.
+    """Returns a value for collate to join: a tensor if it is a number, an array or a list of numbers; otherwise the
+    value as it is.
     """
     # A list of numbers becomes a row; a list of anything else is left to torch.
     if isinstance(value, list | tuple) and not any(isinstance(one, Tensor | str | bytes | Mapping) for one in value):

@@ -40,7 +40,9 @@ def dataset_of_columns(given: Any) -> Any:
 
 
 def _count_rows(columns: Mapping[str, Any]) -> int:
-    """Returns how many rows all columns have; raises Refusal if they differ, or if a value is no column."""
+    """Returns how many rows all columns of a column dataset have; raises Refusal if they differ, or if a value is no
+    column.
+    """
     for name, column in columns.items():
         if isinstance(column, str | bytes) or not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
             raise Refusal(

@@ -102,8 +102,8 @@ def count_reads_in_time(seconds_each: float, n: int) -> int:
 
 
 def add_records(facts: ClaimFacts, key: bytes, load: Loader, n: int) -> float:
-    """Adds a digest of a dataset's records, or of some, to the facts that ranks compare; returns the seconds that
-    reading one took.
+    """Adds a data digest, of all or some of a dataset's records, to the facts that ranks compare; returns the seconds
+    that reading one took.
 
     Returns 0 where rows of tensors are compared, and where records change by themselves and cannot be.
     """

@@ -112,7 +112,9 @@ def _make_row_loader(sites: Sites) -> Load | None:
 
 
 def _load_rows_of_sites(sites: Sites, by_site: Mapping[int, Load], indices: Indices) -> Any:
-    """Returns rows of tensors for loading a batch where they are held by site; a batch of a lot is of one site."""
+    """Returns the rows of a batch from the tensors of the data owner whose site holds them; a batch of a lot is of one
+    site.
+    """
     # Rows of one site are read at once, in the order in which they were asked for.
     sites_of_rows = np.searchsorted(sites.ends, indices, side="right")
     order = np.argsort(sites_of_rows, kind="stable")

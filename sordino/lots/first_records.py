@@ -34,7 +34,7 @@ def probe_first_records(gradients: LotGradients, load_first: Callable[[int], Any
 
 
 def _compare_layer_by_layer(gradients: LotGradients, probe_batch: Any) -> None:
-    """Compares the first records' norms, computed layer by layer, with those of the gathered model, and refuses a
+    """Compares norms of the first records, computed layer by layer, with those of the gathered model, and refuses a
     difference.
 
     What reads a parameter outside its module's forward reads nan where parameters are gathered layer by layer.

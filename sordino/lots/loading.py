@@ -77,7 +77,7 @@ ONE_PROCESS = CuttingInTurn(0, 1)
 
 
 def cut_into_batches(indices: Indices, physical_batch: int, records: int | None = None) -> list[Indices]:
-    """Returns a lot's indices, cut into chunks: batches of at most `physical_batch` records; none for an empty lot.
+    """Cuts a lot's indices into chunks for loading, batches of at most `physical_batch` records; none for an empty lot.
 
     Given the number of records there are, ascending indices are cut by their value, in halves of halves of the dataset
     until a batch fits: one record more or fewer changes its own batch and no other, and so the rounding of one sum
@@ -92,7 +92,7 @@ def cut_into_batches(indices: Indices, physical_batch: int, records: int | None 
 
 
 def _cut_by_halves(indices: Indices, first: int, last: int, physical_batch: int) -> Iterator[Indices]:
-    """Yields the ascending indices of [first, last), cut by halves into chunks that fit into a batch."""
+    """Yields the ascending indices of [first, last), cut by halves into chunks for loading that fit into a batch."""
     if len(indices) <= physical_batch:
         if len(indices):
             yield indices

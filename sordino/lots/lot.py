@@ -204,7 +204,7 @@ class DrawPhase:
         return self.noise is None or self.position + steps <= self.steps
 
     def begin_step(self, draw: Draw, query: Any, noise: Rng) -> Callable[[Event], Event]:
-        """Returns what turns the event of a release on a requested draw, the last one of the phase, into its charge.
+        """Returns what turns the event of a release on a lot, the last one of the phase, into its charge.
 
         In a phase that is charged as a whole it also takes the noise to this step, whether a release follows or not.
 
@@ -237,14 +237,14 @@ class DrawPhase:
         return amplify
 
     def describe_whole(self) -> dict[str, Any] | None:
-        """Returns what a saved state must hold of a request for lots that is charged as one phase; None for any other."""
+        """Returns what a saved state must hold of a phase of lots that is charged as a whole; None for any other."""
         if self.noise is None:
             return None
         return {"steps": self.steps, "scale": self.noise.scale, "layout": self.noise.layout}
 
     def resume_whole(self, stream: Rng, saved: Mapping[str, Any]) -> None:
-        """Makes this a phase of requested draws that was charged as a whole before, with its noise at the position of
-        the saved state.
+        """Makes this a phase of lots that was charged as a whole before, with its noise at the position of the saved
+        state.
         """
         self.steps = saved["steps"]
         self.noise = PhaseNoise(stream, self.steps)
@@ -303,7 +303,9 @@ class DrawRequest:
         collate: Collate | None,
         given: AnyUnit | None = None,
     ) -> DrawRequest:
-        """Returns the request of a call of `draws`, or raises Refusal, TypeError or ValueError if it cannot be met."""
+        """Returns the request for lots that a call of `draws` makes, or raises Refusal, TypeError or ValueError if it
+        cannot be met.
+        """
         validate.sampler("sampler", sampler)
         if collate is not None:
             validate.function("collate", collate, "a function from a list of records to a batch")
@@ -370,7 +372,8 @@ class DrawRequest:
     def generate_draws(
         self, phase: DrawPhase, records: Records, root: Rng, chunk: int, query: Any, noise: Rng
     ) -> Iterator[DrawnLot]:
-        """Yields the requested draws of a phase from its position, and advances the phase by each, with its noise.
+        """Yields the draws that the lots of a phase are made of, from the phase's position on; each, with its noise,
+        advances the phase.
 
         A query whose noise has no price with such draws is refused before the first.
         """
@@ -417,8 +420,8 @@ def _local_data_of(dataset: Any, n: int) -> tuple[Any, int]:
 
 
 def check_physical_batch(records: int | None) -> int | None:
-    """Returns the physical batch of a draw request, if one was given; refuses more records than can be added up in
-    float32.
+    """Returns the physical batch that lots are requested with, if one was given; refuses more records than can be added
+    up in float32.
     """
     if records is not None:
         rounding_slack(validate.count("physical_batch", records))

@@ -94,7 +94,7 @@ class PassModel:
         self._refresh_pass_view(inventory)
 
     def _refresh_pass_view(self, inventory: Inventory) -> None:
-        """Refreshes what is known of the model as the passes see it, with gathered parameters."""
+        """Refreshes what is known of the model as the passes over a lot's gradients see it, with gathered parameters."""
         self.inventory = inventory
         held = list_model_tensors(inventory.modules)
         self.vectors = find_spectral_vectors(inventory.modules)
@@ -111,7 +111,9 @@ class PassModel:
 
     @contextmanager
     def gathered_parameters(self) -> Iterator[None]:
-        """Allows passes of the model inside: parameters that are divided among ranks are gathered."""
+        """Gathers parameters that are divided among ranks within a `with` block, so that a lot's gradients can be
+        computed.
+        """
         if self._sharded is None:
             yield
             return
@@ -121,7 +123,9 @@ class PassModel:
 
     @contextmanager
     def parameters_for_passes(self) -> Iterator[None]:
-        """Allows the model's passes over a lot inside, with parameters gathered layer by layer if that is asked for."""
+        """Makes the parameters ready, within a `with` block, for passes that compute a lot's gradients, gathered layer
+        by layer if that is asked for.
+        """
         if self._sharded is None or not self.layer_by_layer:
             with self.gathered_parameters():
                 yield
@@ -139,7 +143,7 @@ class PassModel:
         return {name: p.numel() for name, p in self.names.trained.items()}
 
     def finish_passes(self) -> None:
-        """Ends the model's passes over a lot: vectors of spectral normalisations, which move once per lot, move on."""
+        """Ends the passes over a lot's gradients: vectors of spectral normalisations, which move once per lot, move on."""
         if self.vectors:
             with self.gathered_parameters():
                 advance_vectors(self.inventory.modules)

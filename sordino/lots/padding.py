@@ -120,7 +120,9 @@ def refuse_to_pad(*, ranks: bool, unit: bool, isolate: bool) -> None:
 
 
 def _find_largest_lot(sampler: Sampler, n: int) -> int:
-    """Returns the most records of a lot that a sampler draws; raises Refusal where there is no public number."""
+    """Returns the size that lots are padded to: the most records that a sampler draws; raises Refusal where there is no
+    public number.
+    """
     found = getattr(sampler, "max_batch", None) or getattr(sampler, "batch_size", None)
     if isinstance(found, int):
         return min(found, n) if sampler.size_is_public else found

@@ -161,7 +161,7 @@ def _digest_tensor_rows(
 
 
 def _select(flat: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Returns chosen rows and columns of a matrix, in the cheaper order."""
+    """Returns the rows and columns of a matrix in which repeated records are looked for, chosen in the cheaper order."""
     if len(columns) * 4 < flat.shape[1]:
         return flat[rows[:, None], columns[None]]
     chosen = flat[rows]

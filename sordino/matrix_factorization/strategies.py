@@ -63,8 +63,8 @@ class Strategy(Protocol):
 def sensitivity_of(
     strategy: Strategy, steps: int, separation: int | None = None, participations: int | None = None
 ) -> float:
-    """Returns the sensitivity of a strategy of correlated noise: how far one record moves C G in a phase where the
-    record comes back after at least `separation` steps.
+    """Returns the sensitivity of a strategy C of correlated noise: how far one record moves C G in a phase where it
+    comes back after at least `separation` steps.
 
     Args:
         strategy: which C.
@@ -142,7 +142,7 @@ class Banded:
         return self.bands
 
     def encoder(self, steps: int) -> Series:
-        """Returns the coefficients of C, the matrix of the banded strategy."""
+        """Returns the coefficients of the banded strategy's matrix C."""
         if self.coefficients:
             return np.asarray(self.coefficients[:steps])
         return square_root_coefficients(min(self.bands, steps))
@@ -191,8 +191,8 @@ class InverseBanded:
         return self.bands
 
     def encoder(self, steps: int) -> Series:
-        """Returns upper bounds on the coefficients of C, the matrix of the strategy whose inverse is banded; each is
-        above its coefficient by less than 1e-10 of it.
+        """Returns upper bounds on the coefficients of C for the strategy whose inverse is banded; each is above its
+        coefficient by less than 1e-10 of it.
 
         With C⁻¹ = 1 − Σ α_k x^k, α_k > 0, they obey c_t = Σ_{k=1}^{b−1} α_k c_{t−k}. They do not rise: the first b are
         those of the full square root, which fall, and from there on the differences c_{t+1} − c_t obey the same

@@ -21,7 +21,7 @@ def require_shape(given: Sequence[int], needed: Sequence[int | None], name: str,
 
 
 def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Module:
-    """Returns the MNIST example of Opacus: 26,010 parameters.
+    """Returns a convolutional network for MNIST, the example of Opacus: 26,010 parameters.
 
     Args:
         shape: of one record.
@@ -52,7 +52,7 @@ def mnist_cnn(shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Modul
 
 
 def cifar_net(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """Returns Conv_CIFAR_Net, the CIFAR-10 example of Opacus: 131,466 parameters.
+    """Returns a convolutional network for CIFAR-10, Conv_CIFAR_Net of the example of Opacus: 131,466 parameters.
 
     Args:
         shape: of one record.

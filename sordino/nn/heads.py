@@ -14,7 +14,7 @@ _HIDDEN = 1000
 
 
 def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
-    """Returns softmax regression on all of a record's numbers, starting from 0.
+    """Returns a linear head, softmax regression on all of a record's numbers, starting from 0.
 
     The loss is convex, so no seed is needed.
 
@@ -41,7 +41,7 @@ def logistic_regression(shape: Sequence[int], classes: int) -> nn.Module:
 def mnist_net(
     shape: Sequence[int] = (1, 28, 28), classes: int = 10, widths: Sequence[int] = (256, 32)
 ) -> nn.Sequential:
-    """Returns MNIST_Net, 784-256-32-10: 209,514 parameters.
+    """Returns a plain head of linear layers on pixels, MNIST_Net, 784-256-32-10: 209,514 parameters.
 
     Args:
         shape: of one record.
@@ -61,7 +61,8 @@ def mnist_net(
 
 
 def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
-    """Returns a private PCA (to 60 numbers on MNIST), 1,000 ReLU units and softmax: 71,010 trained parameters.
+    """Returns a head with one hidden layer on a private PCA (to 60 numbers on MNIST), 1,000 ReLU units and softmax:
+    71,010 trained parameters.
 
     It is the network of Abadi et al. 2016, arXiv:1607.00133.
 
@@ -77,7 +78,7 @@ def pca_net(projection: Projection, classes: int = 10) -> nn.Module:
 
 
 def hidden_net(shape: Sequence[int], classes: int, widths: Sequence[int] = (_HIDDEN,)) -> nn.Sequential:
-    """Returns 1,000 ReLU units and softmax: what Abadi et al. 2016 train on the components of a private PCA.
+    """Returns a head of 1,000 ReLU units and softmax: what Abadi et al. 2016 train on the components of a private PCA.
 
     Args:
         shape: of one record.

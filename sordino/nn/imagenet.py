@@ -59,7 +59,8 @@ class Loaded:
 
 @torch.no_grad()
 def load_imagenet(model: nn.Module, weights: Mapping[str, Tensor]) -> Loaded:
-    """Copies what fits by name and shape; a checkpoint with no tensor that fits is refused.
+    """Loads an ImageNet checkpoint: copies what fits by name and shape; a checkpoint with no tensor that fits is
+    refused.
 
     >>> from sordino.nn import resnet18, load_imagenet
     >>> print(load_imagenet(resnet18(), resnet18(classes=1000).state_dict()))

@@ -15,7 +15,8 @@ _MOST = 2**31 - 1
 
 
 def mlp(shape: Sequence[int], classes: int, widths: Sequence[int] = _WIDTHS) -> nn.Module:
-    """Returns two hidden layers of 64 with tanh, whose bounded outputs suit clipped gradients (Papernot et al. 2021).
+    """Returns an MLP of two hidden layers of 64 with tanh, whose bounded outputs suit clipped gradients (Papernot et
+    al. 2021).
 
     Args:
         shape: of one record.

@@ -64,7 +64,7 @@ class ResNet18(nn.Module):
 
 
 def resnet18(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """Returns ResNet-18 for images of any size.
+    """Returns the residual network ResNet-18 for images of any size.
 
     Args:
         shape: of one record.
@@ -88,7 +88,8 @@ _DROPOUT = 0.5
 
 
 def resnet18_dropout(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """Returns Resnet18_CIFAR10_Net of Pflaeging 2023 (listing A.3), which drops half of its last features in training.
+    """Returns a residual network with dropout, Resnet18_CIFAR10_Net of Pflaeging 2023 (listing A.3), which drops half
+    of its last features in training.
 
     Args:
         shape: of one record.
@@ -127,7 +128,7 @@ class WideResidualBlock(nn.Module):
 
 
 def wrn16_4(shape: Sequence[int] = (3, 32, 32), classes: int = 10) -> nn.Module:
-    """Returns WRN-16-4, the network of De et al. 2022 for CIFAR-10: 2,748,890 parameters.
+    """Returns the wide residual network WRN-16-4 of De et al. 2022 for CIFAR-10: 2,748,890 parameters.
 
     Args:
         shape: of one record.

@@ -70,7 +70,7 @@ class SignalToNoise:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Adds the released gradient of the last lot."""
+        """Adds the released gradient of the last lot to the run's signal to noise."""
         named = {name: p for name, p in self._private.trained_parameters().items() if p.grad is not None}
         # A gradient that was changed since its release need not have noise of the public scale s any more.
         if not named or find_changed_gradient(list(named.values())) is not None:
@@ -93,13 +93,15 @@ class SignalToNoise:
         return self._private.step_noise
 
     def of_step(self) -> float | None:
-        """Returns the figure of the steps since the last call; None where there are none or the noise is not known."""
+        """Returns the signal to noise of the steps since the last call; None where there are none or the noise is not
+        known.
+        """
         noise, squares, steps = self.noise, self._squares_since, self._steps_since
         self._squares_since, self._steps_since = 0.0, 0
         return None if noise is None or not steps else ratio_to_noise(squares / steps, noise.length**2)
 
     def of_run(self) -> float | None:
-        """Returns the figure of all steps so far; None where there are none or the noise is not known."""
+        """Returns the signal to noise of all steps so far; None where there are none or the noise is not known."""
         noise = self.noise
         if noise is None or not self.steps:
             return None
@@ -111,7 +113,8 @@ class SignalToNoise:
         return {} if noise is None or not self.steps else figures_by_layer(self._sums, self.steps, noise.deviation)
 
     def finds_random_walk(self) -> bool:
-        """Returns True once, at the step at which a run is found to walk at random; False at every other step.
+        """Returns True once, at the step at which the signal to noise shows that a run walks at random; False at every
+        other step.
 
         A run is judged once, after a quarter of its steps and at least ten, or at its last one.
         """
@@ -125,7 +128,7 @@ class SignalToNoise:
         return run is not None and run**2 * noise.steps / self.steps < 1
 
     def warning(self) -> str:
-        """Returns what a run that walks at random is told, with what to change."""
+        """Returns what a run whose signal to noise shows a random walk is told, with what to change."""
         run, noise = self.of_run(), self.noise
         if run is None or noise is None:
             return ""
@@ -139,7 +142,7 @@ class SignalToNoise:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the sums and counts so far; all of them are made of released gradients."""
+        """Returns the sums and counts of the signal to noise so far; all of them are made of released gradients."""
         return {
             "steps": self.steps,
             "sums": {name: total.clone() for name, total in self._sums.items()},
@@ -148,7 +151,7 @@ class SignalToNoise:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on measuring from a saved state of signal and noise."""
+        """Continues a saved signal to noise."""
         self.steps, self._was_judged = int(state["steps"]), bool(state["was_judged"])
         self._sums = {name: total.clone() for name, total in state["sums"].items()}
         self._squares_since, self._steps_since = float(state["since"][0]), int(state["since"][1])

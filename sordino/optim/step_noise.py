@@ -167,7 +167,8 @@ class StepNoise:
         delta: float | None = None,
         last: str | None = None,
     ) -> str:
-        """Returns the description and, where noise is much of the run's way, what to change, as lines.
+        """Returns the description of a step's noise and, where noise is much of the run's way, what to change, as
+        lines.
 
         Args:
             records: how many there are.
@@ -182,14 +183,15 @@ class StepNoise:
         return "\n".join([self.describe(), "To change that:", *(f"  - {change}" for change in changes)])
 
     def _with_lot(self, rate: float, records: int, epsilon: float, delta: float) -> StepNoise:
-        """Returns the noise of a run with lots of rate × records, as many steps and the same ε."""
+        """Returns the step noise of a run with lots of rate × records, as many steps and the same ε."""
         query = EpsilonTarget(epsilon, delta, self.bound).calibrate_query(Poisson(rate), records, self.steps)
         lot = rate * records
         return replace(self, deviation=query.noise.multiplier * self.bound / lot, lot=lot)
 
 
 def _round_down(count: int) -> int:
-    """Returns a count with two digits that count: it is a rule of thumb.
+    """Returns a count for the advice on a step's noise, which is a rule of thumb, with all digits after the first two
+    0.
 
     >>> _round_down(17_142)
     17000

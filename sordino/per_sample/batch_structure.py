@@ -46,7 +46,9 @@ def columns(batch: Any) -> tuple[Any, ...]:
 
 
 def run_uncompiled() -> AbstractContextManager[Any]:
-    """Returns a context in which compiled modules and functions run by their own code, and nothing is compiled."""
+    """Returns the context in which a loss is called on a batch of any structure: compiled modules run by their own
+    code, and nothing is compiled.
+    """
     # Importing the compiler takes seconds, and without it nothing can be compiled.
     if "torch._dynamo" not in sys.modules:
         return _UNCOMPILED
@@ -70,8 +72,8 @@ def call_loss(loss_fn: Callable[..., Any], model: Any, batch: Any) -> Any:
 
 
 def _takes_names(loss_fn: Callable[..., Any], batch: dict[Any, Any]) -> bool:
-    """Returns whether the loss takes a batch that is a dict by names; a loss that takes neither names nor one dict is
-    refused.
+    """Returns whether the loss takes a batch whose structure is a dict by names; a loss that takes neither names nor
+    one dict is refused.
     """
     try:
         _, *taken = inspect.signature(loss_fn).parameters.values()
@@ -167,8 +169,8 @@ def move_to(batch: Any, device: torch.device) -> Any:
 
 
 def _move_without_waiting(leaf: Tensor, device: torch.device) -> Tensor:
-    """Returns a tensor of a batch on an accelerator, copied from pinned memory so that the host does not wait for the
-    copy.
+    """Returns a tensor of a batch's structure on an accelerator, copied from pinned memory so that the host does not
+    wait for the copy.
 
     PyTorch keeps pinned memory until what is copied from it has arrived.
     """

@@ -164,7 +164,8 @@ class Captured:
     def norms(
         self, model: nn.Module, loss_fn: LossFn, data: Dataset[Any] | Iterable[Any], chunk: int | None = None
     ) -> Norms:
-        """Returns the norms of every sample of a dataset, or of an iterable of batches, and keeps nothing else.
+        """Returns by the captured backend the norms of every sample of a dataset, or of an iterable of batches, and
+        keeps nothing else.
 
         A dataset is read `chunk` samples at a time; with None, few enough for what is kept of them to stay in the
         cache.

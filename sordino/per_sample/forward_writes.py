@@ -65,8 +65,8 @@ def refuse_written(model: nn.Module, run: Callable[[Any], object], invented: Any
 
 
 def _data_free_buffers(model: nn.Module) -> set[str]:
-    """Returns the buffers a forward pass may write, because they follow from the weights alone: the vectors of a
-    spectral normalisation.
+    """Returns the buffers to which a forward pass may write, because they follow from the weights alone: the vectors of
+    a spectral normalisation.
     """
     return {
         f"{name}.{buffer}"

@@ -292,8 +292,8 @@ class _LossProbe:
 
 
 def _distribution_distance(one: Tensor, other: Tensor) -> float:
-    """Returns the largest difference between the distribution functions of two samples of a probed loss, beyond what
-    rounding moves.
+    """Returns the largest difference between the distribution functions of two samples of a loss under the probe,
+    beyond what rounding moves.
     """
     a, b = one.double().sort().values, other.double().sort().values
     # Distribution functions of samples jump at the samples only, so their largest difference is found there.

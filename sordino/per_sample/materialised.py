@@ -55,7 +55,7 @@ class Materialised:
 
 
 def make_empty(parameters: Mapping[str, Tensor], estimate: Estimate = EXACT) -> Materialised:
-    """Returns the gradients of an empty lot, which is released with noise like any other."""
+    """Returns the materialised gradients of an empty lot, which is released with noise like any other."""
     rows = {name: torch.zeros((0, *p.shape), dtype=p.dtype, device=p.device) for name, p in parameters.items()}
     device = next((row.device for row in rows.values()), torch.device("cpu"))
     return Materialised(rows, torch.zeros(0, device=device), estimate)

@@ -33,7 +33,8 @@ def require_one_loss(losses: Tensor) -> Tensor:
 
 
 def require_loss_vector(losses: Any, samples: int) -> Tensor:
-    """Checks that a loss gives a vector: returns the losses of `samples` samples, and refuses any other shape or type.
+    """Checks the loss of a model: returns the losses of `samples` samples, and refuses any other shape or type than a
+    vector of them.
 
     The count is quoted, so it must be a public one: one sample, or the probe's.
     """
@@ -91,7 +92,7 @@ def refuse_bad_structure(model: nn.Module) -> None:
 
 
 def refuse_outliers_of_batches(model: nn.Module) -> None:
-    """Raises a `Refusal` for layers in 8 bits that choose what they round by the largest record of the batch.
+    """Checks a model and refuses layers in 8 bits that choose what they round by the largest record of the batch.
 
     LLM.int8() (Dettmers et al. 2022, arXiv:2208.07339) multiplies columns in which any activation of the batch is above a
     threshold in 16 bits, and the others in 8. So each record's loss depends on the others, by less than tests can tell
@@ -148,7 +149,7 @@ def refuse_batch_statistics(model: nn.Module, modules: Iterable[nn.Module] | Non
 
 
 def _refuse_statistics(model: nn.Module, module: nn.Module) -> None:
-    """Raises for a BatchNorm or InstanceNorm in a checked model that uses or stores statistics of the batch."""
+    """Raises for a BatchNorm or InstanceNorm that uses or stores statistics of the batch in a model that is checked."""
     name = next(name for name, found in model.named_modules() if found is module)
     label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
     # BatchNorm computes with the other records of the batch: no bound on one record's contribution would hold.

@@ -41,7 +41,7 @@ def refuse_unusable_devices(model: nn.Module) -> None:
 
 
 def find_device_fault(device: torch.device) -> str | None:
-    """Returns what private training lacks on a device that was started, with the cure; None if it lacks nothing."""
+    """Returns what a model's device, once started, lacks for private training, with the cure; None if it lacks nothing."""
     if device.type == "cpu":
         return None
     if device.type == "meta":

@@ -119,7 +119,9 @@ def keep_vectors(vectors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def advance_vectors(modules: Sequence[nn.Module]) -> None:
-    """Advances the vectors of every spectral normalisation in training mode by one power iteration."""
+    """Advances the vectors of every spectral normalisation in a model's inventory that is in training mode by one power
+    iteration.
+    """
     if not any(isinstance(m, _SpectralNorm) for m in modules):
         return
     with torch.no_grad():

@@ -236,7 +236,9 @@ class Chunked:
         return torch.cat([part.losses for part in self])
 
     def norms(self) -> Norms:
-        """Returns the norms of all samples of a chunked lot, by a pass over the lot."""
+        """Returns the norms of all samples of a lot of several batches, as the protocol of per-sample gradients asks,
+        by a pass over the lot.
+        """
         if self.ranked is None:
             found = [part.norms() for part in self]
             return Norms(torch.cat([norms.squared for norms in found]), found[0].names, found[0].estimate)
@@ -254,8 +256,8 @@ class Chunked:
         return torch.cat([part.dot(u) for part in self])
 
     def weighted_sum(self, weights: Tensor, into: Grads | None = None) -> Grads:
-        """Returns Σ_i w_i g_i over all samples of a chunked lot, by a pass over the lot, with the weights cut to each
-        chunk.
+        """Returns Σ_i w_i g_i over all samples of a lot of several batches, as the protocol of per-sample gradients
+        asks, with the weights cut to each batch.
         """
         # Weights belong to samples by their place in the lot.
         total, start = into, 0
@@ -268,7 +270,9 @@ class Chunked:
 
 
 def move_gradients(grads: PerSample, by: Mapping[str, Tensor]) -> PerSample:
-    """Returns the gradients of the same samples at θ + by, chunked: one pass over the lot when they are asked for."""
+    """Returns the gradients, under the protocol of per-sample gradients, of the same samples at θ + by: one pass over
+    the lot when they are asked for.
+    """
     # Only a lot of `Private` knows how to compute gradients at another point.
     if not isinstance(grads, Chunked) or grads.parts_at is None:
         raise Refusal(

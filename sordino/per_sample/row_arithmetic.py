@@ -36,7 +36,7 @@ def flatten_rows(rows: Tensor) -> Tensor:
 
 
 def row_squared_norms(rows: Tensor) -> Tensor:
-    """Returns Σ x² of each row of gradients (B, …), accumulated in float32 or better, block by block."""
+    """Returns Σ x² of each row of gradients (B, …), by arithmetic in float32 or better, block by block."""
     flat = flatten_rows(rows)
     total = torch.zeros(flat.shape[0], dtype=torch.float64, device=flat.device)
     together = max(1, BLOCK // max(1, flat.shape[1]))  # rows

@@ -93,7 +93,9 @@ class UserState:
                 continue
 
     def put_back(self) -> None:
-        """Gives every object the content it had. What cannot be written to is left as it is."""
+        """Puts the user's state back: gives every object the content it had. What cannot be written to is left as it
+        is.
+        """
         for mapping in self._empty:
             if mapping:
                 mapping.clear()

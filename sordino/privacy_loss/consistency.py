@@ -108,8 +108,8 @@ def _lower_part_delta(sampled: Sampled, count: int, add: bool, epsilon: float) -
 
 
 def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
-    """Returns Markov's bound, with which a composition must be consistent: ε = min over θ of (K(θ) + log(1/δ))/θ, for
-    losses rounded up on a lattice of its own.
+    """Returns Markov's bound ε = min over θ of (K(θ) + log(1/δ))/θ, a consistency check of a composition, for losses
+    rounded up on a lattice of its own.
     """
     cumulant, infinite, theta = _coarse_cumulant(phases, add, delta, None)
     if delta <= infinite:
@@ -119,8 +119,8 @@ def markov_epsilon(phases: Phases, add: bool, delta: float) -> float:
 
 
 def markov_delta(phases: Phases, add: bool, epsilon: float) -> float:
-    """Returns Markov's bound, with which a composition must be consistent: δ = min over θ of e^{K(θ) − θε}, for losses
-    rounded up on a lattice of its own.
+    """Returns Markov's bound δ = min over θ of e^{K(θ) − θε}, a consistency check of a composition, for losses rounded
+    up on a lattice of its own.
     """
     cumulant, infinite, theta = _coarse_cumulant(phases, add, _TYPICAL_DELTA, epsilon)
     log_delta = min(cumulant(factor * theta) - factor * theta * epsilon for factor in _TILTS)

@@ -58,7 +58,8 @@ def _delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Returns the smallest ε ≥ 0 with δ(ε) ≤ delta, rounded up, for μ ≥ 0 and delta in [0, 1].
+    """Returns the smallest ε ≥ 0 at which the Gaussian mechanism has δ(ε) ≤ delta, rounded up, for μ ≥ 0 and delta in
+    [0, 1].
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 4)
     4.3772
@@ -82,7 +83,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Returns the largest μ whose δ(ε) is at most delta, rounded down.
+    """Returns the largest μ at which the Gaussian mechanism has δ(ε) of at most delta, rounded down.
 
     Args:
         epsilon: to be met, at least 0.
@@ -109,7 +110,8 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def analytic_gaussian(epsilon: float, delta: float, sensitivity: float = 1) -> float:
-    """Returns the smallest noise std that makes a Gaussian release (epsilon, delta)-DP; valid for every epsilon > 0.
+    """Returns the smallest noise std that makes the Gaussian mechanism (epsilon, delta)-DP; valid for every epsilon >
+    0.
 
     >>> round(analytic_gaussian(1.0, 1e-5), 4)
     3.7306
@@ -121,7 +123,8 @@ def analytic_gaussian(epsilon: float, delta: float, sensitivity: float = 1) -> f
 
 
 def classical_gaussian(epsilon: float, delta: float, sensitivity: float = 1, *, outside_proof: bool = False) -> float:
-    """Returns σ = Δ √(2 ln(1.25/δ)) / ε, which is proved for ε ≤ 1 only; larger ε are refused.
+    """Returns the classical noise std of the Gaussian mechanism, σ = Δ √(2 ln(1.25/δ)) / ε, which is proved for ε ≤ 1
+    only; larger ε are refused.
 
     At ε = 10 the noise it prescribes has 2.27 times the nominal δ. `outside_proof=True` evaluates the formula all the
     same, for a comparison; the result is then no guarantee.

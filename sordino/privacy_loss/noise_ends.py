@@ -36,8 +36,8 @@ _NEAR = 0.25  # this close to the end the bound is not used: nearly everything i
 
 
 def gaussian_end(shift: float, delta: float, coordinates: int) -> float:
-    """Returns what the end of generated Gaussian noise adds to δ, β + 2mpδ of the formula above, for a release that
-    moves by `shift` standard deviations.
+    """Returns what the end of generated noise costs in δ where the noise is Gaussian, β + 2mpδ of the formula above,
+    for a release that moves by `shift` standard deviations.
     """
     if shift >= GAUSSIAN_END - _NEAR:
         return 1.0

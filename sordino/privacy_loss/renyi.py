@@ -180,7 +180,7 @@ def _divergence_on_lattice(sampled: Sampled, order: float) -> float:
 
 @lru_cache(maxsize=256)
 def _mesh_cumulant(sampled: Sampled, add: bool) -> tuple[Cumulant, float]:
-    """Returns the cumulant K of a release rounded up on a fine mesh, from which its Rényi divergence follows, and the
+    """Returns the cumulant K of a release, from which its Rényi divergence follows, rounded up on a fine mesh, and the
     mass at infinite loss.
     """
     native = sampled.native_losses(add, 0.0)

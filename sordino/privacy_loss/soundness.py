@@ -28,16 +28,14 @@ class Contradiction(ArithmeticError):
 
 
 def require_finite(what: str, value: float) -> float:
-    """Returns the value of a bound if its final check finds it sound; raises `NotFinite` unless it is a finite number."""
+    """Returns the value of a bound that passes its soundness check; raises `NotFinite` unless it is a finite number."""
     if not math.isfinite(value):
         raise NotFinite(f"{what} is {value}: must be finite; this is a defect, please report the event accounted")
     return value
 
 
 def require_all_finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Returns the values of bounds if a final check finds all of them sound; raises `NotFinite` unless all are finite
-    numbers.
-    """
+    """Returns the values of bounds that pass their soundness check; raises `NotFinite` unless all are finite numbers."""
     if not np.isfinite(values).all():
         wrong = int(np.count_nonzero(~np.isfinite(values)))
         raise NotFinite(
@@ -47,8 +45,8 @@ def require_all_finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def require_at_most(low: float, high: float, what: str) -> None:
-    """Checks that two bounds are sound: raises `Contradiction` when `low` is above `high`, and `NotFinite` when either
-    is no number.
+    """Checks the soundness of two bounds on one thing: raises `Contradiction` when `low` is above `high`, and
+    `NotFinite` when either is no number.
     """
     if math.isnan(low) or math.isnan(high):
         raise NotFinite(f"{what}: {low} and {high}: must be numbers; this is a defect, please report the event")

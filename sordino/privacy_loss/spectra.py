@@ -67,7 +67,7 @@ def transform(part: Weighted, theta: float, step: float, log_scale: float, lengt
 
 
 def power(base: NDComplex, count: int) -> NDComplex:
-    """Returns base^count of a spectrum, frequency by frequency, by squaring."""
+    """Returns the spectrum of `count` equal releases, base^count, frequency by frequency, by squaring."""
     result: NDComplex | None = None
     while True:
         if count & 1:

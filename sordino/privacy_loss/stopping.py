@@ -19,7 +19,7 @@ from sordino.privacy_loss.pairs import Array
 
 
 def expected_runs(shape: float, stop: float) -> float:
-    """Returns E[K] of the truncated negative binomial distribution.
+    """Returns the expected number of runs E[K] of a search whose random stopping makes K truncated negative binomial.
 
     >>> round(expected_runs(1.0, 0.01), 6)
     100.0
@@ -75,8 +75,8 @@ def curve_epsilon(orders: Array, curve: Array, delta: float) -> float:
 
 
 def liu_talwar(epsilon: float) -> float:
-    """Returns 3ε, the cost of the best of a geometric number of runs, each purely ε-DP (Liu & Talwar 2019, theorem
-    3.4).
+    """Returns 3ε, the cost of the best run of a search with random stopping after a geometric number of runs, each
+    purely ε-DP (Liu & Talwar 2019, theorem 3.4).
 
     >>> liu_talwar(0.5)
     1.5

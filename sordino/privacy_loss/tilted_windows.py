@@ -47,7 +47,9 @@ class Cumulant:
         self.parts = [(part.index * step, part.log_mass, part.count) for part in parts]
 
     def log_mass(self, theta: float) -> list[tuple[float, int]]:
-        """Returns (log E e^{θL}, count) of every part of a composition: the logarithm of its mass when tilted by θ."""
+        """Returns (log E e^{θL}, count) of every part of a composition: the logarithm of its tilted mass, from which a
+        window follows.
+        """
         result = []
         for loss, log_mass, count in self.parts:
             exponent = log_mass + theta * loss
@@ -75,7 +77,9 @@ class Cumulant:
 
 
 def split_jumps(parts: Sequence[Weighted], limit: float) -> tuple[list[Weighted], list[Weighted]]:
-    """Splits each part of a tilted composition at an index into the bulk up to it and the jumps beyond."""
+    """Splits each part of a composition, for its tilted windows, at an index into the bulk up to it and the jumps
+    beyond.
+    """
     bulk, jumps = [], []
     for part in parts:
         # wherever it is cut, the two together are the part; a bulk without mass would have no logarithm

@@ -29,7 +29,8 @@ def calibrate(
     delta: float,
     dataset_size: int = 1,
 ) -> float:
-    """Returns the smallest noise multiplier at which `steps` lots are (ε, δ)-differentially private.
+    """Calibrates a query: returns the smallest noise multiplier at which `steps` lots are (ε, δ)-differentially
+    private.
 
     Args:
         query: the query at a noise multiplier.

@@ -40,8 +40,8 @@ def dry_run(
     expected_batch: float | None = None,
     backend: Backend | None = None,
 ) -> Event:
-    """Returns the event of `steps` lots without touching a record; the backend matters only where its norms are
-    estimates.
+    """Returns the event of a dry run of `steps` lots, which touches no record; the backend matters only where its norms
+    are estimates.
 
     Args:
         query: what would be asked of every lot.

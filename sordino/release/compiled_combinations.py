@@ -96,7 +96,9 @@ class CompiledCombination(Combination):
         return np.empty((count, self._size), dtype=np.float32)
 
     def noise_of(self, step: int) -> Tensor:
-        """Returns the correlated noise w_t of a step. It is valid until the next step is asked for."""
+        """Returns the correlated noise w_t of a step, combined by the compiled kernel. It is valid until the next step
+        is asked for.
+        """
         rows = self._allocate_rows(self._row_count) if self._keeps_nothing else self._rows
         key = self._phase.key_of_vectors()
         for number, made in enumerate(self._made):
@@ -105,7 +107,9 @@ class CompiledCombination(Combination):
         return torch.from_numpy(rows[step % self._row_count])
 
     def add_noise_(self, tensors: Sequence[Tensor], step: int, scale: float, factor: float) -> None:
-        """Adds scale × w_t to tensors laid end to end, and multiplies the sums by a factor, in one pass on the CPU."""
+        """Adds scale × w_t, combined by the compiled kernel, to tensors laid end to end, and multiplies the sums by a
+        factor, in one pass on the CPU.
+        """
         if all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors):
             noise, sizes = self.noise_of(step).numpy(), [tensor.numel() for tensor in tensors]
             addresses = [tensor.data_ptr() for tensor in tensors]
@@ -114,7 +118,8 @@ class CompiledCombination(Combination):
             super().add_noise_(tensors, step, scale, factor)
 
     def _advance_group(self, number: int, step: int, key: bytes, rows: NDArray[np.float32]) -> None:
-        """Makes the noise of one group of coordinates up to the end of the stretch of steps that holds `step`.
+        """Combines the noise of one group of coordinates by the compiled kernel, up to the end of the stretch of steps
+        that holds `step`.
 
         The groups' stretches begin at different steps, so that every step takes equally long.
         """
@@ -136,7 +141,9 @@ class CompiledCombination(Combination):
 
 
 def describe_combination(strategy: Strategy, steps: int) -> CombinationRecipe:
-    """Returns how the kernel combines vectors for a strategy, with coefficients rounded to float32 as torch rounds them."""
+    """Returns how the compiled kernel combines vectors for a strategy, with coefficients rounded to float32 as torch
+    rounds them.
+    """
     if isinstance(strategy, Buffered):
         return CombinationRecipe(BUFFERED, _to_float32(strategy.weights), _to_float32(strategy.decays))
     if isinstance(strategy, InverseBanded):
@@ -158,7 +165,7 @@ def create_compiled_combination(
     dtype: torch.dtype,
     kept_vectors: int | None = None,
 ) -> CompiledCombination | None:
-    """Returns what makes the noise of a phase by the compiled kernel; None where torch must do it."""
+    """Returns what combines the noise of a phase by the compiled kernel; None where torch must do it."""
     kernel = load_phase_noise_kernel()
     if kernel is None or dtype is not torch.float32 or not sum(count for _, count in stretches):
         return None
@@ -167,7 +174,9 @@ def create_compiled_combination(
 
 @cache
 def load_phase_noise_kernel() -> PhaseNoiseKernel | None:
-    """Returns the compiled kernel of correlated noise, or None: not built, slow here, or wrong on a small case."""
+    """Returns the compiled kernel that combines correlated noise, or None: not built, slow here, or wrong on a small
+    case.
+    """
     try:
         library = declare_types(open_library(build.PHASE_NOISE), FUNCTIONS)
     except KernelUnavailable:
@@ -177,7 +186,7 @@ def load_phase_noise_kernel() -> PhaseNoiseKernel | None:
 
 
 def gives_same_noise(kernel: PhaseNoiseKernel) -> bool:
-    """Returns whether the compiled correlated noise has the bits of the slow path, for each kind of strategy."""
+    """Returns whether noise combined by the compiled kernel has the bits of the slow path, for each kind of strategy."""
     total, stretches, steps = 2999, [(3, 1700), (2400, 500)], 7
     for strategy in (Banded(4), InverseBanded(3), Buffered((0.9, 0.5), (0.2, 0.3))):
         plain, fast = (PhaseNoise(Rng(bytes(range(32))), steps) for _ in range(2))

@@ -111,7 +111,7 @@ class Correlated:
     def _take_step(
         self, total: int, stretches: Sequence[tuple[int, int]], scale: float, rng: Rng, dtype: torch.dtype
     ) -> tuple[Combination, int]:
-        """Returns what makes the noise of the phase at these coordinates, and the step that is released now."""
+        """Returns what makes the correlated noise of the phase at these coordinates, and the step that is released now."""
         # The noise of a step is a combination of the noise of earlier steps, so there must be a phase that those belong
         # to.
         phase = rng.phase

@@ -145,8 +145,8 @@ class Laplace:
         object.__setattr__(self, "multiplier", validate.non_negative("multiplier", self.multiplier))
 
     def bound_for(self, sensitivity: Sensitivity) -> float:
-        """Returns the L1 sensitivity that Laplace noise needs; raises TypeError if the clipping rule bounds only the L2
-        norm.
+        """Returns the L1 sensitivity that Laplace noise is scaled by; raises TypeError if the clipping rule bounds only
+        the L2 norm.
         """
         if sensitivity.l1 is None:
             raise TypeError(
@@ -241,7 +241,7 @@ def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
 
 
 def _zeros_for_copy(n: int) -> Tensor:
-    """Returns zeros on the host that a device can copy by itself, where PyTorch has such memory for it."""
+    """Returns zeros on the host for noise that a device copies by itself, where PyTorch has such memory for it."""
     try:
         return torch.zeros(n, pin_memory=True)
     except RuntimeError:  # a device for which PyTorch has no pinned memory

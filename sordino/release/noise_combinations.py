@@ -43,7 +43,9 @@ class Combination:
         return self._where[1] == tuple(stretches)
 
     def noise_of(self, step: int) -> Tensor:
-        """Returns the correlated noise w_t of a step, after making that of every step before it that was not made yet."""
+        """Returns the combination of noise vectors that is the correlated noise w_t of a step, after making that of
+        every step before it that was not made yet.
+        """
         noise = torch.zeros(0, dtype=self._dtype)
         for now in range(self._next, step + 1):
             noise = self.advance(now)
@@ -51,7 +53,9 @@ class Combination:
         return noise
 
     def add_noise_(self, tensors: Sequence[Tensor], step: int, scale: float, factor: float) -> None:
-        """Adds scale × w_t to tensors laid end to end, and multiplies the sums by a factor."""
+        """Adds scale × w_t, the combination of noise vectors, to tensors laid end to end, and multiplies the sums by a
+        factor.
+        """
         noise = self.noise_of(step) * scale
         for tensor, own in zip(tensors, noise.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.add_(own.view(tensor.shape).to(tensor)).mul_(factor)
@@ -130,8 +134,8 @@ class InverseBandedCombination(Combination):
 
 
 def subtract_multiples_(value: Tensor, multiples: Sequence[tuple[float, Tensor]]) -> None:
-    """Subtracts c · v for every (c, v), a block of coordinates at a time, so that correlated noise cancels earlier
-    noise.
+    """Subtracts c · v for every (c, v) of a combination of noise vectors, a block of coordinates at a time, so that
+    correlated noise cancels earlier noise.
 
     A product is rounded before it is subtracted, at every coordinate alike, so that the bits do not depend on where a
     coordinate lies in its vector: ranks hold different parts of it.

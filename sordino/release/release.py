@@ -206,7 +206,7 @@ def _divide_by_factors(value: Grads, factors: Mapping[str, float] | None) -> Gra
 
 
 def _check_dimension(value: Mapping[str, Tensor], sensitivity: Sensitivity) -> None:
-    """Raises ValueError if the sum to be released has more coordinates than its L1 bound was proved for."""
+    """Raises ValueError if the sum that `release` is given has more coordinates than its L1 bound was proved for."""
     # Only L1 bounds depend on the number of coordinates.
     if sensitivity.dimension is None:
         return
@@ -289,7 +289,9 @@ class ChoiceTap(Protocol):
 
 
 def choose(scores: Sealed[Tensor], sensitivity: float, epsilon: float, rng: Rng) -> tuple[int, Event]:
-    """Releases a choice: the index of a high score, ε-DP when one record moves each score by at most `sensitivity`."""
+    """Releases the choice of an index with a high score, ε-DP when one record moves each score by at most
+    `sensitivity`.
+    """
     # Gumbel noise on scores is the exponential mechanism: index i with probability ∝ exp(ε u_i / 2Δ).
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
@@ -304,7 +306,9 @@ GRID = 2.0**-20
 
 
 def choose_between(utility: Sealed[Steps], sensitivity: float, epsilon: float, rng: Rng) -> tuple[float, Event]:
-    """Releases a choice: a number where the function is high, ε-DP when one record moves it by `sensitivity` at most."""
+    """Releases the choice of a number where the function is high, ε-DP when one record moves it by `sensitivity` at
+    most.
+    """
     epsilon = validate.positive("epsilon", epsilon)
     sensitivity = validate.positive("sensitivity", sensitivity)
     # A tap, by which an audit sees the scores, may choose in place of the mechanism; the event is not private then.
@@ -332,7 +336,9 @@ def _choose_by_weight(log_weights: Tensor, rng: Rng) -> int:
 
 
 def _ask_choice_taps(scores: Tensor | Steps, sensitivity: float, epsilon: float) -> float | None:
-    """Returns what a tap of releases decided in place of a private choice, or None if no tap did."""
+    """Returns what a tap of `tap_releases` decided in place of the private choice that is released, or None if no tap
+    did.
+    """
     for tap in _choice_taps:
         choice = tap(scores, sensitivity, epsilon)
         if choice is not None:

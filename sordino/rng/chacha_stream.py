@@ -31,7 +31,7 @@ class ChaChaStream:
         self._cipher: CipherContext | None = None
 
     def fill(self, buffer: memoryview | bytearray) -> None:
-        """Overwrites the buffer with the bytes that come next in the key stream."""
+        """Overwrites the buffer with the bytes that come next in the ChaCha20 key stream."""
         if self._cipher is None:
             self._cipher = self._encryptor_from(0)
         self._cipher.update_into(_ZEROS[: len(buffer)] if len(buffer) <= len(_ZEROS) else bytes(len(buffer)), buffer)
@@ -41,7 +41,7 @@ class ChaChaStream:
         return int(self.words_at(index, 1)[0])
 
     def words_at(self, first: int, n: int) -> NDArray[np.uint32]:
-        """Returns the 32-bit words first, first + 1, … of the key stream, wherever it is being read."""
+        """Returns the 32-bit words first, first + 1, … of the ChaCha20 key stream, wherever it is being read."""
         block, skip = divmod(4 * first, BLOCK_BYTES)
         blocks = -(-(skip + 4 * n) // BLOCK_BYTES)
         # `cryptography` counts with 32 bits and refuses to go past them, so a carry begins a new encryptor.

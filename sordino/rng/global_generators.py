@@ -167,7 +167,7 @@ def preserve_generators() -> Iterator[None]:
 
 
 def set_seed(seed: int) -> None:
-    """Sets the seed of what a forward pass draws from here on, inside a `Seeded`, on the CPU and on every device."""
+    """Seeds the global generators that a forward pass draws from, inside a `Seeded`, on the CPU and on every device."""
     # Not torch.manual_seed: where CUDA has not started, it keeps every call, with its stack, for later.
     torch.default_generator.manual_seed(seed)
     for generator in device_generators():

@@ -39,19 +39,19 @@ class KeyStream:
         self._cipher: CipherContext | None = None
 
     def fill(self, buffer: memoryview | bytearray) -> None:
-        """Overwrites the buffer with the bytes that come next in the key stream."""
+        """Overwrites the buffer with the bytes that come next in the AES key stream."""
         if self._cipher is None:
             self._cipher = self._encryptor_from(0)
         self._cipher.update_into(_ZEROS[: len(buffer)] if len(buffer) <= len(_ZEROS) else bytes(len(buffer)), buffer)
 
     def word_at(self, index: int) -> int:
-        """Returns the 32-bit word number `index` of the key stream, wherever it is being read."""
+        """Returns the 32-bit word number `index` of the AES key stream, wherever it is being read."""
         block, at = divmod(4 * index, BLOCK_BYTES)
         value: int = struct.unpack_from("<I", self._encryptor_from(block).update(bytes(BLOCK_BYTES)), at)[0]
         return value
 
     def words_at(self, first: int, n: int) -> NDArray[np.uint32]:
-        """Returns the 32-bit words first, first + 1, … of the key stream, wherever it is being read."""
+        """Returns the 32-bit words first, first + 1, … of the AES key stream, wherever it is being read."""
         block, skip = divmod(4 * first, BLOCK_BYTES)
         stream_bytes = self._encryptor_from(block).update(bytes(BLOCK_BYTES * -(-(skip + 4 * n) // BLOCK_BYTES)))
         return np.frombuffer(stream_bytes, dtype="<u4", count=n, offset=skip)
@@ -78,7 +78,9 @@ def describe_status() -> str:
 
 @cache
 def _load_kernel() -> tuple[NoiseKernel | None, str]:
-    """Opens the compiled library of the noise and tries it; returns the kernel, or None and the reason."""
+    """Opens the compiled library that makes the AES key stream and noise of it, and tries it; returns the kernel, or
+    None and the reason.
+    """
     # The reason is kept, so that a user can be told why noise is slow.
     try:
         library = declare_types(open_library(build.NOISE), FUNCTIONS)
@@ -89,8 +91,8 @@ def _load_kernel() -> tuple[NoiseKernel | None, str]:
 
 
 def gives_same_values(candidate: NoiseKernel, n: int = 4999) -> bool:
-    """Returns whether the compiled noise is right: its key stream is the cipher's and its values are those of the slow
-    path.
+    """Returns whether the compiled key stream is right: it is that of the AES cipher, and the noise made of it has the
+    values of the slow path.
     """
 
     def new_stream() -> KeyStream:

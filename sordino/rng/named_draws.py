@@ -31,7 +31,7 @@ class RandomDraws(Enum):
 
 
 def find_random_draws(run: Callable[[], object]) -> RandomDraws:
-    """Runs a forward pass and returns which kinds of random draws it makes, by the names of its operations. The
+    """Runs a forward pass and returns which kinds of random draws it makes, by the names of their operations. The
     generators are left as they were.
 
     Every operation is noted on its way, which takes time: a pass over a few records is enough.

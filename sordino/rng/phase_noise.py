@@ -96,7 +96,9 @@ class PhaseNoise:
         return self._stream.key_stream_of(0).key_and_number()
 
     def _refuse_in_fork(self) -> None:
-        """Raises Refusal in a forked process, whose stream has another key than the phase began with."""
+        """Raises Refusal to make a phase's noise in a forked process, whose stream has another key than the phase began
+        with.
+        """
         if self._stream.was_forked:
             raise Refusal(
                 "a phase of correlated noise went on in a forked process, which has another key: the noise of its earlier "

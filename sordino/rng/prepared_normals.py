@@ -42,7 +42,7 @@ class PreparedNormals:
         self._is_complete = False
 
     def start(self, draw: DrawAhead, values: Tensor, make: Callable[[], None]) -> None:
-        """Makes the values of a coming draw in a thread.
+        """Begins to prepare the normals of a coming draw in a thread.
 
         Args:
             draw: the draw they belong to.
@@ -62,8 +62,8 @@ class PreparedNormals:
         self._thread.start()
 
     def take(self, draw: DrawAhead) -> Tensor | None:
-        """Returns the values of this very draw if they were made, and forgets them; None, and forgets them too,
-        otherwise.
+        """Returns the prepared normals of this very draw, if they were made, and forgets them; None, and forgets them
+        too, otherwise.
         """
         prepared, values = self._draw, self._values
         if prepared != draw:
@@ -79,8 +79,8 @@ class PreparedNormals:
         return values
 
     def discard(self) -> None:
-        """Forgets the values, unused; a thread that is still making them is waited for, since it writes to their
-        memory.
+        """Forgets the prepared normals, unused; a thread that is still making them is waited for, since it writes to
+        their memory.
         """
         if self._thread is not None:
             self._thread.join()

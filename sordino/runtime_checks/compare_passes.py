@@ -36,8 +36,8 @@ class PassResult:
 
 
 def direction_weights(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor:
-    """Returns weights (B, 1) for comparing the directions of gradients in two passes: every watched row gets about unit
-    length, with its sign.
+    """Returns the weights (B, 1) by which two passes are compared in the directions of their gradients: every watched
+    row gets about unit length, with its sign.
 
     Rows that are not finite get 0.
     """
@@ -48,8 +48,7 @@ def direction_weights(lengths: Tensor, signs: Tensor, watched: Tensor) -> Tensor
 
 
 def measure_disagreement(one: PassResult, other: PassResult, watched: Tensor) -> float:
-    """Returns by how much two passes over the same records disagree: the largest relative difference over the watched
-    rows.
+    """Compares two passes over the same records: returns the largest relative difference over the watched rows.
 
     It is infinite where one value is finite and the other is not.
     """
@@ -62,7 +61,7 @@ def measure_disagreement(one: PassResult, other: PassResult, watched: Tensor) ->
 
 
 def _largest_row_difference(one: Tensor, other: Tensor, watched: Tensor) -> float:
-    """Returns the largest relative difference between the watched rows of two passes, of their losses or lengths."""
+    """Compares the watched rows of two passes: returns the largest relative difference of their losses or lengths."""
     a, b = one[watched].double(), other[watched].double()
     fine, also = a.isfinite(), b.isfinite()
     if not torch.equal(fine, also):
@@ -76,7 +75,7 @@ def _largest_row_difference(one: Tensor, other: Tensor, watched: Tensor) -> floa
 
 
 def distance_between(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Returns ‖one − other‖ over all tensors of the gradients of two passes that are compared."""
+    """Compares the gradients of two passes: returns ‖one − other‖ over all tensors."""
     differ = [a - b for a, b in ((one[name], other[name]) for name in one) if not torch.equal(a, b)]  # seldom any
     far = norm_of(dict(enumerate(differ)))
     return float("inf") if far != far else far

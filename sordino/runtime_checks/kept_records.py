@@ -129,7 +129,7 @@ def _fingerprint(value: Any, deep: int = _DEEP) -> Hashable:
 
 
 def _content_of(value: Any, deep: int = _DEEP) -> Hashable:
-    """Returns what a module's attribute keeps, to be compared before and after a pass: a module may not keep records.
+    """Returns the content of a module's attribute, compared before and after a pass to find kept records.
 
     Seen are numbers, text and containers of them.
     """

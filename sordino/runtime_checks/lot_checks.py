@@ -77,8 +77,8 @@ class LotChecks:
         ledger.watchers.add(self.before_claim)
 
     def count_lots(self) -> LotCounts:
-        """Returns how many lots were drawn, tested and left unused; the last counts as unused too if no step used it
-        and the loop is over.
+        """Returns how many lots the lot checks saw drawn, tested and left unused; the last counts as unused too if no
+        step used it and the loop is over.
         """
         last = int(not self.tripwire.release_was_used and not self.tripwire.is_looping)
         unused, untested = self._unused + last, 0 if self.is_isolated else self._neighbour_tests.untested
@@ -107,8 +107,8 @@ class LotChecks:
             self.tripwire.trust()
 
     def before_draw(self, distributed: FindsOnAnyRank) -> str | None:
-        """Checks the parameters before a lot is drawn: returns the name of one that is not finite any more, on any
-        rank, or None.
+        """Makes the lot checks before a draw: returns the name of a parameter that is not finite any more, on any rank,
+        or None.
 
         Parameters are public, so they may be looked at. If all are finite, the claim is voided should one have been
         changed other than by a step on released gradients.
@@ -276,8 +276,8 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 
 @accelerate
 def are_all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether training has not diverged: every number of these tensors is finite, in one pass, because a sum
-    that is finite has finite terms.
+    """Returns whether the checks of a lot find every number of these tensors finite, in one pass, because a sum that is
+    finite has finite terms.
     """
     with torch.no_grad():
         # On a device the lengths of all tensors are one launch, and the host waits once.
@@ -289,8 +289,8 @@ def are_all_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def read_with_lengths(tensors: Sequence[Tensor], beside: Sequence[Tensor]) -> tuple[bool, list[float]]:
-    """Returns whether all tensors on a device are finite, and some vectors beside them, by one copy that the host waits
-    for.
+    """Returns whether the checks of a lot find all tensors on a device finite, and some vectors beside them, by one
+    copy that the host waits for.
 
     A length that is not finite may come of numbers too large to be squared: `first_not_finite` tells.
     """

@@ -419,7 +419,7 @@ def _make_extreme(batch: Any, places: Any, stream: Rng) -> Any | None:
         return None
 
     def change(leaf: Tensor) -> Tensor:
-        """Returns a tensor of the lot's batch with the numbers or pixels of the chosen rows made extreme."""
+        """Returns a tensor of the batch of a lot's pass with the numbers or pixels of the chosen rows made extreme."""
         if leaf.dtype == torch.uint8:
             result = leaf.clone()
             result[rows] = 0 if choice % 2 else 255

@@ -69,7 +69,7 @@ class PostProcessingWatch:
         self._comparisons_left = _COMPARISONS
 
     def note_dataset(self, dataset: Any) -> None:
-        """Remembers the dataset of a call of `draws`: its records must not be read inside a block.
+        """Remembers the dataset of a call of `draws`: its records must not be read inside a block of post-processing.
 
         Only keys of its memory are kept, and a weak reference where the dataset allows one.
         """
@@ -84,7 +84,8 @@ class PostProcessingWatch:
 
     @contextmanager
     def block(self, released: Iterable[Tensor], was_backward: Callable[[], bool]) -> Iterator[None]:
-        """Watches every tensor operation inside; at the end the claim is told what it rests on.
+        """Watches every tensor operation inside a block of post-processing; at the end the claim is told what it rests
+        on.
 
         Args:
             released: tensors that were released and may be read, such as parameters and their gradients.
@@ -114,7 +115,8 @@ class PostProcessingWatch:
                 _remember(self._made_inside, buffer)
 
     def may_read(self, tensor: Tensor, key: int) -> bool:
-        """Returns whether a tensor inside a block is known to come from released values, or is a constant of one number.
+        """Returns whether post-processing may read a tensor: it comes from released values, or is a constant of one
+        number.
 
         A parameter may be read: it is released, or it is trained inside blocks from public initial weights.
         """
@@ -132,14 +134,18 @@ class PostProcessingWatch:
         _remember(self._made_inside, tensor)
 
     def judge(self, tensor: Tensor, key: int) -> bool:
-        """Voids the claim if a tensor from outside the block holds records; returns whether it does."""
+        """Voids the claim if a tensor that post-processing reads from outside its block holds records; returns whether
+        it does.
+        """
         if key in self._of_records or self._equals_a_record(tensor):
             self._void(RECORDS_READ)
             return True
         return False
 
     def _equals_a_record(self, tensor: Tensor) -> bool:
-        """Returns whether the first or last row of a tensor, or all of it, is equal to a record of a dataset."""
+        """Returns whether a tensor that post-processing reads is equal to a record of a dataset: its first or last row,
+        or all of it.
+        """
         rows = [tensor.detach().reshape(-1)]
         if tensor.dim() > 1 and len(tensor):
             rows += [tensor[at].detach().reshape(-1) for at in {0, len(tensor) - 1}]
@@ -196,7 +202,9 @@ def _tensors_in(values: Any) -> list[Tensor]:
 
 
 def _memory_key(tensor: Tensor) -> int | None:
-    """Returns a key of the memory that a tensor lies in; views of one memory have one key. None if it has no memory."""
+    """Returns the key by which the watch over post-processing knows the memory of a tensor; views of one memory have
+    one key. None if it has no memory.
+    """
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # wrappers of torch.func, sparse tensors
@@ -204,14 +212,16 @@ def _memory_key(tensor: Tensor) -> int | None:
 
 
 def _remember(table: dict[int, StorageWeakRef], tensor: Tensor) -> None:
-    """Enters the memory of a tensor in a table, held weakly."""
+    """Enters the memory of a tensor in a table of the watch over post-processing, held weakly."""
     key = _memory_key(tensor)
     if key is not None and key not in table:
         table[key] = StorageWeakRef(tensor.untyped_storage())
 
 
 def _tensors_of_dataset(dataset: Any) -> list[Tensor]:
-    """Returns the tensors that a dataset holds: its columns, its attributes, or those of a list of records."""
+    """Returns the tensors of a dataset, which post-processing must not read: its columns, its attributes, or those of a
+    list of records.
+    """
     if isinstance(dataset, Subset):
         return _tensors_of_dataset(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
@@ -221,14 +231,16 @@ def _tensors_of_dataset(dataset: Any) -> list[Tensor]:
 
 
 def _columns_of(dataset: Any) -> list[Tensor] | None:
-    """Returns the columns of a dataset that is made of tensors with a row for each record, or None for any other."""
+    """Returns the columns of a dataset, with a row for each record, that the inputs of post-processing are compared
+    with; None if it is not made of tensors.
+    """
     if isinstance(dataset, Subset):
         return _columns_of(dataset.dataset)
     return list(dataset.tensors) if isinstance(dataset, TensorDataset) else None
 
 
 def _is_distinctive(row: Tensor) -> bool:
-    """Returns whether a row would hardly be equal to a record by chance."""
+    """Returns whether a row that post-processing reads would hardly be equal to a record by chance."""
     if row.dtype == torch.bool or row.is_complex() or row.numel() < 2 or bool((row == row[0]).all()):
         return False
     has_fractions = row.is_floating_point() and int((row != row.round()).sum()) >= 2
@@ -236,7 +248,9 @@ def _is_distinctive(row: Tensor) -> bool:
 
 
 def _has_row(column: Tensor, row: Tensor) -> bool:
-    """Returns whether a row, with the same numbers in whatever type and shape, is in a column of records."""
+    """Returns whether a row that post-processing reads, with the same numbers in whatever type and shape, is in a
+    column of records.
+    """
     if not len(column) or column[0].numel() != row.numel() or column.is_complex():
         return False
     flat, row = column.detach().reshape(len(column), -1), row.to(column.device)
@@ -248,7 +262,9 @@ def _has_row(column: Tensor, row: Tensor) -> bool:
 
 
 def _some_record_equals(dataset: Any, rows: list[Tensor]) -> bool:
-    """Returns whether one of the rows is equal to a tensor of one of some records that are drawn at random."""
+    """Returns whether one of the rows that post-processing reads is equal to a tensor of one of some records, drawn at
+    random.
+    """
     with preserve_generators():
         order = torch.randperm(len(dataset))[:_RECORDS_READ].tolist()
         for at in order:

@@ -171,8 +171,8 @@ class _ReadingTest:
         return bool(tried)
 
     def _is_made_of(self, records: list[int], key: int, length: int, row: int) -> bool:
-        """Returns whether records are read from one row alone: they read the same when all other rows are exchanged,
-        and differently when that row is.
+        """Returns whether the reading check finds that records are read from one row alone: they read the same when all
+        other rows are exchanged, and differently when that row is.
         """
         # Two exchanges that complement each other: all other rows, and this row alone.
         choose = np.random.default_rng(self._seed)
@@ -260,8 +260,8 @@ class _ReadingTest:
         return all(self._has_own_row(record, key, choose) for record in sample[:_OTHER_RECORDS])
 
     def _has_own_row(self, record: int, key: int, choose: np.random.Generator) -> bool:
-        """Returns whether the reading of a record changes more with a row of its own than with single other rows of a
-        container.
+        """Returns whether the reading check finds that a record changes more with a row of its own than with single
+        other rows of a container.
         """
         # Rows that may be the record's own: its number, and what lists of indices say about it.
         own_rows = [record, *(int(places[record]) for places in self._pointers if record < len(places))]
@@ -272,7 +272,7 @@ class _ReadingTest:
         plain = self._read(*self._copy_dataset_and_collate(self._new_walk(exchanging=False), all_others), record)
 
         def distance_without_row(row: int) -> float:
-            """Returns how far the reading of the record moves if one row alone is exchanged."""
+            """Returns how far one row of the reading check's dataset, exchanged alone, moves the reading of the record."""
             walk = self._new_walk(only=key, instead={key: Exchange.only_row(self._n, row, choose)})
             try:
                 return reading_distance(plain, self._read(*self._copy_dataset_and_collate(walk, all_others), record))
@@ -362,8 +362,8 @@ def _parts_of_row(container: Any, row: int) -> list[NDArray[np.float32]]:
 
 
 def _copy_record(record: Any) -> Any:
-    """Returns a copy of a reading of a record that collate cannot change: many collators take entries out of the dicts
-    they are given.
+    """Returns a copy of a record of the reading check that collate cannot change: many collators take entries out of
+    the dicts they are given.
     """
     if isinstance(record, dict):
         return {name: _copy_record(value) for name, value in record.items()}

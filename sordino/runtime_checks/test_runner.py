@@ -99,7 +99,7 @@ class CheckSchedule:
         self.model_changed = True  # the model, since the last lot
 
     def is_due(self, lot: int, mark: Hashable, drawn: RandomDraws | None = None) -> bool:
-        """Returns whether the schedule has the neighbour test made at a lot.
+        """Returns whether the test runner's schedule has the neighbour test made at a lot.
 
         Args:
             lot: its number.
@@ -114,7 +114,7 @@ class CheckSchedule:
         return self.model_changed or tossed
 
     def choose_pieces(self, lot: int, tested: int, drawn: RandomDraws | None, *, last: bool) -> CheckPieces:
-        """Returns which pieces of the neighbour test the schedule asks for at a lot that is tested.
+        """Returns which pieces of the neighbour test the test runner's schedule asks for at a lot that is tested.
 
         Args:
             lot: its number.
@@ -152,7 +152,8 @@ class CheckSchedule:
         return self._stream.child("choices", lot, number)
 
     def is_due_before_claim(self, lot: int, last_tested: int, *, over: bool) -> bool:
-        """Returns whether the schedule has the last lot tested before a claim, so that no end of a run goes untested.
+        """Returns whether the test runner's schedule has the last lot tested before a claim, so that no end of a run
+        goes untested.
 
         The claim after the last lot always is. Claims in the middle of a run are many if a loop prints one at every
         lot: they are tested when a sixteenth of the lots so far came after the last test.
@@ -164,8 +165,8 @@ class CheckSchedule:
         return lot - last_tested >= max(_SOON, lot // _LOGGED)
 
     def is_due_at_the_end(self, lot: int, last_tested: int, ends: int) -> bool:
-        """Returns whether the schedule has the last lot of a call of `draws` tested right after its own pass, and not
-        by the claim.
+        """Returns whether the test runner's schedule has the last lot of a call of `draws` tested right after its own
+        pass, and not by the claim.
 
         A loop may call `draws` once for every epoch, or for every lot: after the first few of such ends a lot is tested
         when a sixteenth of the lots so far came after the last test.
@@ -178,8 +179,8 @@ class CheckSchedule:
 
 
 def fingerprint_of(inventory: Inventory) -> Hashable:
-    """Returns a fingerprint of what can change how a model treats its records; the check schedule has it tested anew
-    when the fingerprint changes.
+    """Returns a fingerprint of what can change how a model treats its records; when it changes, the test runner has the
+    model tested anew.
 
     That are its modules, their modes and hooks, and which parameters are trained.
     """
@@ -427,7 +428,7 @@ class NeighbourTestRunner:
     def _ask_on_few_records(
         self, lot: _PendingTestLot, stream: Rng, *, thorough: bool, state: UserState | None = None
     ) -> CouplingFinding | None:
-        """Asks the questions on a few records, in passes of their own.
+        """Runs the questions of the neighbour test on a few records, in passes of their own.
 
         Args:
             lot: the lot that is tested.

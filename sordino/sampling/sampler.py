@@ -94,8 +94,8 @@ class Informed(Sampler, Protocol):
     """A sampler that asks the records; in a dry run, which has none, `draws` takes them all to be alike."""
 
     def draws_from(self, records: Records, rng: Rng, start: int, memory: Any) -> Iterator[Draw]:
-        """Yields the draws of a sampler that asks the records: number start, start + 1, …, without end, each made when
-        it is asked for.
+        """Yields the draws of an informed sampler, one that asks the records: number start, start + 1, …, without end,
+        each made when it is asked for.
 
         `memory` is what the draw before `start` left, None for the first.
         """
@@ -103,7 +103,8 @@ class Informed(Sampler, Protocol):
 
 
 def draw_lots(sampler: Sampler, records: Records, rng: Rng, start: int, memory: Any = None) -> Iterator[Draw]:
-    """Yields the draws of any sampler, each with what it cost: a sampler that asks the records has no say in that.
+    """Yields the draws of any sampler, each with its cost; an informed sampler, which asks the records, has no say in
+    that.
 
     A draw made after a look has no guarantee; what was released in order to make it is charged with it.
     """

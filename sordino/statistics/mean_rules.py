@@ -25,7 +25,7 @@ from sordino.statistics.mean import Mean
 
 
 def binary_mean(epsilon: float) -> Mean:
-    """Returns an ε-DP mean of x ∈ {0, 1}, by Laplace noise.
+    """Returns the ε-DP mean of x ∈ {0, 1} by the textbook rule: the mean plus Laplace noise.
 
     >>> binary_mean(0.5)
     Mean(bound=1.0, noise=Laplace(multiplier=2.0))
@@ -34,7 +34,8 @@ def binary_mean(epsilon: float) -> Mean:
 
 
 def scalar_mean(sigma: float, n: int, epsilon: float) -> Mean:
-    """Returns a mean of numbers with E x² ≤ σ², clipped at τ = σ√(nε)/2, with Laplace noise.
+    """Returns the private mean of numbers with E x² ≤ σ² by the textbook rule: clipped at τ = σ√(nε)/2, with Laplace
+    noise.
 
     >>> scalar_mean(1.0, n=400, epsilon=1.0)
     Mean(bound=10.0, noise=Laplace(multiplier=2.0))
@@ -43,7 +44,8 @@ def scalar_mean(sigma: float, n: int, epsilon: float) -> Mean:
 
 
 def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> Mean:
-    """Returns a mean of vectors with E‖x‖² ≤ σ², clipped at τ = σ√(nε)/d^¼, with Gaussian noise.
+    """Returns the private mean of vectors with E‖x‖² ≤ σ² by the textbook rule: clipped at τ = σ√(nε)/d^¼, with
+    Gaussian noise.
 
     Args:
         sigma: E‖x‖² ≤ σ².
@@ -65,7 +67,7 @@ def vector_mean(sigma: float, n: int, dimension: int, epsilon: float, delta: flo
 
 
 def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
-    """Returns τ = σ√(nε)/2.
+    """Returns the bound that the textbook rule clips numbers at for a private mean, τ = σ√(nε)/2.
 
     Args:
         sigma: E x² ≤ σ².
@@ -84,7 +86,7 @@ def scalar_bound(sigma: float, n: int, epsilon: float) -> float:
 
 
 def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
-    """Returns τ = σ√(nε)/d^¼.
+    """Returns the bound that the textbook rule clips vectors at for a private mean, τ = σ√(nε)/d^¼.
 
     Args:
         sigma: E‖x‖² ≤ σ².
@@ -106,7 +108,7 @@ def vector_bound(sigma: float, n: int, dimension: int, epsilon: float) -> float:
 
 
 def binary_error(p: float, n: int, epsilon: float) -> float:
-    """Returns E(μ̃ − p)² of the binary mean, exactly.
+    """Returns the error E(μ̃ − p)² of the binary mean by the textbook rule, exactly.
 
     Args:
         p: the true mean.
@@ -126,7 +128,7 @@ def binary_error(p: float, n: int, epsilon: float) -> float:
 
 
 def scalar_error(sigma: float, n: int, epsilon: float) -> float:
-    """Returns the most that E(μ̃ − μ)² of the scalar mean can be.
+    """Returns the most that the error E(μ̃ − μ)² of the scalar mean by the textbook rule can be.
 
     Args:
         sigma: E x² ≤ σ².
@@ -145,7 +147,7 @@ def scalar_error(sigma: float, n: int, epsilon: float) -> float:
 
 
 def vector_error(sigma: float, n: int, dimension: int, epsilon: float, delta: float) -> float:
-    """Returns the most that E‖μ̃ − μ‖² of the vector mean can be.
+    """Returns the most that the error E‖μ̃ − μ‖² of the vector mean by the textbook rule can be.
 
     Args:
         sigma: E‖x‖² ≤ σ².

@@ -96,7 +96,9 @@ class Ranges:
         return (ClippedSum(math.sqrt(self.columns), self.noise, self._one_hot_bins),)
 
     def _one_hot_bins(self, rows: Tensor) -> Tensor:
-        """Returns (B, columns, bins) from (B, d), with a 1 where each number lies."""
+        """Returns the bins of the histogram that ranges are found by, one-hot: (B, columns, bins) from (B, d), with a 1
+        where each number lies.
+        """
         # The last place stands for numbers that are not finite; it is cut off, so such a number has no 1 anywhere.
         place = find_bins(rows[:, : self.columns])
         return torch.nn.functional.one_hot(place, BINS + 1)[:, :, :BINS].to(rows.dtype)

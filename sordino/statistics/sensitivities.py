@@ -55,7 +55,8 @@ LEAST = 2
 
 
 def global_sensitivity(query: str, n: int, low: float, high: float) -> float:
-    """Returns how far one record added or removed can move the answer, over all data sets of n records in [low, high].
+    """Returns the global sensitivity of an example query: how far one record added or removed can move the answer, over
+    all data sets of n records in [low, high].
 
     >>> global_sensitivity("mean", 10, 0.0, 100.0), global_sensitivity("median", 10, 0.0, 100.0)
     (10.0, 50.0)
@@ -65,7 +66,8 @@ def global_sensitivity(query: str, n: int, low: float, high: float) -> float:
 
 
 def local_sensitivity(query: str, data: Sequence[float], low: float, high: float) -> float:
-    """Returns how far one record added or removed moves the answer on these data, by trying; it is not private itself.
+    """Returns the local sensitivity of an example query: how far one record added or removed moves the answer on these
+    data, by trying. It is not private itself.
 
     >>> local_sensitivity("median", [23.0, 31.0, 38.0, 44.0, 71.0], 0.0, 100.0)
     3.5

@@ -181,7 +181,8 @@ def ask(
 
 
 def dry_ask(statistic: Statistic[object], sampler: Sampler | None = None, dataset_size: int = 1) -> Event:
-    """Returns the event of asking, by releasing the sums of no records; for calibration together with `dry_run`.
+    """Returns the event of asking a statistic, by releasing the sums of no records; for calibration together with
+    `dry_run`.
 
     Args:
         statistic: what would be asked.

@@ -197,7 +197,7 @@ class Strong:
 
 
 def _epsilon_as_printed(sampled: Sampled, delta: float, event: Event) -> float:
-    """Returns ε of one release as strong composition in Abadi's figure 2 is read, q·√(2 ln(1.25/δ₀))/σ."""
+    """Returns ε of one release as the strong composition theorem in Abadi's figure 2 takes it, q·√(2 ln(1.25/δ₀))/σ."""
     if not isinstance(sampled.pair, GaussianPair):
         return _epsilon_of_release(sampled, delta, event)
     return sampled.rate * sampled.pair.mu * math.sqrt(2 * math.log(max(1.25 * sampled.rate / delta, 1.0 + 1e-9)))

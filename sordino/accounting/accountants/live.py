@@ -40,8 +40,8 @@ class Live:
         return True
 
     def epsilon(self, event: Event, delta: float, *, relation: Relation | None = None) -> float:
-        """Returns an upper bound on ε at a δ during live training, of every event that PLD takes; answers are
-        remembered from step to step.
+        """Returns the live accountant's upper bound on ε at a δ, for a loop that asks after every step; it remembers
+        its answers from one step to the next.
         """
         event, delta = canonical(event), validate.number("delta", delta)
         if not isinstance(event, Repeat) or not delta or relation is not None:

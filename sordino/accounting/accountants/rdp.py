@@ -119,13 +119,17 @@ class Moments:
         object.__setattr__(self, "most", validate.count("most", self.most))
 
     def _log_moments(self, event: Event) -> tuple[Array, Array]:
-        """Returns the orders λ and the log moments α(λ) of the event, for the moments accountant."""
+        """Returns the orders λ and the log moments α(λ) of an event for the moments accountant, from its Rényi
+        divergences (RDP).
+        """
         powers = np.arange(1.0, self.most + 1)
         event = canonical(event)
         return powers, powers * event.renyi_curve(powers + 1, relation_of(event, self.relation))
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """Returns ε by the moments accountant: the minimum over λ of (α(λ) + log(1/δ))/λ."""
+        """Returns ε by the moments accountant, the published forerunner of RDP: the minimum over λ of (α(λ) +
+        log(1/δ))/λ.
+        """
         delta = validate.fraction("delta", delta)
         event = require_event(event)
         if not is_private(event):
@@ -134,7 +138,7 @@ class Moments:
         return float(((moments - math.log(delta)) / powers).min()) if any(True for _ in _list_releases(event)) else 0.0
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """Returns δ by the moments accountant: the minimum over λ of exp(α(λ) − λε)."""
+        """Returns δ by the moments accountant, the published forerunner of RDP: the minimum over λ of exp(α(λ) − λε)."""
         epsilon = validate.non_negative("epsilon", epsilon)
         event = require_event(event)
         if not is_private(event):

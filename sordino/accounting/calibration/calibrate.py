@@ -68,7 +68,8 @@ def calibrate(
     whole: bool | None = None,
     accuracy: float = 5e-5,
 ) -> float:
-    """Returns the best value x for which `event_of(x)` is (epsilon, delta)-DP by the accountant.
+    """Calibrates one parameter: returns the best value x for which `event_of(x)` is (epsilon, delta)-DP by the
+    accountant.
 
     `event_of` takes a float, or an int when `whole` is true; by default it is tried with 1.5 to find out. A ValueError
     from it means "outside the domain" (a rate above 1). The best value is the smallest when more of it means more

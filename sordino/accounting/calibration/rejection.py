@@ -27,7 +27,8 @@ from sordino.events import Event, Gaussian, Poisson, Repeat
 
 
 def chance_of_acceptance(batch: int, quantile: float) -> float:
-    """Returns P(at least half of a random batch lies at or above the quantile), for batches far below the data's size.
+    """Returns the chance that rejection sampling accepts a random batch: that at least half of it lies at or above the
+    quantile. Batches are taken to be far smaller than the data.
 
     >>> f"{chance_of_acceptance(250, 0.75):.1e}"
     '1.8e-17'
@@ -96,7 +97,8 @@ def rejection(
     give_up: float,
     slack: float,
 ) -> Rejection:
-    """Returns the price of the sketch, with the score taken to be free: a lower estimate of what it would pay.
+    """Returns the price of rejecting batches until one scores well, with the score taken to be free: a lower estimate
+    of what it would cost.
 
     A chance to give up that is much larger than the chance of acceptance means that nothing is ever accepted; a smaller
     one multiplies delta_of_a_try.
@@ -121,7 +123,8 @@ def rejection(
 
 
 def best_of(batches: int, rate: float, multiplier: float, score_multiplier: float, steps: int) -> Event:
-    """Returns the event of `steps` steps, each with the best of K batches by a noisy score that one record moves by 1.
+    """Returns the event of releasing K batches in each step and rejecting all but the best, by a noisy score that one
+    record moves by 1.
 
     All K pairs are charged: which one won was decided by what was released. "K − 1 scores and one pair" is no valid count.
 

@@ -9,7 +9,7 @@ from sordino import validate
 
 
 def laplace(epsilon: float, sensitivity: float = 1) -> float:
-    """Returns the scale Δ₁/ε of Laplace noise that makes a sum ε-DP.
+    """Returns the scale Δ₁/ε of Laplace noise that makes the single release of a sum ε-DP.
 
     >>> laplace(0.5)
     2.0
@@ -18,7 +18,8 @@ def laplace(epsilon: float, sensitivity: float = 1) -> float:
 
 
 def exponential(epsilon: float, sensitivity: float = 1, *, monotone: bool = False) -> float:
-    """Returns the factor of scores before sampling ∝ exp(factor·score): ε/(2Δ), or ε/Δ if monotone.
+    """Returns the factor of scores that makes a single release by the exponential mechanism, ∝ exp(factor·score), ε-DP:
+    ε/(2Δ), or ε/Δ if monotone.
 
     Monotone: adding a record moves all scores in the same direction.
 

@@ -49,9 +49,9 @@ from sordino.penalty import L2
 from sordino.per_sample import Backend
 from sordino.per_sample.physical_batch import choose_by_shapes, choose_for_ranks
 from sordino.private import Private
+from sordino.queries.calibrate_run import calibrate_noise, calibrate_steps
 from sordino.queries.dry_run import dry_run
 from sordino.queries.noisy_sum import Query
-from sordino.queries.target_epsilon import calibrate_noise, calibrate_steps
 from sordino.registry import PARTS, RunNumbers
 from sordino.release.noise import Gaussian
 from sordino.sampling.sampler import Sampler

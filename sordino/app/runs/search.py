@@ -57,7 +57,7 @@ from sordino.ledger.ledger import Ledger
 from sordino.lots.privacy_units import RECORD
 from sordino.noise_key import NAME, erase_secret, read_secret, write_secret
 from sordino.privacy_loss.stopping import expected_runs
-from sordino.queries.target_epsilon import calibrate_noise
+from sordino.queries.calibrate_run import calibrate_noise
 from sordino.release.noise import Gaussian
 from sordino.rng.streams import Rng
 from sordino.statistics.mean import Mean

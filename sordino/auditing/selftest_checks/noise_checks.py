@@ -56,9 +56,7 @@ def check_noise(pieces: Pieces, company: SelftestRecords) -> list[SelftestFindin
 
 
 def _check_exactly(trial: Trial, passed: SeenRelease, kind: Gaussian | Laplace, number: float) -> list[SelftestFinding]:
-    """Checks exactly that noise from a known key is multiplier × sensitivity times the stream's values, one of the
-    noise checks.
-    """
+    """Makes the exact noise check: noise from a known key is multiplier × sensitivity times the stream's values."""
     # The noise as it was written, over its scale, compared with the same stream drawn again.
     seen = passed.noise_in(trial.written[0], number)
     stream = Rng.from_seed(SEED).child("noise")

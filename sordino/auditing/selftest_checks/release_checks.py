@@ -36,7 +36,7 @@ def check_release() -> list[SelftestFinding]:
 
 
 def _check_scale() -> SelftestFinding:
-    """Checks that a release's noise has the declared scale and that its event says so."""
+    """Checks the function `release` on made-up numbers: its noise has the declared scale and the event says so."""
     right = True
     for noise, event in (
         (Gaussian(1.3), GaussianEvent(1.3)),
@@ -60,7 +60,7 @@ def _gumbel_values(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _check_choose() -> SelftestFinding:
-    """Checks the release `choose` on streams of which many decide otherwise at any other ε.
+    """Checks the release by `choose` on streams of which many decide otherwise at any other ε.
 
     The scores are one to six apart, at ε = ½ and Δ = 2.
     """
@@ -78,7 +78,7 @@ def _check_choose() -> SelftestFinding:
 
 
 def _check_choose_between() -> SelftestFinding:
-    """Checks the release `choose_between` against Gumbel noise from the same stream."""
+    """Checks the release by `choose_between` against Gumbel noise from the same stream."""
     # Intervals of different widths: the width is part of the weight.
     edges, heights = np.array([0.0, 1.0, 3.0, 4.0, 9.0]), np.array([0.0, 9.0, 16.0, 4.0])
     epsilon, reach, right = 0.5, 2.0, True
@@ -93,7 +93,7 @@ def _check_choose_between() -> SelftestFinding:
 
 
 def _check_accountant() -> SelftestFinding:
-    """Checks, beside the releases, the accountant against closed forms."""
+    """Checks the accountant against closed forms, in the same selftest step as the releases."""
     # Closed forms for one Gaussian, many, sampled ones and a choice.
     exact = PLD()
     single = gaussian_epsilon(1.0, 1e-5)

@@ -105,13 +105,13 @@ class DrawChecks:
         return [SelftestFinding("sampler", found, holds=True if has_everybody else None)]
 
     def check_everybody(self) -> list[SelftestFinding]:
-        """Checks that every record is in every lot."""
+        """Checks that a full-batch sampler puts every record in every lot."""
         lots = itertools.islice(self.sampler.draws(self.n, self.rng, 0), 3)
         holds = all(len(np.unique(draw.indices)) == self.n for draw in lots)
         return [SelftestFinding("sampler", "every record is in every lot", holds=holds)]
 
     def check_coins(self) -> list[SelftestFinding]:
-        """Checks that every record is drawn by a coin of its own, of the rate that the event states."""
+        """Checks that a sampler draws every record by a coin of its own, of the rate that the event states."""
         event = self.event_of_phase()
         if not isinstance(event, Poisson):
             return [_charged_otherwise(event, "Poisson")]
@@ -142,8 +142,8 @@ class DrawChecks:
         ]
 
     def check_cyclic_coins(self) -> list[SelftestFinding]:
-        """Checks that a record is drawn in every so many steps only, and then by a coin of the rate that the event
-        states.
+        """Checks that a cyclic sampler draws a record in every so many steps only, and then by a coin of the rate that
+        the event states.
         """
         event = self.event_of_phase()
         if not isinstance(event, CyclicPoisson):
@@ -173,7 +173,7 @@ class DrawChecks:
         ]
 
     def check_fixed_size(self) -> list[SelftestFinding]:
-        """Checks that lots have the size that the event states and that each record comes up equally often."""
+        """Checks that a sampler's lots have the size that the event states and that each record comes up equally often."""
         event, n = self.event_of_phase(), self.n
         if not isinstance(event, FixedSize):
             return [_charged_otherwise(event, "FixedSize")]
@@ -193,7 +193,7 @@ class DrawChecks:
         ]
 
     def check_largest_size(self) -> list[SelftestFinding]:
-        """Checks that no lot is larger than the event of a truncated draw states; how it was cut is not tested."""
+        """Checks that a truncating sampler draws no lot larger than its event states; how it was cut is not tested."""
         event = self.event_of_phase()
         if not isinstance(event, TruncatedPoisson):
             return [_charged_otherwise(event, "TruncatedPoisson")]
@@ -205,7 +205,7 @@ class DrawChecks:
         ]
 
     def check_passes(self) -> list[SelftestFinding]:
-        """Checks that a record is in at most one lot of a pass and that nobody is left out of all passes."""
+        """Checks that a sampler puts a record in at most one lot of a pass and leaves nobody out of all passes."""
         records = min(self.n, _MOST_RECORDS)
         # Lots of one pass carry its number. A sampler whose passes never end is looked at for so many lots.
         passes: dict[int | None, list[Draw]] = {}
@@ -222,7 +222,7 @@ class DrawChecks:
         return [SelftestFinding("sampler, passes", about, holds=once and seen)]
 
     def check_fixed_order(self) -> list[SelftestFinding]:
-        """Checks that every pass has the same disjoint lots, as many as the event states."""
+        """Checks that a sampler of fixed order draws the same disjoint lots in every pass, as many as the event states."""
         event = self.event_of_phase()
         if not isinstance(event, FixedOrder):
             return [_charged_otherwise(event, "FixedOrder")]

@@ -46,15 +46,15 @@ class KeepBudget:
 
     @classmethod
     def for_uses(cls, options: PerformanceOptions, recorded_uses: Sequence[Use]) -> KeepBudget:
-        """Returns the budget for kept rows that the options give, or one in proportion to what the batch takes anyway,
-        up to a limit.
+        """Returns the budget for the rows that a batch's result keeps: as the options say, or in proportion to what the
+        batch takes anyway, up to a limit.
         """
         if options.keep_bytes is None:
             return cls(options, sum([use.bytes + sum([t.nbytes for t in use.saved]) for use in recorded_uses]))
         return cls(options)
 
     def measure(self, part: Part) -> Tensor:
-        """Returns ‖g_i‖², (B,), and takes the rows that the part keeps off the budget for kept rows."""
+        """Returns ‖g_i‖², (B,), of one part of a batch's result, and takes the rows that the part keeps off the budget."""
         if self._held is not None:
             self.options, self._held = replace(self.options, keep_bytes=min(_MOST, int(_ROWS * self._held))), None
         squared = measure_part(part, self.options)
@@ -75,8 +75,8 @@ class Inner:
     def add_products(
         self, columns: Mapping[int, int], parts: Mapping[Tensor, Part], products: Mapping[Tensor, Tensor]
     ) -> None:
-        """Adds the products ⟨g_i, θ⟩ of one more use to those of a batch, and marks a column as unknown if the use gave
-        no product for it.
+        """Adds the products ⟨g_i, θ⟩ of one more use to the batch's result, and marks a column as unknown if the use
+        gave no product for it.
         """
         for p in parts:
             column = columns[id(p)]
@@ -324,8 +324,8 @@ class Result:
 
 
 def allocate_sum(names: tuple[str, ...], parameters: Sequence[Tensor], pool: Pool) -> Grads:
-    """Returns memory for the sum of a batch's gradients, not cleared: one flat buffer where all parameters share a
-    dtype and a device.
+    """Returns memory for the sum in a batch's result, not cleared: one flat buffer where all parameters share a dtype
+    and a device.
 
     Small models get one tensor for each parameter: the allocator hands the same memory out again, at half the price of
     a view.

@@ -209,7 +209,9 @@ def _describe_inputs(batch: Any, inputs: list[Tensor]) -> Any:
 
 
 def _describe_way(session: Session) -> Any:
-    """Returns what decides how rules run the layers, beside the modules: the plan, what it learned, and precision."""
+    """Returns what, beside the modules, a compiled pass depends on: the plan by which rules run the layers, what it
+    learned, and precision.
+    """
     learned = session.plan.learned
     facts = learned.channels_last, learned.follows_everything, learned.follows_code, learned.mapped_positions
     kinds = list_autocast_kinds()
@@ -234,7 +236,9 @@ class _Held:
 
 
 def _describe_modules(modules: Iterable[nn.Module]) -> Any:
-    """Returns what Python code may decide by in a model's modules: modes, plain attributes, hooks and buffers."""
+    """Returns what a compiled pass depends on in a model's modules: modes, plain attributes, hooks and buffers, which
+    Python code may decide by.
+    """
     found: list[Any] = []
     for module in modules:
         own = module.__dict__
@@ -245,7 +249,9 @@ def _describe_modules(modules: Iterable[nn.Module]) -> Any:
 
 
 def _trace(session: Session, batch: Any, inputs: list[Tensor]) -> tuple[fx.GraphModule, list[_TracedUse]]:
-    """Returns the graph of one recorded pass, forward and backward, and the uses that its outputs belong to."""
+    """Returns the graph of one recorded pass to be compiled, forward and backward, and the uses that its outputs belong
+    to.
+    """
     import torch._dynamo.config as dynamo  # by whoever compiled the model it was imported already
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -310,7 +316,9 @@ class _ModuleState:
         self._before = [(m, dict(m.__dict__), dict(m._buffers)) for m in modules]
 
     def put_back(self) -> str | None:
-        """Puts back what has changed since, and returns the name of the first such attribute; None if nothing has."""
+        """Puts back what tracing a pass to be compiled has changed in modules, and returns the name of the first such
+        attribute; None if nothing has.
+        """
         found = None
         for module, attributes, buffers in self._before:
             for kind, now, before in (("attribute", module.__dict__, attributes), ("buffer", module._buffers, buffers)):
@@ -347,7 +355,7 @@ def _refuse_hidden_tensors(use: Use) -> None:
 
 
 def _explain_failure(error: Exception) -> Refusal:
-    """Returns the refusal of a pass that cannot be traced, with the user's line at which the trace ended."""
+    """Returns the refusal of a pass that cannot be compiled, with the user's line at which the trace ended."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
     own = [f for f in frames if "/sordino/" not in f.filename and "<" not in f.filename]
     where = f" at {own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno}" if own else ""
@@ -367,7 +375,9 @@ def _explain_failure(error: Exception) -> Refusal:
 
 
 def _make_constants_inputs(traced: fx.GraphModule) -> list[Tensor]:
-    """Turns the tensors that the graph holds into further inputs, and returns them: parameters change at every step."""
+    """Turns the tensors in the graph of a compiled pass into further inputs, and returns them: parameters change at
+    every step.
+    """
     constants: list[Tensor] = []
     places: dict[int, fx.Node] = {}
     for node in list(traced.graph.nodes):
@@ -383,7 +393,8 @@ def _make_constants_inputs(traced: fx.GraphModule) -> list[Tensor]:
 
 
 def _make_draws_inputs(traced: fx.GraphModule) -> list[_RandomDraw]:
-    """Turns the random operations of the graph into further inputs, and returns what draws them, in their order.
+    """Turns the random operations in the graph of a compiled pass into further inputs, and returns what draws them, in
+    their order.
 
     Raises:
         Refusal: an operation whose random numbers depend on the values of a tensor.
@@ -420,7 +431,9 @@ def _make_draws_inputs(traced: fx.GraphModule) -> list[_RandomDraw]:
 
 
 def _has_no_dropout(node: fx.Node) -> bool:
-    """Returns whether an operation with dropout inside it, as attention has, is called with a probability of 0."""
+    """Returns whether an operation of a compiled pass with dropout inside it, as attention has, is called with a
+    probability of 0.
+    """
     for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
         if argument.name == "dropout_p":
             given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
@@ -429,7 +442,9 @@ def _has_no_dropout(node: fx.Node) -> bool:
 
 
 def _add_input(traced: fx.GraphModule, name: str, like: fx.Node) -> fx.Node:
-    """Adds an input behind those that the graph has, with what is known of the node that it replaces."""
+    """Adds an input behind those that the graph of a compiled pass has, with what is known of the node that it
+    replaces.
+    """
     last = [node for node in traced.graph.nodes if node.op == "placeholder"][-1]
     with traced.graph.inserting_after(last):
         added = traced.graph.placeholder(name)
@@ -438,7 +453,7 @@ def _add_input(traced: fx.GraphModule, name: str, like: fx.Node) -> fx.Node:
 
 
 def _flatten_outputs(traced: fx.GraphModule) -> None:
-    """Makes the outputs of the graph one flat tuple, which is what compilers expect."""
+    """Makes the outputs of the graph of a compiled pass one flat tuple, which is what compilers expect."""
     output = traced.graph.output_node()
     output.args = (tuple(tree_flatten(output.args[0])[0]),)
     # A compiler may lay tensors out otherwise than the trace, and then a view of them needs a copy.

@@ -35,7 +35,7 @@ class Call(Protocol):
 
 
 def _find_sample_layout(tape: Any, call: Call, x: Any) -> Layout | None:
-    """Returns where the input x of a function call has its samples if it is a batch, and None otherwise."""
+    """Returns where the input x of a functional layer has its samples if it is a batch, and None otherwise."""
     layout: Layout | None = call.layouts.get(id(x)) if isinstance(x, Tensor) else None
     if layout is not None:
         tape.check_length(x, layout)
@@ -82,7 +82,9 @@ def _run_product(tape: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dim:
 
 
 def _run_matmul(tape: Any, call: Call) -> Tensor | None:
-    """Applies the layer rule of the function call `x @ w`; returns None where w is not a matrix shared by all samples."""
+    """Applies the layer rule of the functional form `x @ w`; returns None where w is not a matrix shared by all
+    samples.
+    """
     x, weight = _bind_arguments(call, ("input", None), ("other", None))
     where = _find_sample_layout(tape, call, x)
     if where is None or not _are_shared(call, weight) or weight.dim() != 2 or x.dim() < 2 or where.dim == x.dim() - 1:
@@ -91,8 +93,8 @@ def _run_matmul(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_addmm(tape: Any, call: Call) -> Tensor | None:
-    """Applies the layer rule of the function call `torch.addmm(b, x, w)`; returns None with other factors than 1 or a
-    bias that is no vector.
+    """Applies the layer rule of the functional `torch.addmm(b, x, w)`; returns None with other factors than 1 or a bias
+    that is no vector.
     """
     bias, x, weight, beta, alpha = _bind_arguments(
         call, ("input", None), ("mat1", None), ("mat2", None), ("beta", 1), ("alpha", 1)
@@ -210,8 +212,8 @@ def _run_embedding(tape: Any, call: Call) -> Tensor | None:
 
 
 def _run_table_lookup(tape: Any, call: Call) -> Tensor | None:
-    """Applies the layer rule of the function call `table[ids]`; returns None where the table is no parameter or the ids
-    are no batch.
+    """Applies the layer rule of the functional form `table[ids]`; returns None where the table is no parameter or the
+    ids are no batch.
     """
     weight, ids = call.args
     where = _find_sample_layout(tape, call, ids)

@@ -396,7 +396,7 @@ class _ObjectIdentity:
 
 
 def find_loss_identity(thing: object, depth: int = 3) -> Hashable:
-    """Returns the identity of a loss: a key that is equal for losses that are the same.
+    """Returns the identity of a loss, by which module plans are kept: a key that is equal for losses that are the same.
 
     Functions that are held by functions are followed to a depth, because they may hold each other; below it they are
     compared by identity, which may verify a loss once more than needed and never trusts one too many.
@@ -429,8 +429,8 @@ def find_loss_identity(thing: object, depth: int = 3) -> Hashable:
 
 
 def _cell_content(cell: CellType) -> object:
-    """Returns what a cell of a loss's closure holds, for the loss's identity, or the cell itself while nothing is
-    assigned to it.
+    """Returns what a cell in the closure of a module plan's loss holds, for the loss's identity, or the cell itself
+    while nothing is assigned to it.
     """
     try:
         return cell.cell_contents

@@ -44,7 +44,9 @@ _LARGE = 1 << 20
 
 
 def require_loss_per_sample(losses: Tensor, b: int) -> Tensor:
-    """Returns the losses at the root of the autograd graph with shape (B,), and refuses a loss that is anything else."""
+    """Returns the losses that the pruned backward pass starts from, with shape (B,), and refuses a loss that is
+    anything else.
+    """
     # One sample, or a loss that was reduced by hand, must be one number.
     if b == 1 or not isinstance(losses, Tensor) or losses.dim() == 0:
         return require_one_loss(losses).unsqueeze(0)
@@ -58,8 +60,8 @@ def require_loss_per_sample(losses: Tensor, b: int) -> Tensor:
 
 
 def compute_gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstream: Tensor) -> tuple[Tensor, ...]:
-    """Returns the gradients of the losses at edges of the autograd graph, like `torch.autograd.grad(losses, edges,
-    upstream)`.
+    """Runs a pruned backward pass to edges of the autograd graph and returns the gradients of the losses there, like
+    `torch.autograd.grad(losses, edges, upstream)`.
 
     It calls autograd's engine directly where torch offers that, because `torch.autograd.grad` repeats checks at a
     price.
@@ -71,7 +73,7 @@ def compute_gradients_at(losses: Tensor, edges: tuple[GradientEdge, ...], upstre
 
 
 def find_reachable_nodes(losses: Tensor) -> set[Any]:
-    """Returns every node of the autograd graph that the losses depend on."""
+    """Returns every node of the autograd graph that the losses depend on, before the backward pass is pruned."""
     # Depth first, each node once: graphs of deep models have many paths.
     seen: set[Any] = set()
     stack = [losses.grad_fn]
@@ -90,7 +92,7 @@ def find_unrecorded_parameters(nodes: set[Any], columns: Mapping[int, int]) -> s
 
 def require_recorded_uses(losses: Tensor, columns: Mapping[int, int], names: tuple[str, ...]) -> set[Any]:
     """Returns every node of the autograd graph the losses depend on, and raises if a trainable parameter is used
-    outside the recorded layers.
+    outside the recorded layers, where the pruned backward pass would miss it.
     """
     nodes = find_reachable_nodes(losses)
     # Ask each kind of node once: there are a few kinds, and there may be many nodes.
@@ -104,7 +106,9 @@ def require_recorded_uses(losses: Tensor, columns: Mapping[int, int], names: tup
 
 
 def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple[str, ...]) -> None:
-    """Raises `Unseen` for the first trainable parameter that is still a leaf of the autograd graph."""
+    """Raises `Unseen` for the first trainable parameter that the pruned backward pass would miss: it is still a leaf of
+    the autograd graph.
+    """
     for node in nodes:
         if type(node).__name__ == _LEAF and id(node.variable) in columns:
             raise UnseenCall(
@@ -118,7 +122,7 @@ def _refuse_unrecorded(nodes: set[Any], columns: Mapping[int, int], names: tuple
 
 
 def refuse_reentrant(nodes: set[Any]) -> None:
-    """Raises if the autograd graph hides layers in a reentrant checkpoint."""
+    """Raises if the graph hides layers from the pruned backward pass in a reentrant checkpoint."""
     for node in nodes:
         if type(node).__name__ == _REENTRANT:
             raise Refusal(

@@ -262,7 +262,7 @@ class _Recorder:
         return weight is not None and self._given.find(weight) is not None
 
     def record(self, y: Tensor, saved: tuple[Tensor, ...], parts: Any, *, rows: int = 1, product: Any = None) -> Tensor:
-        """Records the use of a shared tensor on the tape, with the weights' gradients pulled back to their parameters."""
+        """Records the use of a shared tensor on the tape, with its gradients pulled back to the parameters behind it."""
 
         def entries(held: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
             """Returns the parts of the parameters behind a shared tensor, joining those of weights that depend on the

@@ -46,7 +46,7 @@ class StackedRows:
 
     @cached_property
     def sums(self) -> Tensor:
-        """The squared norms of all these parameters together, (B,)."""
+        """The squared norms of the stacked rows of all parameters together, (B,)."""
         # Runs of equal length leave no rest, which would be three more launches.
         b, n = self._stacked.shape
         run = next((length for length in range(min(RUN, n), _SHORTEST, -1) if n % length == 0), None)
@@ -56,7 +56,7 @@ class StackedRows:
         return lengths.square_().sum(1).add_(vanished_squares(self._stacked))
 
     def norms(self, names: tuple[str, ...]) -> Norms:
-        """Returns the squared norms, where these are the parts of all parameters."""
+        """Returns the squared norms of the stacked rows, where these are the parts of all parameters."""
         return NormsOnDemand(
             self.sums, lambda: torch.stack([each for _, each in self.squared_norms_by_column()], 1), names
         )
@@ -67,8 +67,8 @@ class StackedRows:
             yield column, square_sum(self._stacked[:, end - shape.numel() : end])
 
     def add_to(self, room: Callable[[int], Tensor], weights: Tensor, beta: int) -> Iterator[tuple[int, Tensor]] | None:
-        """Adds Σ w_i g_i to the memory of each parameter, and yields its column and that memory; None where the weights
-        differ by parameter.
+        """Adds Σ w_i g_i of the stacked rows to the memory of each parameter, and yields its column and that memory;
+        None where the weights differ by parameter.
         """
         found = self.sum_rows(weights)
         if found is None:

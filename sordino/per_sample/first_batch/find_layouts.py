@@ -139,7 +139,7 @@ def _compare_runs(session: Session, more: Any, known: Layouts) -> _LayoutFinding
 
 
 def _compare_two_runs(session: Session, more: Any, known: Layouts, seed: int | None) -> _LayoutFindings | None:
-    """Runs the model on two and on three samples and compares the shapes, which show the layouts.
+    """Finds layouts from the shapes in two runs of the model, on two and on three samples.
 
     With a seed, draws are steady; without one, it returns None where something was drawn.
     """

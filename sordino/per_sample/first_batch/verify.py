@@ -113,8 +113,8 @@ def _draws_only_masks(session: Session, more: Any) -> bool:
 
 
 def _compare_in_double(session: Session, more: Any) -> float | None:
-    """Verifies in float64, on a copy, and returns the disagreement; None where the model or its loss cannot be computed
-    so.
+    """Verifies a model in float64, on a copy, and returns the disagreement; None where the model or its loss cannot be
+    computed so.
 
     What a trained classifier is sure of has a gradient p − y that is little but rounding, and autograd on one sample
     rounds otherwise than on three; so does an ill-conditioned model. A wrong formula is as wrong in float64; rounding
@@ -145,8 +145,8 @@ def _tolerance(model: nn.Module) -> float:
 
 
 def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple[float, str], bool, bool]:
-    """Returns the largest relative difference between engine and autograd with its parameter, whether anything was
-    drawn, and whether any compared.
+    """Returns the largest relative difference between engine and autograd, which decides whether a model is verified,
+    with its parameter, whether anything was drawn, and whether any compared.
 
     The last is False where no sample's gradient was finite.
     """
@@ -187,7 +187,7 @@ def _measure_disagreement(session: Session, more: Any, seed: int) -> tuple[tuple
 
 
 def _measure_by_engine(session: Session, more: Any, scale: Tensor, seed: int) -> tuple[PerSample, bool]:
-    """Returns the engine's answer, which is to be verified, and whether its pass drew at random."""
+    """Returns the engine's norms and sums, which are to be verified, and whether its pass drew at random."""
     # The seed makes the engine and autograd draw the same.
     seed_all(seed)
     began = GlobalState.capture()

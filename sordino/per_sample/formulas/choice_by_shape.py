@@ -58,7 +58,7 @@ def choose_norms_formula(geometry: Geometry, a: Tensor, g: Tensor, *, keep: bool
 
 
 def choose_sum_code(a: Sequence[int], g: Sequence[int], ways: Container[str]) -> str:
-    """Chooses by the shapes of a and g how to sum the gradients of a convolution's weight where no rows were kept."""
+    """Chooses by shape alone how to sum the gradients of a convolution's weight where no rows were kept."""
     # Thresholds from measurements on several machines; all ranks choose alike.
     t = prod(g[2:])
     if "winograd" in ways and _mostly_fills_panels(a[1], g[1]) and t > 1:
@@ -77,8 +77,8 @@ def choose_pass_code(
     *,
     wide: bool = False,
 ) -> str:
-    """Chooses by shape the code for the "forward" pass of a convolution of x, or for the gradient at the "input", x
-    being that at the output.
+    """Chooses by shape alone the code for the "forward" pass of a convolution of x, or for the gradient at the "input",
+    x being that at the output.
 
     The framework's kernels are slow with strides; the compiled one computes its channels by the vector. `wide`: torch
     computes sixteen floats in one piece.

@@ -45,7 +45,7 @@ class SeveralParts:
     parts: tuple[Part, ...]
 
     def measure_squared_norms(self, options: PerformanceOptions) -> Tensor:
-        """Returns ‖Σ rows‖² of a part made of several parts, in passes that fit the scratch memory."""
+        """Returns ‖Σ rows‖² of a compound part, in passes that fit the scratch memory."""
         # The norm of a sum needs the sum itself, so rows are written out, a few samples at a time.
         first = self.parts[0].rows(slice(0, 1))
         step = samples_per_pass(first.numel() * len(self.parts), options, first.element_size())
@@ -108,8 +108,8 @@ class Block:
         return self.part.dot(u[self.start : self.stop])
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients to a block of a larger parameter and leaves the other rows, or clears them where
-        β = 0.
+        """Adds the weighted gradients of a compound part that is a block of a larger parameter and leaves the other
+        rows, or clears them where β = 0.
         """
         # The block covers some rows only, and clearing must reach the others too.
         if not beta:
@@ -117,7 +117,7 @@ class Block:
         self.part.add_to(out[self.start : self.stop], weights)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the rows of a part that is a block of a larger parameter, within zeros."""
+        """Returns the rows of a compound part that is a block of a larger parameter, within zeros."""
         inner = self.part.rows(where)
         full_rows = inner.new_zeros((inner.shape[0], *self.shape))
         full_rows[:, self.start : self.stop] = inner
@@ -154,8 +154,8 @@ class Window:
         return self.part.dot(u[self.taps].contiguous())
 
     def add_to(self, out: Tensor, weights: Tensor, beta: int = 1) -> None:
-        """Adds the weighted gradients to a window of a convolution's taps and leaves the others, or clears them where β
-        = 0.
+        """Adds the weighted gradients of a compound part that is a window of a convolution's taps and leaves the
+        others, or clears them where β = 0.
         """
         # The part knows its window only; what lies outside has no gradient.
         window = out[self.taps]
@@ -168,7 +168,7 @@ class Window:
             window.copy_(total)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the rows of a part that is a window of a convolution's taps, within zeros."""
+        """Returns the rows of a compound part that is a window of a convolution's taps, within zeros."""
         inner = self.part.rows(where)
         full_rows = inner.new_zeros((inner.shape[0], *self.shape))
         full_rows[(slice(None), *self.taps)] = inner
@@ -238,7 +238,9 @@ class SeveralRows:
         self.part.add_to(out, weights.repeat_interleave(self.k), beta)
 
     def rows(self, where: slice | Tensor) -> Tensor:
-        """Returns the gradients of some samples of a part with several rows a sample, each the sum of its rows."""
+        """Returns the gradients of some samples of a compound part with several rows a sample, each the sum of its
+        rows.
+        """
         # Row k of sample i stands at place i·K + k.
         if isinstance(where, slice):
             inner = slice((where.start or 0) * self.k, None if where.stop is None else where.stop * self.k)

@@ -235,8 +235,8 @@ class Convolution:
         return patches.mul_(self._squares_by_group(self.g)).sum(1).sqrt_().flatten(1).sum(1).square_()
 
     def _squares_by_group(self, x: Tensor) -> Tensor:
-        """Returns ‖x‖² by group and position of a convolution's x (B, C, *S), as (B, groups, *S), no less than a little
-        for each element.
+        """Returns ‖x‖² by group and position of the input or output gradient of a convolution's weight, (B, C, *S) to
+        (B, groups, *S), no less than a little for each element.
         """
         groups = self.geometry.groups
         grouped = x.unsqueeze(1) if groups == 1 else x.unflatten(1, (groups, -1))
@@ -255,7 +255,9 @@ class Convolution:
         return self.terms
 
     def dot(self, u: Tensor) -> Tensor:
-        """Returns Σ_pos g · (the convolution with U in place of the weight)."""
+        """Returns the product of a convolution's weight gradients with U: Σ_pos g · (the convolution with U in place of
+        the weight).
+        """
         if self.kept is not None:
             return GradientRows(self._to_weight_order(self.kept).contiguous()).dot(u)
         geometry = self.geometry

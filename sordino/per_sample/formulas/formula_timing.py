@@ -25,7 +25,7 @@ _COLD = 1 << 22
 
 
 def samples_to_time(written: int) -> int:
-    """Returns how many samples to time formulas on, when a candidate writes so many elements for each.
+    """Returns on how many samples the timing of formulas runs, when a candidate writes so many elements for each.
 
     They are few, but enough to leave the cache: rows look cheap on eight samples and cost their page faults on a real
     batch.
@@ -34,7 +34,7 @@ def samples_to_time(written: int) -> int:
 
 
 def read_clock(device: torch.device) -> float:
-    """Returns the clock that formulas are timed by: the CPU time of this thread, which other processes do not disturb;
+    """Returns the clock for the timing of formulas: the CPU time of this thread, which other processes do not disturb;
     a wall clock on other devices.
     """
     if device.type == "cpu":
@@ -69,7 +69,7 @@ class Stopwatch:
         return choice
 
     def remember_choice(self, key: Hashable, choice: str) -> str:
-        """Keeps a choice between timed formulas, also one that was made elsewhere, and returns it."""
+        """Remembers the formula that timing chose for a shape, here or elsewhere, and returns it."""
         if self.measures:
             self._choices[key] = choice
         return choice
@@ -81,7 +81,7 @@ class Stopwatch:
         candidates: Mapping[str, Callable[[], object]],
         margin: float = 0.0,
     ) -> str:
-        """Times the candidate formulas, returns the name of the fastest, and remembers it.
+        """Chooses between formulas by timing the candidates; returns the name of the fastest, and remembers it.
 
         The first candidate is preferred unless another saves more than the share `margin`.
         """
@@ -108,7 +108,7 @@ class Stopwatch:
         return {**self._restored, **{repr(key): choice for key, choice in self._choices.items()}}
 
     def restore_choices(self, saved: Mapping[str, str]) -> None:
-        """Goes on with the timed choices of formulas in a checkpoint; what was measured before is dropped."""
+        """Restores from a checkpoint the formulas that timing chose; what was measured before is dropped."""
         if self.measures:
             self._choices.clear()
             self._restored = dict(saved)

@@ -124,7 +124,7 @@ class Tied:
         return guard_gram_sums(squared, separate, terms, lambda index: square_sum(self.rows(index)), 1, additions)
 
     def bound_squared_terms(self, options: PerformanceOptions) -> Tensor:
-        """Returns the square of the lengths of both, lookup and tied head, added."""
+        """Returns the square of the lengths of both, the lookup of a table and the head tied to it, added."""
         if self._terms is None:
             head = self.head.bound_squared_terms(options)
             head = Matmul(self.head.a, self.head.g).measure_squared_norms(options) if head is None else head

@@ -78,7 +78,9 @@ _AGAIN = 4
 
 
 def run_linear_map(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, workspace: Workspace) -> Tensor:
-    """Runs a linear map, `F.linear` for x (rows, d) of `size` samples, by whichever code is faster for their shapes."""
+    """Runs a linear map, a matrix product as `F.linear` computes for x (rows, d) of `size` samples, by whichever code
+    is faster for their shapes.
+    """
     kernel = load_affines() if x.numel() * len(weight) >= _SMALL else None
     if kernel is None or not kernel.can_multiply(x, weight.t()) or is_autocasting(x.device) or x.is_inference():
         return torch.nn.functional.linear(x, weight, bias)
@@ -93,14 +95,16 @@ class _LinearMap(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
     ) -> Tensor:
-        """Computes the output of a linear map by the faster code."""
+        """Computes the output of a linear map, a matrix product, by the faster code."""
         ctx.save_for_backward(weight)
         ctx.each, ctx.kernel, ctx.workspace = each, kernel, workspace
         return _run_fastest("mapped", x, weight.t(), bias, each, kernel, workspace)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
-        """Computes the gradient at the input of a linear map by the faster code, if it is needed."""
+        """Computes the gradient at the input of a linear map, a matrix product too, by the faster code, if it is
+        needed.
+        """
         if not ctx.needs_input_grad[0]:
             return None, None, None, None, None, None
         (weight,) = ctx.saved_tensors

@@ -19,8 +19,8 @@ from sordino.per_sample.recording.tape import Tape
 
 
 def _to_channels_last(x: Tensor) -> Tensor:
-    """Returns the input x of a convolution layer with channels last in memory, by a copy where its strides do not say
-    so.
+    """Returns the input x of a convolution with channels last in memory, as the rule of nn.Conv2d wants it, by a copy
+    where its strides do not say so.
 
     With one channel both formats look alike, and the choice would silently be lost.
     """
@@ -53,8 +53,8 @@ def run_convolution(tape: Tape, module: nn.Conv2d, input: Tensor) -> Tensor:
 def record_convolution(
     tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, rows: int | None = None
 ) -> Tensor:
-    """Records a convolution, `F.conv1d`, `F.conv2d` or `F.conv3d`; `rows` of x belong to one sample, by default as its
-    layout says.
+    """Records a convolution for the rules of nn.Conv1d, nn.Conv2d and nn.Conv3d; `rows` of x belong to one sample, by
+    default as its layout says.
     """
     rank = len(geometry.stride)
     w, taps = tape.leaf(weight, x), None
@@ -74,7 +74,9 @@ def record_convolution(
         y = plain(x, w, b, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of a convolution layer's weight and bias from the gradient at the output."""
+        """Returns the parts of weight and bias of a convolution layer, nn.Conv1d to nn.Conv3d, from the gradient at the
+        output.
+        """
         found: dict[Tensor, Part | Tensor] = {}
         g32 = lift_precision(g)
         if tape.wants(weight):
@@ -130,7 +132,7 @@ def run_transposed_convolution(
     )
 
     def parts(saved: tuple[Tensor, ...], g: Tensor) -> dict[Tensor, Part | Tensor]:
-        """Returns the parts of a transposed convolution's weight and bias, with the roles of input and output gradient
+        """Returns the parts of weight and bias of nn.ConvTranspose1d to 3d, with the roles of input and output gradient
         exchanged.
         """
         found: dict[Tensor, Part | Tensor] = {}

@@ -51,8 +51,8 @@ def rule(*layers: type[nn.Module]) -> Callable[[R], R]:
 
 
 def rule_for_family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
-    """Registers a function as the rule of a family of layers that have no class in common, and are known by what they
-    are made of.
+    """Registers a function in the layer registry as the rule of a family of layers that have no class in common, and
+    are known by what they are made of.
     """
 
     def register(function: R) -> R:
@@ -63,8 +63,8 @@ def rule_for_family(belongs: Callable[[nn.Module], bool]) -> Callable[[R], R]:
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """Returns the layer rule registered for the nearest ancestor whose forward this module still has, or for its
-    family.
+    """Returns the rule that the layer registry has for the nearest ancestor whose forward this module still has, or for
+    its family.
     """
     if "forward" in module.__dict__:  # replaced on the instance: we do not know what it does
         return None

@@ -101,7 +101,7 @@ class OtherLength(UnseenCall):
 
 
 def make_unseen_refusal(name: str) -> UnseenCall:
-    """Returns the refusal of a layer without a known sample layout: it was called in another way than on the first
+    """Returns the refusal of a layer whose sample layout is not known: it was called in another way than on the first
     batch.
     """
     return UnseenCall(

@@ -67,7 +67,7 @@ class Use:
     product: ParameterProduct | None = None
 
     def parameter_products(self, g: Tensor, parts: Mapping[Tensor, Part]) -> dict[Tensor, Tensor]:
-        """Returns ⟨g_i, θ⟩ for the parameters of a recorded use, (B,), from its output; empty where the output has
+        """Returns ⟨g_i, θ⟩ for the parameters of a use on the tape, (B,), from its output; empty where the output has
         changed.
         """
         if self.product is None or self.output is None or self.output._version != self.version:
@@ -84,14 +84,14 @@ class Use:
         return products
 
     def resolve_parts(self, g: Tensor) -> dict[Tensor, Part]:
-        """Returns the parts of a recorded use, once the gradient at the output is known; refuses an input that was
+        """Returns the parts of a use on the tape, once the gradient at the output is known; refuses an input that was
         changed since.
         """
         self.refuse_changed_inputs()
         return to_parts(self.parts(self.saved, g), self.rows)
 
     def refuse_changed_inputs(self) -> None:
-        """Raises Refusal if an input of a recorded use was changed in place after the layer had read it."""
+        """Raises Refusal if an input of a use on the tape was changed in place after the layer had read it."""
         for tensor, version in zip(self.saved, self.versions, strict=True):
             if tensor._version != version:
                 raise Refusal(
@@ -102,7 +102,7 @@ class Use:
 
 
 def to_parts(entries: Mapping[Tensor, Part | Tensor], rows: int = 1) -> dict[Tensor, Part]:
-    """Wraps the plain tensors that a recorded use gives as parts, and adds up the rows of a sample where it has
+    """Wraps the plain tensors that a use on the tape gives as parts, and adds up the rows of a sample where it has
     several.
     """
     parts: dict[Tensor, Part] = {}

@@ -1,4 +1,4 @@
-"""Finds the noise or the number of steps at which a run meets a target ε.
+"""Calibrates a run to a target ε: finds the noise, or the number of steps, at which the whole run meets it.
 
 Both searches ask the certified accountant about the event of the whole run, so whatever else the run releases is
 counted.
@@ -19,7 +19,7 @@ _ONE, _TWO = 1.0, 2.0
 
 
 def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
-    """Returns the smallest noise multiplier at which a run meets a target epsilon: it is (ε, δ)-DP.
+    """Calibrates the noise of a run: returns the smallest multiplier at which the whole run is (ε, δ)-DP.
 
     >>> from sordino.events import Gaussian, Poisson, Repeat
     >>> sigma = calibrate_noise(lambda s: Repeat(Poisson(0.01, Gaussian(s)), 1000), 1.0, 1e-5)
@@ -52,7 +52,7 @@ def calibrate_noise(event_of: Callable[[float], Event], epsilon: float, delta: f
 
 
 def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float, delta: float) -> int:
-    """Returns the most steps, up to `steps`, that keep the run within a target epsilon: (budget, δ).
+    """Calibrates the length of a run: returns the most steps, up to `steps`, that keep it within (budget, δ).
 
     Raises:
         BudgetExhausted: if not even one step does.
@@ -60,8 +60,8 @@ def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float,
     """
 
     def fits_budget(count: int) -> bool:
-        """Returns whether a run of `count` steps keeps to the target epsilon, the budget; raises ValueError if it has
-        no guarantee.
+        """Returns whether a run of `count` steps, the number being calibrated, keeps to the budget; raises ValueError
+        if it has no guarantee.
         """
         claim = claims.make_claim(event_of(count), delta, PLD())
         if isinstance(claim, NoGuarantee):
@@ -82,8 +82,8 @@ def calibrate_steps(event_of: Callable[[int], Event], steps: int, budget: float,
 
 
 def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> float:
-    """Returns the part of a target epsilon that is spent even if the noise of the steps hides everything: the cost of
-    everything else.
+    """Returns what a run costs that is calibrated to so much noise that its steps hide everything: ε of all that it
+    releases besides.
     """
     # So much noise that the steps cost nothing; what is left is the price of everything else.
     try:
@@ -94,8 +94,8 @@ def _epsilon_without_steps(event_of: Callable[[float], Event], delta: float) -> 
 
 
 def find_linear_form(one: Any, two: Any) -> Callable[[float], Any] | None:
-    """Returns the JSON of an event as a function of the multiplier, from those at 1 and 2, so that the noise of a
-    target epsilon is found faster; None if it is not linear.
+    """Returns the JSON of a run's event as a function of the multiplier, from those at 1 and 2, so that the run is
+    calibrated faster; None if it is not linear.
     """
     if one == two:
         return lambda s: one
