@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.experiment import ExperimentSize
 from sordino_lab.thesis_plans import plan_cifar, plan_mnist
 from sordino_lab.training_store import train
@@ -38,7 +38,7 @@ CIFAR_ROW = "CIFAR-10, DP-SGD, lr 0.1, C = 5"
 
 def final_result(size: ExperimentSize, way: str, rate: float, scale: str) -> dict[str, float]:
     """Returns where a run ends."""
-    bench = Workbench(size, store.cache_folder())
+    bench = Workbench(size, result_store.cache_folder())
     centre, deviation = SCALES[scale]
     plan = plan_mnist(bench, way, rate, 1.0, pixel_mean=centre, pixel_deviation=deviation)
     last = train(plan.settings(size, 0), bench.cache).rows[-1]
@@ -47,7 +47,7 @@ def final_result(size: ExperimentSize, way: str, rate: float, scale: str) -> dic
 
 def final_cifar_result(scale: str) -> dict[str, float]:
     """Returns where the thesis' DP-SGD on CIFAR-10 ends at learning rate 0.1 and C = 5, at its own size."""
-    bench = Workbench(ExperimentSize.FULL, store.cache_folder())
+    bench = Workbench(ExperimentSize.FULL, result_store.cache_folder())
     centre, deviation = CIFAR_SCALES[scale]
     plan = plan_cifar(bench, "DP-SGD", 0.1, 5.0, pixel_mean=centre, pixel_deviation=deviation)
     last = train(plan.settings(ExperimentSize.FULL, 0), bench.cache).rows[-1]

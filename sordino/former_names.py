@@ -166,6 +166,7 @@ FORMER_NAMES = {
     "lab.sorted_table": "sordino_lab.thesis_plans",
     "lab.sweep": "sordino_lab.training_curves",
     "lab.thesis": "sordino_lab.thesis_plans",
+    "lab.store": "sordino_lab.result_store",
     "lab.trained": "sordino_lab.training_store",
     "lab.weight_decay": "sordino_lab.families.weight_decay",
     "ledger.divergence": "runtime_checks.lot_checks",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sordino_lab import pages, store
+from sordino_lab import pages, result_store
 from sordino_lab.catalogue import choose_experiments, experiments, find_experiment
 from sordino_lab.experiment import FAILS, HOLDS, UNTESTED, ExperimentSize, read_outcome
 
@@ -33,7 +33,7 @@ class Command:
     """Within a minute or so each; what is reduced is written on the figure."""
     full: bool = False
     """The source's own setting; hours, for CIFAR-10."""
-    out: Path = store.OUT
+    out: Path = result_store.OUT
     """Where figures, JSON and the page go."""
     processes: int = 2
     """Side by side, one thread each."""
@@ -76,7 +76,7 @@ class Command:
             print(json.dumps([one.facts() for one in some], ensure_ascii=False))
             return 0
         # Results say which figures are there already, and at which size, so that nobody runs them twice by mistake.
-        there = store.read_results(self.out)
+        there = result_store.read_results(self.out)
         width = max(len(one.id) for one in some)
         for one in some:
             known = f"known ({there[one.id]['size']})" if one.id in there else ""
@@ -126,8 +126,8 @@ class Command:
         if wish not in ("run", "status", "pause", "resume") or len(self.names) > 1:
             raise ValueError(f"queue {' '.join(self.names)}: there is run, status, pause and resume")
         # The state is in files, so any process can look at the queue or pause it.
-        folder = store.cache_folder() / "queue"
-        queue = Queue(folder, self.trainings or store.cache_folder(), self.out)
+        folder = result_store.cache_folder() / "queue"
+        queue = Queue(folder, self.trainings or result_store.cache_folder(), self.out)
         # The exit code tells a script whether a job failed, so that it need not read what was printed.
         if wish == "run":
             return 1 if queue.run(self.processes, lambda text: print(text, flush=True)) else 0
@@ -146,7 +146,7 @@ class Command:
 
     def _check(self) -> int:
         """Carries out `sordino lab check`: prints numbers beside the published ones and findings with their verdicts."""
-        there = store.read_results(self.out)
+        there = result_store.read_results(self.out)
         names = [one.id for one in choose_experiments(self.names)] if self.names else list(there)
         # A check of something that was never run would look as if it had passed.
         missing = [name for name in names if name not in there]
@@ -183,7 +183,7 @@ class Command:
         """Carries out `sordino lab show`: prints what is known of ids, namely facts, numbers, findings, notes and
         commands.
         """
-        there = store.read_results(self.out)
+        there = result_store.read_results(self.out)
         # Without a name the empty one is looked up, whose error message says what can be named.
         for one in [find_experiment(name) for name in self.names] or [find_experiment("")]:
             if self.json:
@@ -231,6 +231,7 @@ def _shorten(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_verdicts(result: dict[str, Any]) -> str:
+    """Returns how many findings of a result hold, fail or are untested, in words for the command `sordino lab run`."""
     # A figure without findings is a drawing, which has nothing to judge.
     verdicts = [one.verdict for one in read_outcome(result).findings]
     said = [f"{verdicts.count(v)} {v}" for v in (HOLDS, FAILS, UNTESTED) if v in verdicts]

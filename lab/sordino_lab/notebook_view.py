@@ -16,8 +16,8 @@ from html import escape
 from sordino.app.report.panel_figures import inline_svg
 from sordino_lab.catalogue import find_experiment
 from sordino_lab.experiment import Experiment, ExperimentSize, Outcome
+from sordino_lab.result_store import cache_folder, describe_reduction, withhold_verdicts
 from sordino_lab.scoreboard import write_number
-from sordino_lab.store import cache_folder, describe_reduction, withhold_verdicts
 from sordino_lab.workbench import Workbench
 
 SIZE_VARIABLE = "SORDINO_LAB_SIZE"

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from sordino.app import atomic_files
 from sordino.app.report.panel_figures import inline_svg
 from sordino.app.report.templates import template_environment
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import ALL_SOURCES, FAILS, HOLDS, UNTESTED, Compared, ExperimentSize, read_outcome
 from sordino_lab.scoreboard import Score, score_results, write_summary, write_table
@@ -43,7 +43,7 @@ def write_html(folder: Path, path: Path) -> Path:
 
     """
     # Verdicts and scores are counted over all results, and shown above them.
-    results = store.read_results(folder)
+    results = result_store.read_results(folder)
     if not results:
         raise ValueError("nothing was run yet: `sordino lab run seconds`")
     # Verdicts are counted from the entries that are shown, so that the sum on top agrees with the list below it.
@@ -118,10 +118,12 @@ def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_reduced(result: Mapping[str, Any]) -> str:
-    """Returns what stands behind the title of a result that is smaller than the source's; empty for one that is not."""
+    """Returns what stands behind the title of a result on the lab's page if the result is smaller than the source's;
+    else nothing.
+    """
     # The word comes from the size of the result, not from what its note says.
     one = experiments()[result["id"]]
-    return "reduced" if store.describe_reduction(ExperimentSize(result["size"]), one) else ""
+    return "reduced" if result_store.describe_reduction(ExperimentSize(result["size"]), one) else ""
 
 
 def _describe_comparison(one: Compared) -> dict[str, str]:
@@ -182,7 +184,7 @@ def write_results_table() -> str:
     """Returns the results on the lab's page: the scoreboard, a row for each result that comes with the package, and
     what does not hold.
     """
-    results = store.read_results(store.SHIPPED)
+    results = result_store.read_results(result_store.SHIPPED)
     rows, fails = [], []
     for name, result in results.items():
         outcome = read_outcome(result)

@@ -24,7 +24,7 @@ from types import FrameType
 
 from sordino.app import atomic_files
 from sordino.app.runs.settings import Settings
-from sordino_lab import store, training_store
+from sordino_lab import result_store, training_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.curve_plan import expected_seconds
 from sordino_lab.experiment import Experiment, ExperimentSize
@@ -195,7 +195,7 @@ class Queue:
         if job.settings is not None:
             return training_store.find(job.settings, self.trainings) is not None
         # A smaller size does not count: the queue is there to run figures as the sources did.
-        for folder in (self.out, store.SHIPPED):
+        for folder in (self.out, result_store.SHIPPED):
             path = folder / f"{job.name}.json"
             if path.is_file() and json.loads(path.read_text("utf-8"))["size"] == ExperimentSize.FULL.value:
                 return True
@@ -255,7 +255,9 @@ def _worth_of(name: str) -> float:
 
 
 def _published_by_label(one: Experiment) -> dict[str, int]:
-    """Returns how many published numbers each curve of an id has, by its label."""
+    """Returns how many published numbers each curve of an id has, by its label; the queue puts trainings of such curves
+    first.
+    """
     counts: dict[str, int] = {}
     for number in published_numbers():
         if number.id == one.id:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app import atomic_files
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Experiment, ExperimentSize
 from sordino_lab.pages import write_documents
@@ -55,10 +55,10 @@ def bring_in_line(one: Experiment, kept: dict[str, Any]) -> dict[str, Any]:
         recipes = {command.split()[2] for command in own}
         result["commands"] = [*own, *(said for said in kept["commands"] if said.split()[2] not in recipes)]
     # A finding of the source says nothing of a smaller run, so its verdict is taken back to untested.
-    if not store.is_source_size(size, one):
+    if not result_store.is_source_size(size, one):
         result["findings"] = [{**finding, "holds": None} for finding in kept["findings"]]
     if size is not ExperimentSize.FULL:
-        result["note"] = store.describe_reduction(size, one)
+        result["note"] = result_store.describe_reduction(size, one)
     return result
 
 
@@ -90,5 +90,5 @@ def _write_if_changed(path: Path, result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"drawn: {name}\n" for name in refresh_results(store.SHIPPED)))
+    sys.stdout.write("".join(f"drawn: {name}\n" for name in refresh_results(result_store.SHIPPED)))
     write_documents(Path(sys.argv[1]))

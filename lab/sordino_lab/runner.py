@@ -15,7 +15,7 @@ from typing import Any
 
 from sordino.app.runs.settings import Settings
 from sordino.version import __version__
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import find_experiment
 from sordino_lab.experiment import Experiment, ExperimentSize
 from sordino_lab.training_curves import TrainedCurve
@@ -44,7 +44,7 @@ def run_experiments(
     progress.
     """
     # Trainings come first, because several figures may share one.
-    bench = Workbench(size, store.cache_folder())
+    bench = Workbench(size, result_store.cache_folder())
     waiting = [one for one in chosen if anew or not is_done(one, size, out)]
     trainings = _list_trainings(waiting, bench)
     if trainings:
@@ -60,7 +60,9 @@ def run_experiments(
 
 
 def is_done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
-    """Returns whether an experiment need not be run: a result of this size and version is there, figures and all."""
+    """Returns whether the runner need not run an experiment: a result of this size and version is there, figures and
+    all.
+    """
     path = out / f"{one.id}.json"
     if not path.is_file() or not path.with_suffix(".png").is_file():
         return False
@@ -79,10 +81,10 @@ def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
     begun = time.process_time()
     found = one.run(bench)
     spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
-    result = store.make_result(one, found, bench.size, spent)
+    result = result_store.make_result(one, found, bench.size, spent)
     if bench.size is ExperimentSize.FULL and one.plans is not None:
         result["note"] = _describe_seeds(trained, bench.missing(one.plans(bench)))
-    store.write_result(out, result)
+    result_store.write_result(out, result)
     return result
 
 
@@ -105,7 +107,7 @@ def draw_from_trainings(one: Experiment, out: Path) -> str:
     """
     if one.plans is None:
         return "needs no training; `sordino lab run --full` makes it"
-    bench = Workbench(ExperimentSize.FULL, store.cache_folder(), trains=False)
+    bench = Workbench(ExperimentSize.FULL, result_store.cache_folder(), trains=False)
     # A figure is drawn from what is there, as long as something is.
     missing = bench.missing(one.plans(bench))
     if missing and len(missing) == len(one.plans(bench)):
@@ -126,7 +128,7 @@ class ProgressClock:
         self.begun, self.say = time.monotonic(), say
 
     def tick(self, job: ExperimentJob) -> None:
-        """Counts one job more of the experiments that run as done, and says so."""
+        """Counts one job more of the runner's as done, and says so with the time that is left."""
         self.done, self.count = self.done + job.cost, self.count + 1
         # The time left is judged by cost and not by number, because jobs differ by a factor of a thousand.
         spent = time.monotonic() - self.begun
@@ -135,7 +137,9 @@ class ProgressClock:
 
 
 def _list_trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[ExperimentJob]:
-    """Returns every training that the experiments to be run need and that is not kept yet, once, the longest first."""
+    """Returns every training that the runner needs for its experiments and that is not kept yet, once, the longest
+    first.
+    """
     found: dict[str, ExperimentJob] = {}
     for one in waiting:
         # A training that two figures need is listed once, under the first of them.
@@ -157,7 +161,7 @@ def _list_trainings(waiting: Iterable[Experiment], bench: Workbench) -> list[Exp
 def _carry_out(
     jobs: Sequence[ExperimentJob], bench: Workbench, out: Path, processes: int, clock: ProgressClock
 ) -> None:
-    """Runs the jobs of experiments, the longest first, here or in worker processes that end with this one."""
+    """Runs the jobs of the runner, the longest first, here or in worker processes that end with this one."""
     # The longest first, so that no long job is left for the end when other workers are idle.
     ordered = sorted(jobs, key=lambda job: -job.cost)
     if processes <= 1 or len(ordered) <= 1:
@@ -170,7 +174,7 @@ def _carry_out(
 
 
 def _work(job: ExperimentJob, bench: Workbench, out: Path) -> None:
-    """Runs one job of an experiment: a training, or else the figure."""
+    """Runs one job of the runner: a training, or else the figure of an experiment."""
     if job.settings is None:
         make_result(find_experiment(job.name), bench, out)
     else:

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Compared, ExperimentSize, read_outcome
 from sordino_lab.workbench import Workbench
@@ -84,7 +84,7 @@ def score_results(results: Mapping[str, Mapping[str, Any]]) -> list[Score]:
         # Only a result at the source's own size and network counts.
         result = results.get(number.id)
         ours = None
-        if result is not None and store.is_source_size(ExperimentSize(result["size"]), experiments()[number.id]):
+        if result is not None and result_store.is_source_size(ExperimentSize(result["size"]), experiments()[number.id]):
             ours = next((one for one in read_outcome(result).compared if _is_same(one, number)), None)
         if ours is None or (ours.ours is None):
             found.append(Score(number, NOT_RUN if ours is None else MISSED, ours))
@@ -142,7 +142,7 @@ def describe_recipes() -> dict[str, str]:
     figures.
     """
     # From the results that come with the package, so that nothing has to be run.
-    scores = score_results(store.read_results(store.SHIPPED))
+    scores = score_results(result_store.read_results(result_store.SHIPPED))
     bench = Workbench(ExperimentSize.FULL, Path())
     by_recipe: dict[str, list[Score]] = {}
     for one in experiments().values():
@@ -167,11 +167,13 @@ def write_number(one: Compared | None) -> str:
 
 
 def _is_same(one: Compared, number: PublishedNumber) -> bool:
-    """Returns whether a row of a result is about a published number; its words may go on, such as with the ε reached."""
+    """Returns whether a row of a result is about a published number of the scoreboard; its words may go on, such as
+    with the ε reached.
+    """
     # The number must be the same too, because two sources may use the same words.
     words = one.what == number.what or one.what.startswith(f"{number.what}, ε = ")
     return words and one.published == number.published
 
 
 if __name__ == "__main__":
-    sys.stdout.write(write_table(score_results(store.read_results(store.SHIPPED))) + "\n")
+    sys.stdout.write(write_table(score_results(result_store.read_results(result_store.SHIPPED))) + "\n")

@@ -13,7 +13,7 @@ from functools import cache
 
 from sordino.accounting import PLD, amplify_by_sampling, analytic_gaussian, gaussian_epsilon, shuffle_lower_bound
 from sordino.events import Gaussian, Laplace, Poisson, Repeat
-from sordino_lab import store
+from sordino_lab import result_store
 
 DELTA = 1e-5
 
@@ -142,7 +142,7 @@ def _epsilon_of_little_noise() -> float:
 
 def _accuracy_of_ignored_penalty() -> str:
     """Returns what the shipped result of wd-mnist-ignored says of an error of the sources, the penalty that is ignored."""
-    path = store.SHIPPED / "wd-mnist-ignored.json"
+    path = result_store.SHIPPED / "wd-mnist-ignored.json"
     # The page of errors can be built before the figure was run; it then says how to get the number.
     if not path.is_file():
         return "Not run yet: `sordino lab run wd-mnist-ignored`"

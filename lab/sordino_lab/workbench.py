@@ -37,7 +37,7 @@ class Workbench:
         return self.size is ExperimentSize.TINY
 
     def judge(self, holds: bool) -> bool | None:
-        """Returns the verdict, or None at the size of the tests; `store.table` withholds it from all that is reduced."""
+        """Returns the verdict, or None at the size of the tests; the result store withholds it from all that is reduced."""
         return None if self.is_tiny else holds
 
     def make_rng(self, seed: int = 0) -> np.random.Generator:

@@ -51,8 +51,8 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Waits until names of files created, moved or removed in a folder are on the disk, so that they survive a crash;
-    does nothing on Windows, which has no such call.
+    """Waits until names of files created, moved or removed in a folder are on the disk, so that atomic writes survive a
+    crash; does nothing on Windows, which has no such call.
     """
     if sys.platform == "win32":
         return

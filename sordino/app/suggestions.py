@@ -12,7 +12,8 @@ _SHORTEST_BEGINNING = 3
 
 
 def suggest_name(word: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that is most like `word`; None if none is like it.
+    """Returns the suggestion for a word that is not known: the known name that is most like it; None if none is like
+    it.
 
     Case does not count, and neither does the difference between - and _.
 
@@ -32,7 +33,7 @@ def suggest_name(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: `; did you mean 'mnist'?`, or nothing.
+    """Returns the suggestion at the end of a message about an unknown name: `; did you mean 'mnist'?`, or nothing.
 
     >>> did_you_mean("mnits", ["mnist", "cifar10"])
     "; did you mean 'mnist'?"
@@ -42,7 +43,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown_name(what: str, name: str, known: Collection[str], more: str = "") -> None:
-    """Raises ValueError if a name is not among the known ones; the message lists them and says which was probably meant.
+    """Raises ValueError if a name is not among the known ones; the message lists them and suggests the one that was
+    probably meant.
 
     `what` is how the message names it, as in `loss='squre'`, and `more` ends the list of what there is.
 
@@ -55,7 +57,9 @@ def refuse_unknown_name(what: str, name: str, known: Collection[str], more: str 
 
 
 def refuse_unknown_fields(given: Iterable[str], known: Collection[str], kind: str) -> None:
-    """Raises ValueError if fields were given that are not known; `kind` is what the known ones are, as in `an option`."""
+    """Raises ValueError, with suggestions, if fields were given that are not known; `kind` is what the known ones are,
+    as in `an option`.
+    """
     unknown = [str(name) for name in given if name not in known]
     if unknown:
         close = did_you_mean(unknown[0], known)

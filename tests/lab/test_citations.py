@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.scoreboard import published_numbers
 from sordino_lab.source_errors import SLIPS, list_not_private
@@ -55,7 +55,7 @@ def test_the_lines_of_every_id_are_in_its_source(sources):
 
 def test_the_lines_that_findings_cite_have_text():
     sources = {path.name[:3]: path.read_text("utf-8").splitlines() for path in sorted(SEEDS.glob("00?_*.txt"))}
-    for path in sorted(store.SHIPPED.glob("*.json")):
+    for path in sorted(result_store.SHIPPED.glob("*.json")):
         for finding in json.loads(path.read_text("utf-8"))["findings"]:
             assert has_text(sources, finding["line"]), (path.stem, finding["line"])
 

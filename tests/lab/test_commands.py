@@ -5,7 +5,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
@@ -69,7 +69,7 @@ def test_every_command_parses_to_the_settings_of_its_curve(size, tmp_path):
 
 def test_the_commands_that_came_with_the_package_parse():
     kinds = {}
-    for path in sorted(store.SHIPPED.glob("*.json")):
+    for path in sorted(result_store.SHIPPED.glob("*.json")):
         for command in json.loads(path.read_text("utf-8"))["commands"]:
             kinds.setdefault(shape_of(command), command)
     for command in kinds.values():

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from sordino_lab import catalogue, store
+from sordino_lab import catalogue, result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import ALL_SOURCES, ExperimentSize, read_outcome
 from sordino_lab.workbench import Workbench
@@ -35,7 +35,7 @@ def test_facts_without_a_function_are_refused(tmp_path, monkeypatch):
 def test_an_id_ends_in_panels_that_can_be_kept(name, kept):
     one = experiments()[name]
     found = one.run(Workbench(ExperimentSize.TINY, kept))
-    text = json.dumps(store.make_result(one, found, ExperimentSize.TINY, 0.0), allow_nan=False)
+    text = json.dumps(result_store.make_result(one, found, ExperimentSize.TINY, 0.0), allow_nan=False)
     again = read_outcome(json.loads(text))
     assert again.panels
     assert [panel.title for panel in again.panels] == [panel.title for panel in found.panels]

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments, find_experiment
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize, Finding, Outcome
@@ -44,7 +44,7 @@ def test_below_the_size_of_the_source_there_is_no_verdict_either_way(holds):
     outcome = Outcome([], findings=[Finding("says", "001:1", holds, "because")])
     reduced, calculated = find_experiment("sorted-mnist-fixed"), find_experiment("lr-cosine")
     verdicts = {
-        (one.id, size): store.make_result(one, outcome, size, 1.0)["findings"][0]["holds"]
+        (one.id, size): result_store.make_result(one, outcome, size, 1.0)["findings"][0]["holds"]
         for one in (reduced, calculated, replace(calculated, id="another", differs="another network"))
         for size in (ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL)
     }
@@ -57,9 +57,9 @@ def test_below_the_size_of_the_source_there_is_no_verdict_either_way(holds):
 
 
 def test_no_result_that_comes_with_the_package_has_a_verdict_below_the_size_of_the_source():
-    for path in sorted(store.SHIPPED.glob("*.json")):
+    for path in sorted(result_store.SHIPPED.glob("*.json")):
         kept = json.loads(path.read_text("utf-8"))
-        if not store.is_source_size(ExperimentSize(kept["size"]), experiments()[kept["id"]]):
+        if not result_store.is_source_size(ExperimentSize(kept["size"]), experiments()[kept["id"]]):
             assert [one["holds"] for one in kept["findings"]] == [None] * len(kept["findings"]), path.name
 
 

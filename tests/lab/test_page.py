@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.pages import write_called_private, write_index, write_results_table
 from sordino_lab.source_errors import list_not_private
@@ -15,13 +15,13 @@ from sordino.app.cli.main import main
 ROOT = Path(__file__).parents[2]
 
 
-SHIPPED = sorted(path.stem for path in store.SHIPPED.glob("*.json"))
+SHIPPED = sorted(path.stem for path in result_store.SHIPPED.glob("*.json"))
 
 
 def test_results_that_come_with_the_package_are_of_ids_that_are_there_and_have_the_facts_of_today():
     assert set(SHIPPED) <= set(experiments())
     for name in SHIPPED:
-        kept = json.loads((store.SHIPPED / f"{name}.json").read_text("utf-8"))
+        kept = json.loads((result_store.SHIPPED / f"{name}.json").read_text("utf-8"))
         facts = experiments()[name].facts()
         assert {key: kept[key] for key in facts} == json.loads(json.dumps(facts))
         assert kept["size"] in {"quick", "middle", "full"}

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from sordino_lab import runner, store, training_store
+from sordino_lab import result_store, runner, training_store
 from sordino_lab.catalogue import choose_experiments, find_experiment
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
@@ -120,15 +120,15 @@ def test_ids_are_chosen_by_name_by_source_and_by_time():
 
 def test_a_reduced_run_says_so_on_its_figure():
     one = find_experiment("sorted-mnist-fixed")
-    assert store.describe_reduction(ExperimentSize.QUICK, one).startswith("reduced (quick): ")
-    assert store.describe_reduction(ExperimentSize.MIDDLE, one).startswith("reduced (middle): ")
+    assert result_store.describe_reduction(ExperimentSize.QUICK, one).startswith("reduced (quick): ")
+    assert result_store.describe_reduction(ExperimentSize.MIDDLE, one).startswith("reduced (middle): ")
     assert (
-        store.describe_reduction(ExperimentSize.MIDDLE, one).split(": ")[1]
-        != store.describe_reduction(ExperimentSize.QUICK, one).split(": ")[1]
+        result_store.describe_reduction(ExperimentSize.MIDDLE, one).split(": ")[1]
+        != result_store.describe_reduction(ExperimentSize.QUICK, one).split(": ")[1]
     )
-    assert store.describe_reduction(ExperimentSize.FULL, one) == ""
-    assert store.describe_reduction(ExperimentSize.MIDDLE, find_experiment("fmnist-noise")) == ""
-    assert store.describe_reduction(ExperimentSize.QUICK, find_experiment("composition")) == ""
+    assert result_store.describe_reduction(ExperimentSize.FULL, one) == ""
+    assert result_store.describe_reduction(ExperimentSize.MIDDLE, find_experiment("fmnist-noise")) == ""
+    assert result_store.describe_reduction(ExperimentSize.QUICK, find_experiment("composition")) == ""
 
 
 def test_results_are_json(tmp_path):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from sordino_lab import store
+from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import Compared, ExperimentSize
 from sordino_lab.refresh_results import bring_in_line
@@ -53,7 +53,7 @@ def test_only_the_size_of_the_source_counts():
 
 def test_every_number_that_a_shipped_result_compares_is_on_the_list():
     listed = {(one.id, one.published) for one in published_numbers()}
-    for path in sorted(store.SHIPPED.glob("*.json")):
+    for path in sorted(result_store.SHIPPED.glob("*.json")):
         kept = json.loads(path.read_text("utf-8"))
         for row in kept["compared"]:
             assert (kept["id"], row["published"]) in listed, (kept["id"], row["what"])
@@ -67,7 +67,7 @@ def test_every_number_of_the_list_is_of_an_id_and_has_a_place():
 
 
 def test_every_miss_has_a_reason_and_every_reason_a_miss():
-    scores = score_results(store.read_results(store.SHIPPED))
+    scores = score_results(result_store.read_results(result_store.SHIPPED))
     missed = {(one.number.id, one.number.what) for one in scores if one.status == MISSED}
     assert set(REASONS) >= missed
     assert write_summary(scores) in write_table(scores)
@@ -77,7 +77,7 @@ def test_every_miss_has_a_reason_and_every_reason_a_miss():
 def test_recipes_say_what_the_lab_measured(capsys):
     assert main(["recipes"]) == 0
     said = capsys.readouterr().out
-    scores = score_results(store.read_results(store.SHIPPED))
+    scores = score_results(result_store.read_results(result_store.SHIPPED))
     tables = [
         one for one in scores if one.number.id in ("sorted-mnist-fixed", "sorted-mnist-median", "mnist-clip-search")
     ]
@@ -89,6 +89,6 @@ def test_recipes_say_what_the_lab_measured(capsys):
 
 
 def test_shipped_results_are_in_line_with_the_code():
-    for path in sorted(store.SHIPPED.glob("*.json")):
+    for path in sorted(result_store.SHIPPED.glob("*.json")):
         kept = json.loads(path.read_text("utf-8"))
         assert bring_in_line(experiments()[kept["id"]], kept) == kept, path.name

@@ -477,7 +477,9 @@ def draw_cifar_lots(bench: Workbench) -> Outcome:
 
 
 def _accuracy_within(one: TrainedCurve, epsilon: float) -> float:
-    """Returns the accuracy, %, of the last evaluation at which no more than `epsilon` was spent; nan if there is none."""
+    """Returns the accuracy, %, of a training of Abadi et al. at its last evaluation within `epsilon`; nan if there is
+    none.
+    """
     # Evaluations come in the order of the steps, so the last one within ε is the best use of it.
     spent = [row for row in one.runs[0].rows if (row["epsilon"] or math.inf) <= epsilon]
     return 100 * float(spent[-1]["test_accuracy"]) if spent else math.nan

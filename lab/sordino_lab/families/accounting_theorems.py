@@ -232,14 +232,18 @@ LARGEST_CONSTANT = math.sqrt(2)
 
 
 def theorem_constant(rate: float, steps: int, epsilon: float, delta: float) -> float:
-    """Returns c₂ = σε/(q√(T ln 1/δ)) with the least σ that PLD certifies."""
+    """Returns the constant in the accounting theorem of Abadi et al., c₂ = σε/(q√(T ln 1/δ)), with the least σ that PLD
+    certifies.
+    """
     # The least noise that PLD certifies, not that of the theorem.
     sigma = calibrate(lambda s: Repeat(Poisson(rate, Gaussian(s)), steps), PLD(), epsilon=epsilon, delta=delta)
     return float(sigma) * epsilon / (rate * math.sqrt(steps * math.log(1 / delta)))
 
 
 def draw_theorem_one(bench: Workbench) -> Outcome:
-    """Draws the constant of theorem 1 of Abadi et al. over T, q and δ: it is one where ε is small against q²T."""
+    """Draws the constant in the accounting theorem of Abadi et al. over T, q and δ: it is one where ε is small against
+    q²T.
+    """
     steps = bench.pick(
         (1_000,), (1_000, 10_000, 100_000), (1_000, 4_000, 16_000, 64_000), (1_000, 4_000, 16_000, 64_000, 256_000)
     )
@@ -432,8 +436,8 @@ SINGLE_RECORDS, SINGLE_EPSILON, SINGLE_DELTA = 1000, 1.0, 1e-5
 
 
 def draw_single_sample(bench: Workbench) -> Outcome:
-    """Draws the accounting of SGD on single records with Laplace noise: ε of k rounds, and the error of a mean learnt
-    that way.
+    """Draws the theorem of accounting for SGD on single records with Laplace noise: ε of k rounds, and the error of a
+    mean learnt that way.
     """
     # The certified ε beside the order of growth that the lecture gives, and plain addition.
     rounds = [int(k) for k in np.unique(np.geomspace(10, 100_000, bench.pick(3, 9, 13, 17)).astype(int))]

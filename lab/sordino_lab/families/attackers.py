@@ -56,7 +56,9 @@ def local_sensitivity(query: Callable[[Sequence[float]], float], data: Sequence[
 
 
 def global_sensitivity(query: Callable[[Sequence[float]], float], n: int) -> float:
-    """Returns the most over datasets that are worst for some query: some ages at one end, the others at the other."""
+    """Returns the global sensitivity, which bounds what any attacker profits from: the most over datasets that are
+    worst for some query, some ages at one end and the others at the other.
+    """
     # For these queries the worst dataset has all its ages at the two ends.
     ends = [[0] * k + [OLDEST] * (n - k) for k in range(n + 1)]
     return max(local_sensitivity(query, data) for data in ends)

@@ -32,7 +32,9 @@ def clip_flat(g: Array) -> Array:
 
 
 def clip_layerwise(g: Array) -> Array:
-    """Returns min(1, R_r/|gᵢ_r|) with R_r = R/√d: each weight is a layer."""
+    """Returns the weights of layerwise clipping, one of the five types of clipping compared: min(1, R_r/|gᵢ_r|) with
+    R_r = R/√d, each weight being a layer.
+    """
     # √d shares of R/√d make a bound of R together.
     share = BOUND / np.sqrt(g.shape[1])
     return np.asarray(np.minimum(1, share / np.maximum(np.abs(g), 1e-300)))

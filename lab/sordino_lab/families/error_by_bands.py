@@ -46,7 +46,9 @@ def draw_error_against_bands(bench: Workbench) -> Outcome:
     optimised: list[Strategy] = [Banded.for_workload(b, workload) for b in fitted]
 
     def lines(separation: int | None) -> list[Series]:
-        """Returns the three curves."""
+        """Returns the curves of the error against the number of bands: square root, inverse-banded, and bands fitted to
+        the sum.
+        """
         within = [b for b in fitted if separation is None or b <= separation]
         return [
             Series("square root, b bands", bands, errors(square_roots, separation), method="banded"),

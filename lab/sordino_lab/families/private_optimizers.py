@@ -200,8 +200,8 @@ def plan_full_batch(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_full_batch(bench: Workbench) -> Outcome:
-    """Draws full-batch descent on private gradients with Laplace and with Gaussian noise against DP-SGD, at equal ε and
-    equal work.
+    """Draws optimizers on private gradients: full-batch descent with Laplace and with Gaussian noise against DP-SGD, at
+    equal ε and equal work.
     """
     # Each method has ε = 3 and passes over the data as often as the others.
     trained = bench.train(plan_full_batch(bench))

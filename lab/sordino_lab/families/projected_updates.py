@@ -336,6 +336,9 @@ def draw_landscape(bench: Workbench) -> Outcome:
 
 
 def _count_steps_to_arrival(points: Tensor) -> int:
+    """Returns the steps until a path of plain or projected updates comes near the minimum behind the hill; all of them
+    if it never does.
+    """
     # The first step within reach counts; a path that never arrives counts all its steps.
     distance = (points - torch.tensor(HILL_MINIMUM)).norm(dim=1)
     near = torch.nonzero(distance < ARRIVED_WITHIN).flatten()

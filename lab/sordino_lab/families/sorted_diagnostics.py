@@ -102,8 +102,8 @@ def draw_update_cosine(bench: Workbench) -> Outcome:
 
 
 def _draw_thirds(one: TrainedCurve, shape: Shapes) -> list[Series]:
-    """Returns mean and spread of the diagnosed cosines in the first and the last third of the epochs, and adds them to
-    `shape`.
+    """Returns a diagnostic of sorted lots: mean and spread of the update cosines in the first and the last third of the
+    epochs, which are added to `shape`.
     """
     # Steps are put in rows by epoch, so that a place in the epoch is a column.
     values = one.diagnostic("cosines")  # (seeds, steps)

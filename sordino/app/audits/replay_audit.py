@@ -328,8 +328,8 @@ class _StepReplayer:
             )
 
     def _check_phase(self, training: Training) -> None:
-        """Checks what was charged for a phase as a whole: that it is the phase of the settings, and that over all of its
-        lots, drawn again from the key, no record comes back earlier than it was charged for.
+        """Checks, in a replay audit, what was charged for a phase as a whole: that it is the phase of the settings, and
+        that over all of its lots, drawn again from the key, no record comes back earlier than it was charged for.
         """
         # Only phases have a separation that the price depends on; lots that are charged one by one have none.
         planned = [part for part, _ in event_counts(training.job.event()) if part.is_whole_phase]

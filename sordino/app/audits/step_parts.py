@@ -62,7 +62,9 @@ class PhaseStep:
     """Counted from 0 at the beginning of the phase."""
 
     def make_noise(self, noise_stream: Rng, size: int) -> Tensor:
-        """Returns w_t = (C⁻¹ Z)_t in float64, from the run's noise stream and nothing that the run has kept."""
+        """Recomputes the noise, a part of an audited step: w_t = (C⁻¹ Z)_t in float64, from the run's noise stream and
+        nothing that the run has kept.
+        """
         stream = noise_stream.child("phase", self.phase_number)
         column = self._invert_encoder()
         total = torch.zeros(size, dtype=torch.float64)
@@ -76,7 +78,9 @@ class PhaseStep:
         return total
 
     def _invert_encoder(self) -> NDArray[np.float64]:
-        """Returns the first column of C⁻¹, by division of power series: d_0 = 1, d_t = −Σ_k c_k d_{t−k}."""
+        """Returns the first column of C⁻¹, by which the noise of an audited step is recomputed, by division of power
+        series: d_0 = 1, d_t = −Σ_k c_k d_{t−k}.
+        """
         given = np.zeros(self.step + 1)
         coefficients = self.strategy.encoder(self.step + 1)[: self.step + 1]
         given[: len(coefficients)] = coefficients
@@ -88,7 +92,8 @@ class PhaseStep:
 
 
 def find_early_return(lots: Iterator[NDArray[np.int64]], separation: int) -> tuple[int, int] | None:
-    """Returns the first two steps, fewer than `separation` apart, whose lots share a record; None if there are none.
+    """Returns the first two audited steps, fewer than `separation` apart, whose lots share a record; None if there are
+    none.
 
     >>> find_early_return(iter([np.array([0, 1]), np.array([2]), np.array([1])]), 3)
     (0, 2)

@@ -122,7 +122,9 @@ class Command:
         return self.train_and_save(folder)
 
     def train_and_save(self, folder: Path) -> int:
-        """Trains, or goes on with a run that was stopped, and saves the classifier; returns the exit code."""
+        """Trains for `sordino finetune`, or goes on with a run that was stopped, and saves the classifier; returns the
+        exit code.
+        """
         train, test = self._read_parts()
         encoder, tokenizer = _load_encoder(self.model)
         work = _work_folder(folder)
@@ -157,7 +159,7 @@ class Command:
         return 0
 
     def _train(self, encoder: Any, tokenizer: Any, train: tuple[list[str], list[str]], stages: Path) -> FineTuned:
-        """Fine-tunes on the training texts, with its stages kept in a folder."""
+        """Fine-tunes on the training texts as `sordino finetune` was asked to, with its stages kept in a folder."""
         from sordino.app.runs.run_data import HELD_OUT, TESTED
         from sordino.finetuning import finetune
         from sordino.ledger.ledger import Ledger
@@ -183,7 +185,9 @@ class Command:
         )
 
     def _write_request(self, work: Path) -> None:
-        """Writes what was asked for, with whole paths, so that `sordino resume` can ask the same from anywhere."""
+        """Writes what `sordino finetune` was asked for, with whole paths, so that `sordino resume` can ask the same
+        from anywhere.
+        """
         from sordino.app import atomic_files
 
         work.mkdir(parents=True, exist_ok=True)
@@ -194,7 +198,7 @@ class Command:
         atomic_files.write_file(work / REQUEST, json.dumps(asked, indent=1) + "\n")
 
     def _read_parts(self) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
-        """Returns texts and classes to train on, and those to test on."""
+        """Returns the texts and classes that `sordino finetune` trains on, and those it tests on."""
         from sordino.app.runs.run_data import mark_held_out
 
         texts, labels = self._read_file(self.path)
@@ -213,7 +217,9 @@ class Command:
         return (texts, labels), test
 
     def _read_file(self, path: Path) -> tuple[list[str], list[str]]:
-        """Returns the texts and classes of a file; raises with all faults of the file at once."""
+        """Returns the texts and classes of a file given to `sordino finetune`; raises with all faults of the file at
+        once.
+        """
         from sordino.app.data.own import rows
         from sordino.app.data.own.bad_file import BadFile, raise_faults
         from sordino.app.data.own.columns import MOST_CATEGORIES
@@ -236,7 +242,9 @@ class Command:
         return texts, labels
 
     def _print_outcome(self, tuned: FineTuned, measures: dict[str, Any], seconds: float, folder: Path) -> None:
-        """Prints the measures, the claim and where everything is, as `sordino train` does."""
+        """Prints the outcome of `sordino finetune`, as `sordino train` does: the measures, the claim, and where
+        everything is.
+        """
         from sordino.app.cli.training_command import measure_lines
         from sordino.ledger.claims import DATASET_SIZE, claim_to_json
 
@@ -265,7 +273,7 @@ def find_unfinished(folder: Path) -> Path | None:
 
 
 def resume_finetuning(work: Path, *, as_json: bool) -> int:
-    """Goes on with a fine-tuning that was stopped or killed; returns the exit code."""
+    """Goes on with a run of `sordino finetune` that was stopped or killed; returns the exit code."""
     import torch
 
     from sordino.finetuning.saved_classifier import FACTS
@@ -291,7 +299,9 @@ def _work_folder(folder: Path) -> Path:
 
 
 def measure_classifier(tuned: FineTuned, texts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:
-    """Returns accuracy, loss and the other measures of a fine-tuned classifier on test texts, beside a baseline's."""
+    """Returns accuracy, loss and the other measures of the classifier that `sordino finetune` made on test texts,
+    beside a baseline's.
+    """
     import torch
 
     from sordino.app.runs.evaluate import majority_baseline, measure_classes
@@ -311,7 +321,7 @@ def measure_classifier(tuned: FineTuned, texts: Sequence[str], labels: Sequence[
 
 
 def _load_encoder(name: str) -> tuple[Any, Any]:
-    """Returns the encoder and tokenizer that `--model` names; MiniLM is fetched if it is not there."""
+    """Returns the encoder and tokenizer that `sordino finetune --model` names; MiniLM is fetched if it is not there."""
     from sordino.app.data import minilm
     from sordino.app.data.files import files_folder
 

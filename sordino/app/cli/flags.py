@@ -76,7 +76,7 @@ def read_field_docs(table: type[Any]) -> dict[str, str]:
 
 
 def flag_of(field_name: str) -> str:
-    """Returns the option of a field as it is typed.
+    """Returns the flag of a field as it is typed.
 
     >>> flag_of("learning_rate")
     '--learning-rate'
@@ -85,7 +85,7 @@ def flag_of(field_name: str) -> str:
 
 
 def known_flags(command: type[Any]) -> dict[str, str]:
-    """Returns every name under which an option of a command can be typed, with the option's own name.
+    """Returns every flag that can be typed for a command, each with the flag under its own name.
 
     A yes-or-no option can be typed with `no-` before it as well.
     """
@@ -101,7 +101,7 @@ def known_flags(command: type[Any]) -> dict[str, str]:
 
 
 def further_names(command: type[Any], field_name: str) -> list[str]:
-    """Returns the other names of a field that this command takes for it."""
+    """Returns the other flags, such as the names of other libraries, by which a command takes a field."""
     flags = known_flags(command)
     return [
         f"--{other}" for other in FURTHER_NAMES.get(field_name, ()) if flags.get(f"--{other}") == flag_of(field_name)
@@ -109,7 +109,7 @@ def further_names(command: type[Any], field_name: str) -> list[str]:
 
 
 def translate_flags(command: type[Any], arguments: Sequence[str], prog: str) -> list[str]:
-    """Returns the arguments with every option under its own name; raises ValueError for an option that is not known.
+    """Returns the arguments with every flag under its own name; raises ValueError for a flag that is not known.
 
     The message names the option that is most like it, and the place to look them all up.
     """

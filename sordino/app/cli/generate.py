@@ -86,7 +86,7 @@ class Generate:
         return 0
 
     def _generate(self, own: OwnFile | None, wishes: Wishes) -> Generated:
-        """Reads the data and makes the records."""
+        """Reads the data that `sordino generate` was given and makes synthetic records of it."""
         # Neither names no records, and both leave open which of the two are meant.
         if (own is None) == (self.source is None):
             raise ValueError("name a known data set (adult, r8, 20news), or give --data FILE; one of the two")
@@ -104,7 +104,7 @@ class Generate:
         raise ValueError(f"{self.source!r}: there is {known}; for a file of your own give --data FILE")
 
     def _print_outcome(self, made: Generated, paths: list[Path]) -> None:
-        """Prints how good the records are, the claim, and where everything is."""
+        """Prints the outcome of `sordino generate`: how good the records are, the claim, and where everything is."""
         print(f"{len(made.rows):,} records by {made.facts['method']}")
         measured = made.likeness
         # A score is there only if there were test records to measure it on.

@@ -91,7 +91,7 @@ class _Option:
         return self.field.name
 
     def usage(self) -> str:
-        """Returns how the usage line shows a positional argument."""
+        """Returns how the usage line of a command's help page shows a positional argument."""
         value = self.metavar or self.name.upper()
         several = get_origin(self.kind) is tuple
         if get_origin(self.kind) is Literal:
@@ -100,7 +100,9 @@ class _Option:
         return value if self.field.default is MISSING else f"[{value}]"
 
     def render(self, page: HelpPage, width: int) -> list[str]:
-        """Returns the lines of the help about this option: its names, what to type after them, its text and default."""
+        """Returns the lines of the help page about this option: its names, what to type after them, its text and
+        default.
+        """
         if self.is_positional:
             head = self.usage().strip("[]")
         else:
@@ -117,13 +119,13 @@ class _Option:
         return [f"{first:<{_COLUMN}}{body[0]}".rstrip(), *(" " * _COLUMN + line for line in body[1:])]
 
     def _value(self) -> str:
-        """Returns what is typed after the option, by its type; nothing after a yes-or-no option."""
+        """Returns what the help page says is typed after the option, by its type; nothing after a yes-or-no option."""
         if self.metavar:
             return self.metavar
         return _name_of_kind(self.kind)
 
     def _default(self) -> str:
-        """Returns the option's default in words; nothing where leaving it out needs no explanation."""
+        """Returns the option's default in the words of the help page; nothing where leaving it out needs no explanation."""
         default = self.field.default
         # A hint of the option's author says more than its value; that of a yes-or-no option is worded below.
         if self.hint is not None and self.kind is not bool:
@@ -139,7 +141,7 @@ class _Option:
 
 
 def _options_of(command: type[Any]) -> Iterator[_Option]:
-    """Yields every option of a command, with the text that its field carries."""
+    """Yields every option that the help page of a command lists, with the text that its field carries."""
     hints = get_type_hints(command, include_extras=True)
     # Texts stand under the fields of the class that defines them; fields that were made have theirs in the annotation.
     docs: dict[str, str] = {}
@@ -165,7 +167,9 @@ def _options_of(command: type[Any]) -> Iterator[_Option]:
 
 
 def _has_source(table: type[Any]) -> bool:
-    """Returns whether the source of a class can be read, which is not so of a class that was made by a function."""
+    """Returns whether the source of a command's class can be read for its help page, which is not so of a class that
+    was made by a function.
+    """
     try:
         return inspect.getsource(table).lstrip().startswith(("@dataclass", "class "))
     except (OSError, TypeError):
@@ -173,7 +177,9 @@ def _has_source(table: type[Any]) -> bool:
 
 
 def _split_annotation(annotation: Any) -> tuple[Any, list[Any]]:
-    """Returns the type in an annotation, without None, and everything that tyro was told beside it."""
+    """Returns the type in an option's annotation, without None, and everything that tyro was told beside it for the
+    help page.
+    """
     notes: list[Any] = []
     # Annotations may be nested, each with notes of its own.
     while get_origin(annotation) is Annotated:
@@ -186,7 +192,7 @@ def _split_annotation(annotation: Any) -> tuple[Any, list[Any]]:
 
 
 def _name_of_kind(kind: Any) -> str:
-    """Returns the word for a value of this type, as help and error messages use it."""
+    """Returns the word for a value of this type, as help pages and error messages use it."""
     if kind is bool:
         return ""
     if get_origin(kind) is Literal:

@@ -37,8 +37,8 @@ COMMANDS = {
 
 
 def all_commands() -> dict[str, tuple[str, str]]:
-    """Returns the commands of `sordino`: those of this package and those that installed packages add, such as `lab` of
-    sordino-lab.
+    """Returns the commands that the main program `sordino` knows: those of this package and those that installed
+    packages add, such as `lab` of sordino-lab.
 
     A package adds one by an entry point in the group `sordino.commands`: its name is the command, its value the module.
     The line of help is the summary of the package, so that nothing of it is imported for `sordino --help`.

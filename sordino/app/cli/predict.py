@@ -88,7 +88,9 @@ class _TextModel:
 
     @classmethod
     def load(cls, folder: Path) -> _TextModel:
-        """Loads the classifier that `sordino finetune` wrote, with the name of the column that its texts were in."""
+        """Loads, for `sordino predict`, the classifier that `sordino finetune` wrote, with the name of the column that
+        its texts were in.
+        """
         from sordino.app.cli.finetune import OUTCOME
         from sordino.finetuning import FineTuned
 

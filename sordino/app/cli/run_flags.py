@@ -123,7 +123,9 @@ RUN_NOTE = (
 
 
 def describe_defaults() -> dict[str, str]:
-    """Returns the values that `sordino train --data` uses where an option is left out, as the help shows them."""
+    """Returns the defaults of a run's flags as the help shows them: the values that `sordino train --data` uses where a
+    flag is left out.
+    """
     defaults = {
         one.name: one.default
         for record in (*SETTING_RECORDS, Options)
@@ -139,8 +141,8 @@ def describe_defaults() -> dict[str, str]:
 
 
 def recipe_flags() -> Iterator[Flag]:
-    """Yields one flag of `sordino train` and `sordino tune` for every field of a recipe that can be set, record by
-    record.
+    """Yields one of a run's flags for every field of a recipe that can be set, record by record, for `sordino train`
+    and `sordino tune`.
     """
     yield from flags_of(Recipe, ("task", "preparation", "privacy", "optimisation", "measured"))
     for record in SETTING_RECORDS:
@@ -174,8 +176,8 @@ def read_run_flags(command: Any, base: type[Any]) -> tuple[dict[str, Any], OwnFi
 
 
 def own_file_from_flags(flags: Mapping[str, Any]) -> OwnFile | None:
-    """Creates an `OwnFile` from the flags that `sordino train` and `sordino tune` share; returns None
-    without --data.
+    """Creates an `OwnFile` from a run's flags, which `sordino train` and `sordino tune` share; returns None without
+    --data.
     """
     given_flags = {name: value for name, value in flags.items() if value is not None}
     # A declaration without a file would be ignored in silence.

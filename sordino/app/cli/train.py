@@ -125,7 +125,9 @@ class Train:
         return make_settings(recipe, given, parameters, budget_stop=self.budget_stop, own=own)
 
     def _train_with_seeds(self, settings: Settings, view: View) -> SeveralSeeds:
-        """Trains with several seeds, one run after the other; refuses several ranks, which share one run."""
+        """Carries out `sordino train` with several seeds, one run after the other; refuses several ranks, which share
+        one run.
+        """
         if ranks_of(None) is not None:
             raise ValueError(f"seeds={self.seeds}: one run at a time on several ranks; leave it out")
         return carry_out_several(settings, self.seeds, self.out, view)

@@ -41,8 +41,8 @@ BACKEND = "gloo"
 
 @contextmanager
 def join_process_group(device: str | None = None) -> Iterator[bool]:
-    """Joins the ranks that a launcher such as torchrun started into one process group, if there are any; yields whether
-    this process prints and writes.
+    """Joins the ranks of a training command that a launcher such as torchrun started into one process group, if there
+    are any; yields whether this process prints and writes.
 
     `device` is what the run's option of that name says. If it is an accelerator, the group gets the library for its
     tensors too, such as nccl, and the process takes the device of its own number.
@@ -146,8 +146,8 @@ def report_outcome(history: History, *, report: bool, as_json: bool) -> int:
 
 
 def measure_lines(measures: Mapping[str, Any], without_privacy: Mapping[str, Any] | None = None) -> list[str]:
-    """Returns the lines of a training's outcome with the measures of the last evaluation beside those of the baseline,
-    aligned.
+    """Returns the lines of a training command's outcome with the measures of the last evaluation beside those of the
+    baseline, aligned.
     """
     # Model and baseline side by side, so that a number that means nothing is seen to mean nothing.
     rows = describe_measures(measures)
@@ -175,7 +175,9 @@ def measure_lines(measures: Mapping[str, Any], without_privacy: Mapping[str, Any
 
 
 def _explain_accuracy(history: History) -> list[str]:
-    """Returns the lines of a training's outcome that explain an accuracy no better than that of always saying one class."""
+    """Returns the lines of a training command's outcome that explain an accuracy no better than that of always saying
+    one class.
+    """
     measures, baseline = history.measures, history.measures.get("baseline") or {}
     if "auc" not in measures or baseline.get("accuracy") is None:
         return []
@@ -201,7 +203,9 @@ def _takes_files(history: History) -> bool:
 
 
 def _describe_noise_key(history: History) -> str:
-    """Returns the words of a training's outcome that say where the noise key of the run is, and what to do with it."""
+    """Returns the words of a training command's outcome that say where the noise key of the run is, and what to do with
+    it.
+    """
     path = history.run / NAME
     if not path.exists():
         return "erased; nothing in the run directory can take the noise off"
@@ -212,8 +216,8 @@ def _describe_noise_key(history: History) -> str:
 
 
 def report_several_outcomes(several: SeveralSeeds, *, report: bool, as_json: bool) -> int:
-    """Prints the outcome of training with several seeds: mean and spread, the claim of each run, and the claim of all
-    together.
+    """Prints the outcome of a training command with several seeds: mean and spread, the claim of each run, and the
+    claim of all together.
     """
     if report:
         for history in several.runs:
@@ -261,6 +265,9 @@ def _voiding_on_one_line(name: str) -> Iterator[None]:
     show_others = warnings.showwarning
 
     def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        """Prints the warning that a claim is void in the words of the training command, and any other warning as Python
+        does.
+        """
         if not issubclass(category, ClaimVoidedWarning):
             show_others(message, category, filename, lineno, file, line)
             return

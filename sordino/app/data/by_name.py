@@ -40,7 +40,8 @@ def fetch(name: str, say: Callable[[str], None] = lambda _: None) -> Data:
 def fetch_from_sources(
     name: str, public_sources: Iterable[Source], keep: Callable[[Path, Path], T], say: Callable[[str], None]
 ) -> T:
-    """Obtains raw files from the first source whose files are right: the user's own folders, then the public sources.
+    """Obtains the raw files of a data set that is fetched by name from the first source whose files are right: the
+    user's own folders, then the public sources.
 
     Args:
         name: of the data set or group of files, in messages and as a folder below the user's own.

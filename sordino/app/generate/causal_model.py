@@ -100,14 +100,16 @@ def load_causal_model(name: str, length: int, lora: int | None) -> CausalModel:
 
 
 def causal_losses(model: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Returns the mean negative log-likelihood of each record's tokens, divided by the public length."""
+    """Returns the loss of a causal language model for each record: the negative log-likelihood of its tokens, divided
+    by the public length.
+    """
     scores = model(input_ids=tokens, attention_mask=mask).logits[:, :-1]
     losses = functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
     return (losses.view(tokens.shape[0], -1) * mask[:, 1:]).sum(1) / tokens.shape[1]
 
 
 def write_row(names: Sequence[str], cells: Sequence[str]) -> str:
-    """Returns a row as text.
+    """Returns a row written out as text, for a causal language model to learn.
 
     >>> write_row(["age", "sex"], ["39", "Male"])
     'age is 39, sex is Male'
@@ -116,7 +118,7 @@ def write_row(names: Sequence[str], cells: Sequence[str]) -> str:
 
 
 def read_row(names: Sequence[str], text: str) -> list[str] | None:
-    """Returns the cells of a row that was written as text, or None if it cannot be read.
+    """Returns the cells of a row that a causal language model wrote as text, or None if it cannot be read.
 
     >>> read_row(["age", "sex"], "age is 39, sex is Male"), read_row(["age", "sex"], "age is 39, age is 4")
     (['39', 'Male'], None)

@@ -61,7 +61,7 @@ class Votes:
         return (ClippedSum(1.0, self.noise, self.vote),)
 
     def vote(self, records: Tensor) -> Tensor:
-        """Returns each record's vote, (B, rows): 1 at the row that is nearest to it."""
+        """Returns each record's vote in a round of Private Evolution, (B, rows): 1 at the row that is nearest to it."""
         # ‖x − y‖² − ‖x‖² = ‖y‖² − 2 x·y: whole numbers, so that sums are exact in any order and a record's vote does not
         # depend on the batch it is in. Of several rows that are equally near, the first one has the vote.
         rows = self.population.to(records)
@@ -82,7 +82,7 @@ class RowDistance:
         self._columns = tokens.columns
 
     def features(self, rows: Tensor) -> Tensor:
-        """Returns rows of tokens as vectors, (N, features)."""
+        """Returns rows of tokens as vectors, (N, features), by whose distances records vote in Private Evolution."""
         parts = []
         for place, column in enumerate(self._columns):
             cells = rows[:, place]
@@ -104,7 +104,7 @@ def evolve_rows(
     seed: int | None = None,
     show_round: Callable[[int], None] = lambda number: None,
 ) -> Tensor:
-    """Returns `count` synthetic rows of tokens; the ledger has one release for each round."""
+    """Returns `count` synthetic rows of tokens by Private Evolution; the ledger has one release for each round."""
     # All rounds have the same noise, found so that together they meet ε.
     multiplier = calibrate(lambda sigma: Repeat(Gaussian(sigma), plan.rounds), PLD(), plan.epsilon, plan.delta)
     noise = sd.Gaussian(multiplier)
@@ -140,7 +140,9 @@ def _draw_even_rows(tokens: RowTokens, count: int, generator: torch.Generator) -
 def _change_cells(
     children: Tensor, parents: Tensor, tokens: RowTokens, share: float, generator: torch.Generator
 ) -> Tensor:
-    """Returns the children with some cells changed: most taken from other parents, some drawn evenly."""
+    """Returns the children in a round of Private Evolution with some cells changed: most taken from other parents, some
+    drawn evenly.
+    """
     changes = torch.rand(children.shape, generator=generator) < share
     others = parents[torch.randint(0, len(parents), (len(children),), generator=generator)]
     fresh = _draw_even_rows(tokens, len(children), generator)

@@ -100,7 +100,7 @@ class Wishes:
             validate.count("rows", self.rows)
 
     def plan(self, steps: int, learning_rate: float, rate: float = 1 / 16) -> TrainingPlan:
-        """Returns how a model is trained, with these defaults of its kind."""
+        """Returns the plan by which the model of a generation is trained, with these defaults of its kind."""
         return TrainingPlan(
             self.epsilon,
             self.delta,
@@ -151,7 +151,7 @@ Show = Callable[[int, int], None]
 
 
 def read_known_table(name: str) -> TableSource:
-    """Returns a table that `generate` knows by name as the source of synthetic rows, declared by its documentation."""
+    """Returns the source for the generation of rows from a table known by name, declared by its documentation."""
     assert name in KNOWN_TABLES, "checked by the command"
     folder = files_folder("adult")
     schema = adult.read_schema(folder / "adult.names")
@@ -168,7 +168,7 @@ def read_known_table(name: str) -> TableSource:
 
 
 def _read_adult(path: Path, names: tuple[str, ...]) -> TableRows:
-    """Returns the cells of a file of Adult, which has no line of names."""
+    """Returns the cells of a file of Adult, a known source for the generation of rows, which has no line of names."""
     cells, lines = [], []
     with path.open(encoding="utf-8", newline="") as file:
         for line, row in enumerate(csv.reader(file, skipinitialspace=True), start=1):
@@ -179,7 +179,9 @@ def _read_adult(path: Path, names: tuple[str, ...]) -> TableRows:
 
 
 def read_own_table(own: OwnFile) -> TableSource:
-    """Returns the user's own table; without a test file a part is held out, each record by a hash of itself."""
+    """Returns the source for the generation of rows from the user's own table; without a test file a part is held out,
+    each record by a hash of itself.
+    """
     rows = read_table(Path(own.path), own.delimiter)
     tokens = choose_row_tokens(rows, own.declared, own.target, own.classes, own.drop)
     encoded = tokens.encode(rows)
@@ -194,14 +196,18 @@ def read_own_table(own: OwnFile) -> TableSource:
 
 
 def read_known_texts(name: str) -> TextSource:
-    """Returns a known set of labelled texts; the names of its classes are public."""
+    """Returns the source for the generation of texts from a known set of labelled texts; the names of its classes are
+    public.
+    """
     texts = load_texts(name)
     train, test = (texts.train, texts.train_labels), (texts.test, texts.test_labels)
     return TextSource("label", "text", texts.classes, train, test)
 
 
 def read_own_texts(own: OwnFile) -> TextSource:
-    """Returns the user's own labelled texts; without a test file a part is held out, each record by a hash of itself."""
+    """Returns the source for the generation of texts from the user's own labelled texts; without a test file a part is
+    held out, each record by a hash of itself.
+    """
     # The command asks for texts only where their column is named.
     assert own.text is not None, "asked for texts"
     if own.target is None:
@@ -230,7 +236,7 @@ def read_own_texts(own: OwnFile) -> TextSource:
 
 
 def generate_table(source: TableSource, wishes: Wishes, show: Show = lambda done, all_steps: None) -> Generated:
-    """Makes synthetic rows of a table by the method that was asked for."""
+    """Carries out the generation of synthetic rows of a table, by the method that was asked for."""
     if wishes.method == "words":
         raise ValueError("--method words: for texts; a table takes model or evolution")
     ledger = sd.Ledger()
@@ -289,7 +295,7 @@ def _name_uncovered(ledger: sd.Ledger, read_off: tuple[str, ...], wishes: Wishes
 
 
 def _draw_canaries(tokens: RowTokens, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns rows to plant, and others of the same kind that are not planted."""
+    """Returns the rows that a generation plants among the records, and others of the same kind that are not planted."""
 
     def draw(many: int) -> Tensor:
         columns = [torch.randint(0, each, (many,), generator=generator) for each in tokens.counts]
@@ -299,7 +305,7 @@ def _draw_canaries(tokens: RowTokens, count: int, generator: torch.Generator) ->
 
 
 def _measure_table(source: TableSource, rows: Tensor, wishes: Wishes, exposure: float | None) -> Likeness | None:
-    """Returns how good synthetic rows are on the test rows; None without test rows."""
+    """Returns the likeness of rows made by a generation to the test rows; None without test rows."""
     if not len(source.test):
         return None
     counts, names = source.tokens.counts, source.tokens.names
@@ -329,7 +335,9 @@ def _measure_table(source: TableSource, rows: Tensor, wishes: Wishes, exposure: 
 def _write_rows(
     source: TableSource, train: Tensor, wishes: Wishes, count: int, ledger: sd.Ledger, show: Show
 ) -> tuple[TableRows, Claim, str]:
-    """Trains a pretrained language model on rows as text and returns the rows it writes that can be read."""
+    """Carries out the generation of rows by a pretrained language model: trains it on rows as text and returns those it
+    writes that can be read.
+    """
     assert wishes.model is not None, "asked for"
     tokens, names = source.tokens, source.tokens.names
     # The model reads cells as words, so tokens are turned back into the values that they stand for.
@@ -360,7 +368,7 @@ def _write_rows(
 
 
 def _can_be_read(tokens: RowTokens, row: TableRows) -> bool:
-    """Returns whether every cell of a written row is one of its column's values."""
+    """Returns whether a row that was written in a generation can be read: every cell is one of its column's values."""
     try:
         tokens.encode(row)
     except BadFile:
@@ -371,7 +379,7 @@ def _can_be_read(tokens: RowTokens, row: TableRows) -> bool:
 def _train_causal(
     causal: causal_model.CausalModel, encoded: tuple[Tensor, Tensor], wishes: Wishes, ledger: sd.Ledger, show: Show
 ) -> Claim:
-    """Trains a pretrained language model privately on written records."""
+    """Trains the pretrained language model of a generation privately on records written as text."""
     plan = wishes.plan(steps=200, learning_rate=0.001)
     causal.model.train()
     return train_privately(
@@ -386,7 +394,7 @@ def _train_causal(
 
 
 def generate_texts(source: TextSource, wishes: Wishes, show: Show = lambda done, all_steps: None) -> Generated:
-    """Makes synthetic labelled texts."""
+    """Carries out the generation of synthetic labelled texts, by the method that was asked for."""
     if wishes.method == "evolution" or wishes.canaries:
         raise ValueError("texts: evolution and exposure are of tables; leave --method evolution and --canaries out")
     ledger = sd.Ledger()
@@ -444,7 +452,9 @@ def generate_texts(source: TextSource, wishes: Wishes, show: Show = lambda done,
 
 
 def _refuse_training_flags(wishes: Wishes) -> None:
-    """Raises ValueError for what only training uses, where one table of words is released."""
+    """Raises ValueError for flags that only training uses, if the generation releases a table of words and trains
+    nothing.
+    """
     given = {
         "--steps": wishes.steps,
         "--rate": wishes.rate,
@@ -461,7 +471,9 @@ def _refuse_training_flags(wishes: Wishes) -> None:
 def _write_texts(
     source: TextSource, wishes: Wishes, count: int, ledger: sd.Ledger, show: Show
 ) -> tuple[list[str], Tensor, Claim, str]:
-    """Trains a pretrained language model on texts after their labels and returns texts that it writes."""
+    """Carries out the generation of texts by a pretrained language model: trains it on texts after their labels and
+    returns texts that it writes.
+    """
     assert wishes.model is not None, "asked for"
     causal = causal_model.load_causal_model(wishes.model, wishes.length, wishes.lora)
     written = [f"{source.classes[label]}: {text}" for text, label in zip(*source.train, strict=True)]
@@ -485,7 +497,9 @@ def _measure_texts(
     count: int,
     wishes: Wishes,
 ) -> Likeness | None:
-    """Returns what a classifier on words learns from synthetic texts, on the test texts; None without test texts."""
+    """Returns the likeness of texts made by a generation, and what a classifier on their words learns for the test
+    texts; None without test texts.
+    """
     texts, test_labels = source.test[0], np.array(source.test[1])
     if not texts:
         return None

@@ -51,7 +51,9 @@ class Likeness:
 
 
 def compare_columns(names: list[str], counts: list[int], made: Tensor, real: Tensor) -> dict[str, float]:
-    """Returns the distance between synthetic and real shares of every column's tokens."""
+    """Returns the likeness of synthetic and real records column by column, as the distance between their shares of
+    every token.
+    """
     return {
         name: round(_distance(made[:, place], real[:, place], count), 4)
         for place, (name, count) in enumerate(zip(names, counts, strict=True))
@@ -59,7 +61,7 @@ def compare_columns(names: list[str], counts: list[int], made: Tensor, real: Ten
 
 
 def compare_pairs(counts: list[int], made: Tensor, real: Tensor) -> float:
-    """Returns the mean distance between synthetic and real shares of pairs of columns."""
+    """Returns the likeness of synthetic and real records in pairs of columns, as the mean distance between their shares."""
     distances = []
     for first, second in combinations(range(len(counts)), 2):
         both = counts[first] * counts[second]
@@ -82,7 +84,9 @@ def row_features(rows: Tensor, counts: list[int]) -> NDArray[np.float32]:
 
 
 def word_features(tokens: Tensor, count: int) -> NDArray[np.float32]:
-    """Returns how often each token is in a text, damped and of length one, for a classifier."""
+    """Returns how often each token is in a text, damped and of length one, for the classifier by which likeness is
+    measured.
+    """
     bag = torch.zeros(len(tokens), count)
     bag.scatter_add_(1, tokens, torch.ones(tokens.shape))
     bag = torch.log1p(bag[:, :-1])
@@ -95,7 +99,9 @@ def score_classifier(
     test_features: NDArray[np.float32],
     test_labels: NDArray[np.int64],
 ) -> ClassifierScore | None:
-    """Trains logistic regression and returns its score on real test records; None if there is only one class."""
+    """Trains the classifier by which likeness is measured, a logistic regression, and returns its score on real test
+    records; None if there is only one class.
+    """
     try:
         from sklearn.linear_model import LogisticRegression
         from sklearn.metrics import roc_auc_score
@@ -119,7 +125,9 @@ def majority_share(labels: NDArray[np.int64]) -> float:
 
 @torch.no_grad()
 def mean_exposure(model: nn.Module, planted: Tensor, others: Tensor) -> float:
-    """Returns the mean exposure of planted rows: how high each ranks by the model's loss among rows of the same kind."""
+    """Returns, beside the likeness of synthetic rows, the mean exposure of planted ones: how high each ranks by the
+    model's loss among rows of the same kind.
+    """
     losses_of_others = model(others).double()
     ranks = [1 + int((losses_of_others <= loss).sum()) for loss in model(planted).double()]
     return round(float(np.mean([np.log2(len(others) + 1) - np.log2(rank) for rank in ranks])), 3)

@@ -47,7 +47,9 @@ def train_privately(
     seed: int | None = None,
     show_step: Callable[[int], None] = lambda step: None,
 ) -> Claim:
-    """Trains the model in place, leaves the average of its weights in it, and returns the claim."""
+    """Trains the model of a generator privately and in place, leaves the average of its weights in it, and returns the
+    claim.
+    """
     private = sd.Private(
         model, loss_fn, epsilon=plan.epsilon, delta=plan.delta, clip=plan.clip, ledger=ledger, seed=seed
     )

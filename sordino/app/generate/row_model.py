@@ -41,7 +41,7 @@ class RowModel(nn.Module):
             nn.init.zeros_(head.bias)
 
     def context(self, rows: Tensor) -> Tensor:
-        """Returns what each cell is drawn given, (B, columns, width), from the cells before it."""
+        """Returns what each cell of a row is drawn given, (B, columns, width), from the cells before it."""
         vectors: Tensor = self.embedding(rows[:, :-1] + self.first[:-1])
         before = torch.cat([torch.zeros_like(vectors[:, :1]), vectors.cumsum(1)], dim=1) + self.place
         return before + functional.gelu(before)

@@ -52,7 +52,9 @@ class CellTokens:
         return (len(self.categories) or len(self.edges) - 1) + self.may_be_missing
 
     def encode(self, rows: TableRows) -> NDArray[np.int64]:
-        """Returns the tokens of the column's cells; a cell that is none of its values is entered in `rows.faults`."""
+        """Returns the tokens of the cells in a column of rows; a cell that is none of its values is entered in
+        `rows.faults`.
+        """
         numbers = {name: number for number, name in enumerate(self.categories)}
         tokens = np.zeros(len(rows.cells), dtype=np.int64)
         for place, (cell, line) in enumerate(zip(rows.column(self.name), rows.lines, strict=True)):
@@ -67,7 +69,9 @@ class CellTokens:
         return tokens
 
     def _bin_of(self, cell: str) -> int | None:
-        """Returns the bin of a number or a date, cut to the declared range; None if the cell is neither."""
+        """Returns the token of a cell that holds a number or a date: its bin in the declared range; None if the cell is
+        neither.
+        """
         # Missing values have a token of their own after all bins.
         if cell.lower() in MISSING_MARKS:
             return self.count - 1 if self.may_be_missing else None
@@ -84,7 +88,7 @@ class CellTokens:
         return [self._write_cell(token, generator) for token in tokens]
 
     def _write_cell(self, token: int, generator: np.random.Generator) -> str:
-        """Returns the cell of one token."""
+        """Returns the cell of a row that one token stands for."""
         if self.categories:
             return self.categories[token]
         if self.may_be_missing and token == self.count - 1:

@@ -27,7 +27,7 @@ _CLAIM_KEY = "sordino:claim"
 def write_records(
     folder: Path, names: Sequence[str], rows: Sequence[Sequence[str]], claim: Claim, made_by: str, *, parquet: bool
 ) -> list[Path]:
-    """Writes the records and their metadata; returns the paths."""
+    """Writes the file of synthetic records and its metadata; returns the paths."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
@@ -51,7 +51,7 @@ def write_records(
 
 
 def _write_parquet(folder: Path, names: Sequence[str], rows: Sequence[Sequence[str]], metadata: Any) -> Path:
-    """Writes the records as Parquet with the claim in the metadata of its schema."""
+    """Writes the synthetic records as a Parquet file with the claim in the metadata of its schema."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -69,7 +69,7 @@ def _write_parquet(folder: Path, names: Sequence[str], rows: Sequence[Sequence[s
 
 
 def write_report(folder: Path, claim: Claim, likeness: Likeness | None, facts: dict[str, Any]) -> list[Path]:
-    """Writes the report as text and as JSON; returns the paths."""
+    """Writes the report beside a file of synthetic records, as text and as JSON; returns the paths."""
     table = {"claim": claim_to_json(claim), "likeness": None if likeness is None else likeness.table(), **facts}
     paths = [folder / "report.md", folder / "report.json"]
     write_file(paths[1], json.dumps(table, indent=1, ensure_ascii=False) + "\n")
@@ -78,7 +78,7 @@ def write_report(folder: Path, claim: Claim, likeness: Likeness | None, facts: d
 
 
 def render_report(claim: Claim, likeness: Likeness | None, facts: dict[str, Any]) -> str:
-    """Returns the report as text."""
+    """Returns the report that goes with a file of synthetic records as text."""
     parts = [
         "# Synthetic records",
         "",
@@ -99,7 +99,7 @@ def render_report(claim: Claim, likeness: Likeness | None, facts: dict[str, Any]
 
 
 def _describe_likeness(likeness: Likeness) -> list[str]:
-    """Returns the part of the report about likeness and classifiers."""
+    """Returns the part about likeness and classifiers in the report that goes with a file of synthetic records."""
     lines = [
         "Measured on test records without noise; the claim does not cover these figures.",
         "",

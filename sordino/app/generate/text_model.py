@@ -57,7 +57,7 @@ class TextTokens:
         return len(self.pieces)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Returns the tokens of texts, (N, length); pieces outside the vocabulary are left out."""
+        """Returns texts as the tokens of the text model, (N, length); pieces outside the vocabulary are left out."""
         numbers = torch.full((int(self.pieces.max()) + 1,), -1, dtype=torch.long)
         numbers[self.pieces] = torch.arange(len(self.pieces))
         tokens = torch.full((len(texts), self.length), self.end)
@@ -71,7 +71,7 @@ class TextTokens:
         return tokens
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Returns the texts of tokens, (N, length)."""
+        """Returns the texts that the text model's tokens stand for, given as (N, length)."""
         return [
             str(self.tokenizer.decode([int(self.pieces[one]) for one in row if one != self.end]))
             for row in tokens.tolist()
@@ -79,7 +79,7 @@ class TextTokens:
 
 
 def build_text_tokens(pieces: int = PIECES, length: int = LENGTH) -> tuple[TextTokens, Tensor]:
-    """Returns the tokens of texts and the public vector of each, (tokens, WIDTH)."""
+    """Returns the tokens of a text model and the public vector of each, (tokens, WIDTH)."""
     from safetensors.torch import load_file
 
     folder = files_folder("minilm")
@@ -96,8 +96,8 @@ def build_text_tokens(pieces: int = PIECES, length: int = LENGTH) -> tuple[TextT
 
 
 def zipf_scores(count: int) -> Tensor:
-    """Returns the first scores of the tokens: words by Zipf's law in the public order of the vocabulary, the end as if a
-    text had some forty tokens.
+    """Returns the scores of the tokens that a text model begins with: words by Zipf's law in the public order of the
+    vocabulary, the end as if a text had some forty tokens.
 
     Marks and letters, which come before the words, are as likely as the hundredth word.
     """
@@ -135,7 +135,7 @@ class TextModel(nn.Module):
         return len(self.vectors) - 1
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """Returns scores of every token at every place given the label and the two tokens before it."""
+        """Returns the text model's scores of every token at every place, given the label and the two tokens before it."""
         given = functional.embedding(tokens, self.vectors)
         hidden = (_REACH * (self.label(labels) + self.shared))[:, None].expand(-1, tokens.shape[1], -1)
         for distance, (down, up) in enumerate(zip(self.down, self.up, strict=True), start=1):
@@ -151,7 +151,7 @@ class TextModel(nn.Module):
 
     @torch.no_grad()
     def draw(self, labels: Tensor, length: int, generator: torch.Generator) -> Tensor:
-        """Returns the tokens of one new text for each label, (N, length)."""
+        """Draws one new text from the text model for each label, as tokens (N, length)."""
         tokens = torch.full((len(labels), length), self.end)
         for place in range(length):
             seen = tokens[:, max(0, place - _CONTEXT) : place + 1]

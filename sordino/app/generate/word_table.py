@@ -66,7 +66,9 @@ class WordTable:
         return (ClippedSum(1.0, self.noise, self.describe),)
 
     def describe(self, records: Tensor) -> Tensor:
-        """Returns the vector of each text, (B, labels · words + labels + lengths); a record is its label and its tokens."""
+        """Returns the vector by which each text counts in the table of words, (B, labels · words + labels + lengths); a
+        record is its label and its tokens.
+        """
         labels, tokens = records[:, 0].long(), records[:, 1:].long()
         # A word counts once, however often it is in the text; the token that ends the text is none.
         present = torch.zeros(len(records), self.words + 1, dtype=records.dtype)
@@ -105,7 +107,7 @@ class WordShares:
     length: int
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Returns the labels and the tokens of new texts, (N,) and (N, length)."""
+        """Returns the labels and the tokens of new texts drawn from the noisy table of words, (N,) and (N, length)."""
         end = len(self.shared)
         labels = torch.multinomial(self.labels, count, replacement=True, generator=generator)
         # Each text has its own share of words that come from its label.
@@ -147,7 +149,9 @@ def release_word_table(
 
 
 def read_shares(noisy: Tensor, table: WordTable, multiplier: float) -> WordShares:
-    """Returns the shares that a noisy sum of the table's vectors gives; entries that are mostly noise count as none."""
+    """Returns the shares of words that a noisy sum of the table's vectors gives; entries that are mostly noise count as
+    none.
+    """
     by_label, labels, lengths = noisy.split([table.labels * table.words, table.labels, _LENGTHS])
     by_label = by_label.view(table.labels, table.words)
     public = zipf_scores(table.words + 1)[:-1].softmax(-1)

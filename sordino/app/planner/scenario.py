@@ -81,7 +81,7 @@ class Scenario:
         return max(1, round(self.epochs / self.rate))
 
     def event(self, multiplier: float, lots: int | None = None) -> Event:
-        """Returns the event of the run."""
+        """Returns the event of the run that the scenario describes."""
         if self.bands > 1:
             step = Correlated(multiplier, ("banded", self.bands))
             return CyclicPoisson(

@@ -90,7 +90,8 @@ def _epsilon_by_cycles(scenario: Scenario, multiplier: float) -> dict[str, list[
 
 
 def _error_by_bands(scenario: Scenario, multiplier: float) -> dict[str, list[Any]]:
-    """Returns the RMSE of the parameters' sum over DP-SGD's at the scenario's ε, against the number of bands.
+    """Returns a scenario's curve of the error against the number of bands: RMSE of the parameters' sum over DP-SGD's at
+    the same ε.
 
     Both see lots of the same expected size for as many steps. It has no points where there are so many lots that an answer
     would take long, or no finite ε.
@@ -126,7 +127,9 @@ def _epsilon_by_noise(scenario: Scenario, multiplier: float, points: int) -> dic
 
 
 def _epsilon_by_sampler(scenario: Scenario, multiplier: float) -> list[dict[str, Any]]:
-    """Returns a scenario's ε for other ways to draw the lots, for the same number of epochs in whole passes."""
+    """Returns, beside a scenario's curves, its ε for other ways to draw the lots, for the same number of epochs in
+    whole passes.
+    """
     # Passes are whole, so a part of one is charged as one.
     if scenario.bands > 1:  # correlated noise has a known price with these two ways to draw only
         step = Correlated(multiplier, ("banded", scenario.bands))

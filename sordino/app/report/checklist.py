@@ -90,7 +90,7 @@ def _describe_tuning(evidence: Evidence) -> str | None:
 
 
 def _find_changed_fields(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the fields in which a run differs from a recipe."""
+    """Returns, for the checklist, the names of the recipe's fields that a run changed."""
     # The target may differ: recipes are tuned at a few ε and used at others.
     ignored = (*MEASURED, "name", "epsilon", "noise_multiplier")
     return [name for name in {**recipe, **run} if name not in ignored and recipe.get(name) != run.get(name)]

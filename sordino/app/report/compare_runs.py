@@ -208,7 +208,7 @@ def _draw_figures(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def describe_difference(comparison: Comparison, number: int) -> list[str]:
-    """Returns, in words, how compared run `number`, counted from 1, differs from the reference."""
+    """Returns, in words for the comparison of runs, how run `number`, counted from 1, differs from the reference."""
     difference, other = comparison.differences[number - 1], comparison.runs[number]
     amounts, sentences = comparison.amounts, []
     # What the runs have in common.
@@ -287,7 +287,7 @@ def _row_of(label: str, seeds: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def _describe_method(run: Evidence) -> str:
-    """Returns the private gradient of a compared run in words."""
+    """Returns the private gradient of one of the compared runs in words."""
     # The baseline trains by the same words without bound and noise, so both are said.
     said = describe_gradient(table) if isinstance(table := run.config.get("recipe"), Mapping) else "unknown"
     if not run.get("options", "non_private"):

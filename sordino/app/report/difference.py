@@ -139,8 +139,8 @@ def _common_networks(reference: Evidence, other: Evidence) -> list[tuple[int, Ne
 
 
 def _compare_on_the_way(start: Network, reference: Evidence, other: Evidence, amounts: Amounts) -> dict[str, object]:
-    """Returns how the parameters of two runs differ on the way: their relative distances, and the first step at which
-    these exceed the amount.
+    """Returns the difference between two runs in their parameters on the way: relative distances, and the first step at
+    which these exceed the amount.
     """
     distances = {}
     for step, one, two in _common_networks(reference, other):
@@ -153,7 +153,9 @@ def _compare_on_the_way(start: Network, reference: Evidence, other: Evidence, am
 def _compare_predictions(
     reference: Evidence, other: Evidence, one: Network, two: Network, amounts: Amounts, notes: list[str]
 ) -> dict[str, object]:
-    """Returns how the predictions of two runs differ on the test records; adds a note if they cannot be compared."""
+    """Returns the difference between two runs in their predictions for the test records; adds a note if they cannot be
+    compared.
+    """
     try:
         # Both must have been tested on the same records.
         reference_tests, other_tests = TestedNetwork(reference), TestedNetwork(other)

@@ -49,7 +49,7 @@ def are_equal(one: Network, other: Network) -> bool:
 
 
 def flatten(network: Network) -> Tensor:
-    """Returns all floating-point tensors as one float64 vector, in the order of their names."""
+    """Returns all floating-point tensors of a network as one float64 vector, in the order of their names."""
     # Counters are no parameters, so whole numbers are left out.
     parts = [network[name].double().flatten() for name in sorted(network) if network[name].is_floating_point()]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)

@@ -144,7 +144,9 @@ def panel_from_table(table: Mapping[str, Any]) -> Panel:
 
 
 def _build_known_fields(kind: type[_Kind], table: Mapping[str, Any]) -> _Kind:
-    """Returns an object of a kind from its table, ignoring fields that it does not have."""
+    """Returns a part of a panel, such as a series or boxes, from its table in JSON, ignoring fields that it does not
+    have.
+    """
     # Files of other versions may have more fields, which are left aside.
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # every kind here is a dataclass
     return kind(**{name: value for name, value in table.items() if name in known})

@@ -27,7 +27,8 @@ REPORT, STATEMENT = "report.html", "PRIVACY.md"
 
 
 def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
-    """Writes the files into the run directory, keeps new statements beside them, and returns the report's path.
+    """Writes report.html, PRIVACY.md and MODEL_CARD.md into the run directory, keeps new statements beside them, and
+    returns the report's path.
 
     Args:
         run_dir: a run directory.
@@ -75,7 +76,9 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
 
 
 def _read_encoder_table(folder: Path) -> dict[str, Any]:
-    """Returns the encoder.json of a run for its model card; empty if the run has none or it cannot be read."""
+    """Reads the encoder.json of a run, from which its model card is written; empty if the run has none or it cannot be
+    read.
+    """
     try:
         table = json.loads((folder / ENCODER).read_text("utf-8"))
     except (OSError, ValueError):
@@ -84,7 +87,9 @@ def _read_encoder_table(folder: Path) -> dict[str, Any]:
 
 
 def _draw_figures(report_facts: ReportFacts) -> list[tuple[Markup, str]]:
-    """Returns the drawings of report.html with their captions; they hold nothing of the user's but numbers."""
+    """Draws the figures that are written into report.html, with their captions; they hold nothing of the user's but
+    numbers.
+    """
     rows, drawn = report_facts.evidence.rows, []
     name = svg_figures.accuracies_or_losses(rows)[2]
     # Without a guarantee no ε is drawn, even if the metrics hold one.

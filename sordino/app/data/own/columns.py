@@ -89,7 +89,7 @@ class Column:
         ]
 
     def table(self) -> dict[str, Any]:
-        """Returns the fields that are set, as JSON holds them."""
+        """Returns the fields of a column that are set, as JSON holds them."""
         fields_set = {name: value for name, value in asdict(self).items() if value is not None}
         # Left out where they are False, as in the files of earlier versions.
         return {name: value for name, value in fields_set.items() if name not in ("squared", "logarithmic") or value}
@@ -120,7 +120,9 @@ class EncodingScheme:
         return [title for column in self.columns for title in column.titles]
 
     def encode(self, rows: TableRows) -> NDArray[np.float32]:
-        """Returns the records as numbers, (N, numbers); faulty cells are entered in `rows.faults` and become 0."""
+        """Returns the columns of a user's own table as numbers, (N, numbers); faulty cells are entered in `rows.faults`
+        and become 0.
+        """
         # All columns are encoded before anything is raised, so that all faults are told at once.
         made = [encode_column(rows, column) for column in self.columns]
         return np.concatenate(made, axis=1).astype(np.float32)

@@ -104,7 +104,8 @@ def _read_csv(path: Path, delimiter: str | None) -> TableRows:
 
 
 def _find_delimiter(text: str) -> str:
-    """Returns the delimiter of a user's CSV file, read off the line of its names: a comma unless there is none in it.
+    """Returns the delimiter between the cells of a user's CSV rows, read off the line of names: a comma unless there is
+    none in it.
 
     >>> _find_delimiter("age;city")
     ';'
@@ -201,7 +202,7 @@ def _read_json_lines(path: Path, delimiter: str | None) -> TableRows:
 
 
 def _parse_record(path: Path, written: str, line: int) -> Mapping[str, Any]:
-    """Returns the JSON object on a line as a row, or raises with the number of the line."""
+    """Returns the JSON object on a line of a user's file as a row, or raises with the number of the line."""
     try:
         record = json.loads(written)
     except (ValueError, RecursionError) as error:
@@ -212,7 +213,7 @@ def _parse_record(path: Path, written: str, line: int) -> Mapping[str, Any]:
 
 
 def _format_cell(path: Path, name: str, value: Any, line: int) -> str:
-    """Returns a JSON value as the text of a cell in a row."""
+    """Returns a JSON value as the text of a cell in a user's row."""
     # Every value becomes text, as in a CSV, so that one encoder serves all kinds of files.
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()

@@ -1,4 +1,4 @@
-"""Results: one JSON for each experiment, those that come with the package and those run here, the latter first."""
+"""The store of results: one JSON for each experiment, shipped with the package or run here; the latter come first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_source_size(size: ExperimentSize, one: Experiment) -> bool:
 
 
 def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> Outcome:
-    """Returns the outcome that is stored, without verdicts where the run is not what the source ran.
+    """Returns the outcome that is stored as a result, without verdicts where the run is not what the source ran.
 
     Below the source's size, or on another network, what comes out neither confirms nor refutes a sentence of the source.
     """
@@ -53,8 +53,8 @@ def withhold_verdicts(one: Experiment, found: Outcome, size: ExperimentSize) -> 
 
 
 def make_result(one: Experiment, found: Outcome, size: ExperimentSize, seconds: float) -> dict[str, Any]:
-    """Returns the JSON result of an experiment as it is stored; verdicts are withheld where it is not what the source
-    ran.
+    """Returns the result of an experiment as the store keeps it in JSON; verdicts are withheld where it is not what the
+    source ran.
     """
     found = withhold_verdicts(one, found, size)
     # Everything a reader needs to judge the numbers: size, version, machine and time.
@@ -82,8 +82,8 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns the stored results by id in the order of the papers: of the folder, and of the package where the folder
-    has none.
+    """Returns the results in the store by id, in the order of the papers: those of the folder, and of the package where
+    the folder has none.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in experiments():
