@@ -22,7 +22,7 @@ _OVERFLOW = 700.0  # exponentials of more are no floats
 
 
 def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Returns (Σ ε, Σ δ), the cost of releases on the same data by the theorem of sequential composition.
+    """Returns (Σ ε, Σ δ), the cost of several releases on the same data by the textbook theorem.
 
     >>> sequential([(1.0, 1e-6), (0.5, 0.0)])
     (1.5, 1e-06)
@@ -32,7 +32,7 @@ def sequential(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def _require_guarantees(guarantees: Iterable[Guarantee]) -> list[Guarantee]:
-    """Returns the guarantees (ε, δ) that a composition theorem is given, as a list; refuses what is no list of pairs of
+    """Returns the guarantees (ε, δ) that a textbook theorem is given, as a list; refuses what is no list of pairs of
     numbers.
     """
     pairs = [
@@ -50,8 +50,8 @@ def _require_guarantee(epsilon: float, delta: float) -> Guarantee:
 
 
 def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Returns (max ε, max δ), the cost of releases on disjoint parts of the data, fixed in advance, by the theorem of
-    parallel composition.
+    """Returns (max ε, max δ), the cost by the textbook theorem of releases on disjoint parts of the data that are fixed
+    in advance.
 
     >>> parallel([(1.0, 1e-6), (0.5, 0.0)])
     (1.0, 1e-06)
@@ -61,8 +61,8 @@ def parallel(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """Returns (ε, δ) of k releases by the advanced composition theorem: ε√(2k ln(1/δ')) + kε(e^ε − 1) and kδ + δ'
-    (Dwork, Rothblum & Vadhan 2010).
+    """Returns the total (ε, δ) of k releases by the textbook theorem of Dwork, Rothblum & Vadhan (2010): ε√(2k
+    ln(1/δ')) + kε(e^ε − 1) and kδ + δ'.
 
     Args:
         epsilon: of one release.
@@ -84,8 +84,8 @@ def advanced_drv(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
 
 def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guarantee:
-    """Returns (ε, δ) of k releases by a sharper advanced composition theorem: ε√(2k ln(1/δ')) + kε(e^ε − 1)/(e^ε + 1)
-    and kδ + δ' ≥ 1 − (1−δ)^k(1−δ') (Kairouz, Oh & Viswanath 2015).
+    """Returns the total (ε, δ) of k releases by the textbook theorem of Kairouz, Oh & Viswanath (2015): ε√(2k ln(1/δ'))
+    + kε(e^ε − 1)/(e^ε + 1) and kδ + δ' ≥ 1 − (1−δ)^k(1−δ').
 
     Args:
         epsilon: of one release.
@@ -106,7 +106,7 @@ def advanced_kov(epsilon: float, delta: float, count: int, slack: float) -> Guar
 
 
 def _spread(epsilon: float, count: int, slack: float) -> tuple[float, int]:
-    """Returns ε√(2k ln(1/δ')), the term of all textbook theorems of advanced composition, and the number k."""
+    """Returns ε√(2k ln(1/δ')), the term that the textbook theorems of advanced composition share, and the number k."""
     epsilon = validate.non_negative("epsilon", epsilon)
     count = validate.count("count", count)
     slack = validate.fraction("slack", slack)
@@ -114,7 +114,8 @@ def _spread(epsilon: float, count: int, slack: float) -> tuple[float, int]:
 
 
 def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float) -> float:
-    """Returns the exact δ at total_epsilon of k releases that are (ε, δ)-DP (Kairouz, Oh & Viswanath 2015, theorem 3.3).
+    """Returns the exact δ at total_epsilon of k releases that are (ε, δ)-DP, by theorem 3.3 of Kairouz, Oh & Viswanath
+    (2015).
 
     1 − (1−δ)^k (1 − Σ_l C(k,l) e^{lε}(1 − e^{t − (2l−k)ε})₊ / (1+e^ε)^k).
 
@@ -152,8 +153,8 @@ def optimal_delta(epsilon: float, delta: float, count: int, total_epsilon: float
 
 
 def optimal(epsilon: float, delta: float, count: int, total_delta: float) -> float:
-    """Returns the smallest total ε at total_delta by the optimal composition theorem, from above; infinite when kδ
-    alone exceeds it.
+    """Returns the smallest total ε at total_delta by the optimal theorem, from above; infinite when kδ alone exceeds
+    it.
 
     >>> round(optimal(0.1, 0.0, 100, 1e-6), 5)
     4.77457

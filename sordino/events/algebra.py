@@ -99,7 +99,8 @@ def walk(event: Event) -> Iterator[Event]:
 
 
 def relations(event: Event) -> frozenset[Relation]:
-    """Returns the neighbouring relations that the samplings inside an event speak about; none if nothing was sampled.
+    """Returns the neighbouring relations that the samplings inside an event speak about, by the algebra of events; none
+    if nothing was sampled.
 
     Args:
         event: any event.

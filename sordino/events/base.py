@@ -206,7 +206,7 @@ Kind = TypeVar("Kind", bound=type[Event])
 
 
 def register_event(kind: Kind) -> Kind:
-    """Registers a kind of event in the table that all events share, so that JSON can hold it.
+    """Registers a subclass of the base class as a kind of event, so that JSON can hold it.
 
     It is used as a decorator above `@dataclass`.
 
@@ -275,8 +275,8 @@ def require_event(event: object, *, may_be_step: bool = False) -> Event:
 
 
 def _holds_step(event: Event) -> bool:
-    """Returns whether any event holds a step that is not inside the event of its whole phase, which `require_event`
-    refuses.
+    """Returns whether any event holds a step that is not inside the event of its whole phase, which the base class's
+    `require_event` refuses.
     """
     # Inside the event of its whole phase a step has its price, so the search ends there.
     if event.is_step_of_phase or event.is_whole_phase:
@@ -289,8 +289,8 @@ LEAST_NOISE = 1e-9
 
 
 def require_noise(name: str, value: object) -> float:
-    """Returns the size of the noise of any event; refuses what is not positive, and what is too little to be accounted
-    for.
+    """Returns the size of an event's noise, for all subclasses of the base class; refuses what is not positive, and
+    what is too little to be accounted for.
     """
     result = validate.positive(name, value)
     if result < LEAST_NOISE:

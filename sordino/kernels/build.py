@@ -59,8 +59,8 @@ class Library(NamedTuple):
         return HERE / f"lib{self.name}{SUFFIX}"  # without "lib" Python would take it for a module of that name
 
     def source_hash(self) -> str:
-        """Returns a hash of the sources and flags that a kernel library is built from: a built library that does not
-        carry it is stale.
+        """Returns a hash of the sources and flags that the build compiles this library from: a built library that does
+        not carry it is stale.
         """
         # The flags count as well: with others the same sources may give other bits.
         digest = hashlib.sha256(" ".join((*FLAGS, *self.flags, _AGAIN if self.wide else "")).encode())
@@ -152,7 +152,7 @@ def _compile_library(library: Library, command: list[str], scratch: Path) -> str
 
 
 def format_problems(problems: dict[str, str]) -> str:
-    """Returns which kernel libraries could not be built, as one text with each reason once."""
+    """Returns which kernel libraries the build could not compile, as one text with each reason once."""
     reasons: dict[str, list[str]] = {}
     for name, problem in problems.items():
         reasons.setdefault(problem, []).append(name)

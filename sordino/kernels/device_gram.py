@@ -35,8 +35,8 @@ _SHAPES = ((2, 70, 45, 33), (3, 1, 5, 4), (1, 33, 16, 80))
 
 
 def accelerate_gram_sums(plain: GramSums) -> GramSums:
-    """Returns the function that computes Gram sums on a device by the Triton kernel where it is switched on, and else
-    by torch.
+    """Returns the function that computes Gram sums on a device by a kernel of ours where it is switched on, and else by
+    torch.
     """
 
     @wraps(plain)
@@ -95,8 +95,8 @@ def gram_rounding(additions: int) -> float:
 
 
 def launch(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """Launches the Triton kernel on the device and returns the Gram sums of a (B, T, d) and g (B, T, p), and their
-    diagonal part.
+    """Launches the Gram kernel on a device and returns the Gram sums of a (B, T, d) and g (B, T, p), and their diagonal
+    part.
     """
     from sordino.kernels.triton_gram import TILE, WIDTH, gram_kernel
 

@@ -51,7 +51,7 @@ class Weights:
     bias: Tensor
 
     def make_layer_struct(self, steps: int, batch: int) -> ctypes.Structure:
-        """Returns the struct of an LSTM layer that the compiled kernel is handed: sizes and weights; all else is NULL."""
+        """Returns the struct of a layer that the compiled LSTM kernel is handed: sizes and weights; all else is NULL."""
         made = _Layer(steps, batch, self.w_ih.shape[1], self.w_hh.shape[1])
         made.w_ih, made.w_hh, made.bias = self.w_ih.data_ptr(), self.w_hh.data_ptr(), self.bias.data_ptr()
         return made
@@ -91,7 +91,7 @@ class Recurrence:
     def forward(
         self, x: Tensor, h0: Tensor, c0: Tensor, weights: Weights, threads: int = 1, room: Room = allocate
     ) -> tuple[Tensor, Trace]:
-        """Returns the hidden states (T, B, H) of the compiled LSTM layer from x (T, B, d), h0 and c0 (B, H), and the
+        """Returns the hidden states (T, B, H) by the compiled LSTM kernel from x (T, B, d), h0 and c0 (B, H), and the
         trace that its backward pass needs.
 
         `room` makes what the trace is kept in.
@@ -118,8 +118,8 @@ class Recurrence:
         *,
         inner: bool = True,
     ) -> Back:
-        """Returns the gradients at the inputs of the compiled LSTM layer from those at the hidden states (T, B, H) and
-        the last cell state (B, H).
+        """Returns the gradients at the inputs by the compiled LSTM kernel, from those at the hidden states (T, B, H)
+        and the last cell state (B, H).
 
         `inner` asks for the gradient at x too.
         """
@@ -137,7 +137,7 @@ class Recurrence:
         return back
 
     def _run(self, function: Callable[..., int], layer: ctypes.Structure, trace: Trace, threads: int) -> None:
-        """Runs the compiled forward or backward function of an LSTM layer over all samples, divided among threads."""
+        """Runs the forward or backward function of the compiled LSTM kernel over all samples, divided among threads."""
         layer.read, layer.gates, layer.cells = trace.read.data_ptr(), trace.gates.data_ptr(), trace.cells.data_ptr()
 
         work = trace.gates.numel() * trace.read.shape[2]
@@ -157,7 +157,7 @@ def load_recurrence() -> Recurrence | None:
 
 
 def agrees_with_torch(made: Recurrence) -> bool:
-    """Returns whether the compiled LSTM layer gives the values and gradients of torch's own layer."""
+    """Returns whether the compiled LSTM kernel gives the values and gradients of torch's own layer."""
     # Odd sizes, so that the ends of vectors and tiles are exercised too.
     rng = torch.Generator().manual_seed(0)
     steps, b, d, n = 3, 7, 5, 9

@@ -32,14 +32,18 @@ class Pools:
     level: int = BEST
 
     def forward(self, x: Tensor, window: KernelWindow) -> tuple[Tensor, Tensor]:
-        """Returns the maxima of the compiled max pooling, channels last, and the tap of its window that each is from."""
+        """Returns the maxima of the windows by the compiled pool kernel, channels last, and the tap of its window that
+        each is from.
+        """
         size = (*x.shape[:2], *_output_size(x.shape, window))
         y, taps = (torch.empty(size, dtype=dtype, memory_format=_LAST) for dtype in (x.dtype, torch.int16))
         self._run_all_samples("sordino_pool", x.shape, y, window, (x.data_ptr(), y.data_ptr(), taps.data_ptr()))
         return y, taps
 
     def backward(self, size: torch.Size, g: Tensor, taps: Tensor, window: KernelWindow) -> Tensor:
-        """Returns the gradient at the input of a max pooling, an input of the given size, channels last."""
+        """Returns the gradient at the input of a max pooling by the compiled pool kernel, an input of the given size,
+        channels last.
+        """
         g = g.contiguous(memory_format=_LAST)
         x = torch.empty(size, dtype=g.dtype, memory_format=_LAST)
         self._run_all_samples("sordino_pool_input", size, g, window, (g.data_ptr(), taps.data_ptr(), x.data_ptr()))
@@ -48,7 +52,7 @@ class Pools:
     def _run_all_samples(
         self, name: str, size: torch.Size, y: Tensor, window: KernelWindow, where: tuple[int, ...]
     ) -> None:
-        """Runs the compiled forward or backward function of a max pooling over all samples, divided among threads."""
+        """Runs the forward or backward function of the compiled pool kernel over all samples, divided among threads."""
         # The struct in pool.c: channels and size of input and output, then kernel, stride and padding.
         options = (*window.kernel, *window.stride, *window.padding)
         shape = (ctypes.c_int64 * 11)(*size[1:], *y.shape[2:], *options)
@@ -63,7 +67,7 @@ def _output_size(size: torch.Size, window: KernelWindow) -> tuple[int, ...]:
 
 
 def can_run(x: Tensor, window: KernelWindow) -> bool:
-    """Returns whether the compiled max pooling can run a layer: every pool window has a pixel, and nothing is empty."""
+    """Returns whether the compiled pool kernel can run a max pooling: every window has a pixel, and nothing is empty."""
     # Windows that lie in the padding alone have no maximum, so they are left to torch.
     return (
         x.dim() == 4
@@ -83,7 +87,9 @@ def load_pools() -> Pools | None:
 
 
 def agrees_with_torch(made: Pools) -> bool:
-    """Returns whether maxima and gradients of a small max pooling are torch's to the last bit, among equal values too."""
+    """Returns whether maxima and gradients of the compiled pool kernel are torch's to the last bit, among equal values
+    too.
+    """
     # Many equal values, so that the rule for ties is compared as well.
     x = torch.arange(2 * 19 * 7 * 6).remainder(11).float().view(2, 19, 7, 6).contiguous(memory_format=_LAST)
     window = KernelWindow((3, 2), stride=(2, 1), padding=(1, 0))

@@ -44,16 +44,14 @@ class Products:
     level: int
 
     def can_multiply(self, g: Tensor, a: Tensor, out: Tensor) -> bool:
-        """Returns whether the compiled weighted product takes g and a of a linear map, and is likely to be faster than
-        torch.
-        """
+        """Returns whether the product kernel takes g and a of a linear map, and is likely to be faster than torch."""
         (rows, p), d = g.shape, a.shape[1]
         if min(rows, p, d) < _LEAST or rows * p * d < _SMALL:
             return False
         return g.stride(1) == a.stride(1) == out.stride(1) == 1 and are_cpu_floats(g, a, out)
 
     def add_weighted_product(self, g: Tensor, a: Tensor, w: Tensor, out: Tensor, beta: int, threads: int = 1) -> None:
-        """Sets out (p, d) = β out + Σ_k w_k g_k a_kᵀ by the compiled product, for g (K, p), a (K, d) and w (K,), rows
+        """Sets out (p, d) = β out + Σ_k w_k g_k a_kᵀ by the product kernel, for g (K, p), a (K, d) and w (K,), rows
         dense; β is 0 or 1.
         """
         # Rows of the result are divided among threads, so no two of them write to the same place.
@@ -65,15 +63,15 @@ class Products:
         del held
 
     def can_make_rows(self, g: Tensor, a: Tensor) -> bool:
-        """Returns whether the compiled product can make the per-sample gradients (rows) of a linear map from g (B, T,
-        p) and a (B, T, d), and is likely to be faster than torch.
+        """Returns whether the product kernel can make the rows g_iᵀ a_i of g (B, T, p) and a (B, T, d), and is likely
+        to be faster than torch.
         """
         t, p, d = *g.shape[1:], a.shape[2]
         large = min(p, d) >= _FEW_COLUMNS and t >= _FEW_POSITIONS and t * p * d >= _LITTLE_WORK
         return large and are_cpu_floats(g, a) and g.stride(2) == a.stride(2) == 1
 
     def compute_rows(self, g: Tensor, a: Tensor, out: Tensor, threads: int = 1) -> Tensor:
-        """Sets out (B, p, d), dense, to the compiled products g_iᵀ a_i for g (B, T, p) and a (B, T, d), rows dense;
+        """Sets out (B, p, d), dense, to g_iᵀ a_i by the product kernel, for g (B, T, p) and a (B, T, d), rows dense;
         returns ‖·‖², (B,).
         """
         (b, t, p), d = g.shape, a.shape[2]
@@ -98,7 +96,7 @@ def load_products() -> Products | None:
 
 
 def agrees_with_torch(made: Products) -> bool:
-    """Returns whether the compiled product gives torch's values for the per-sample gradients of a linear map."""
+    """Returns whether the product kernel gives torch's values for the weighted sum and the rows of a linear map."""
     # A weighted sum that continues an earlier one, and rows with their norms.
     rng = torch.Generator().manual_seed(0)
     g, a, w = (torch.randn(shape, generator=rng) for shape in ((300, 13), (300, 21), (300,)))

@@ -44,8 +44,8 @@ class SampleGradients:
     level: int = BEST
 
     def measure_rows(self, a: Tensor, g: Tensor, geometry: KernelGeometry, into: Tensor | None) -> Tensor:
-        """Returns the squared norms, (B,), of the sample gradients of a convolution's weight, and writes these to a
-        dense (B, p, K, C/groups), if there is one.
+        """Returns the squared norms, (B,), of the sample gradients that a kernel computes of a convolution's weight,
+        and writes these to a dense (B, p, K, C/groups), if there is one.
         """
         # Samples are divided among threads.
         squared, shape = a.new_empty(len(a)), make_shape(a, g, geometry)
@@ -57,8 +57,8 @@ class SampleGradients:
         return squared
 
     def weighted_sum(self, a: Tensor, g: Tensor, geometry: KernelGeometry, weights: Tensor) -> Tensor:
-        """Returns Σ w_i G_i of a convolution's sample gradients G_i, as (p, K, C/groups); a sample of weight 0 is not
-        looked at.
+        """Returns Σ w_i G_i of the sample gradients G_i that a kernel computes of a convolution's weight, as (p, K,
+        C/groups); a sample of weight 0 is not looked at.
         """
         shape, threads, weights = make_shape(a, g, geometry), min(torch.get_num_threads(), len(a)), weights.contiguous()
         size = (g.shape[1], prod(geometry.kernel), a.shape[1] // geometry.groups)
@@ -76,7 +76,9 @@ def is_readable(a: Tensor, g: Tensor, geometry: KernelGeometry) -> bool:
 
 
 def agrees_with_torch_on(made: SampleGradients, geometry: KernelGeometry) -> bool:
-    """Returns whether the sample gradients of a small convolution, with norms and sum, are torch's."""
+    """Returns whether the sample gradients that a kernel computes of a small convolution, with norms and sum, are
+    torch's.
+    """
     # A small convolution with every option of the geometry, computed by torch one sample at a time.
     a, groups = make_waves(0.7, 2, CHANNELS, 7, 6), geometry.groups
     weight = torch.zeros(5 if groups == 1 else groups, CHANNELS // groups, *geometry.kernel)

@@ -29,8 +29,8 @@ _TYPICAL_DELTA = 1e-8
 
 
 def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
-    """Returns the pair of the best known attack on a shuffled pass: the largest of the pass's releases, binned finely,
-    with and without the record.
+    """Returns the pair of the best known attack on shuffling: the largest of one pass's releases, binned finely, with
+    and without the record.
     """
     # The largest of `batches` releases: its distribution is a product of normal ones, computed in logarithms.
     x = np.linspace(-_REACH * multiplier, 2 + _REACH * multiplier, _POINTS)
@@ -54,8 +54,8 @@ def max_statistic_pair(multiplier: float, batches: int) -> DiscretePair:
 def _composed_attack(
     multiplier: float, batches: int, epochs: int, add: bool, typical: float
 ) -> tuple[Phases, Estimate, float]:
-    """Returns the attack on every pass of shuffled training as phases, where its δ is, and the tail that may be cut
-    off.
+    """Returns the best known attack on shuffling, over all passes of a training, as phases, where its δ is, and the
+    tail that may be cut off.
     """
     phases: Phases = ((Sampled(max_statistic_pair(multiplier, batches)), epochs),)
     cut = 1e-7 * typical / epochs

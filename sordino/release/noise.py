@@ -40,7 +40,8 @@ class Noise(Protocol):
         ...
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Adds this kind of noise at the given scale to every tensor, then multiplies by a public factor, in place.
+        """Adds this kind of noise at the given scale to every tensor of a release, then multiplies by a public factor,
+        in place.
 
         Only `release` calls it.
         """
@@ -85,7 +86,8 @@ class Gaussian:
     bound = former_method("bound", "bound_for")
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Adds one vector of Gaussian noise, in one pass of the compiled kernel or block by block while it is in cache.
+        """Adds one vector of Gaussian noise to the tensors of a release, in one pass of the compiled kernel or block by
+        block while it is in cache.
 
         The pass can multiply by a public factor too.
         """
@@ -104,8 +106,8 @@ class Gaussian:
         return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
-        """Returns the event of Gaussian noise, `events.Gaussian(multiplier)`, or with estimated norms the mixture that
-        they make of it.
+        """Returns the event that a release with Gaussian noise is charged as, `events.Gaussian(multiplier)`, or with
+        estimated norms the mixture that they make of it.
         """
         if not self.multiplier:
             return event_without_noise()
@@ -159,7 +161,7 @@ class Laplace:
     bound = former_method("bound", "bound_for")
 
     def add_(self, value: Mapping[str, Tensor], scale: float, rng: Rng, factor: float = 1.0) -> None:
-        """Adds one vector of Laplace noise."""
+        """Adds one vector of Laplace noise to the tensors of a release."""
         if targets := _flat_targets(value):
             _add_blocks(iter([rng.laplace(sum(map(len, targets))).mul_(scale)]), targets)
             _multiply(targets, factor)
@@ -170,7 +172,9 @@ class Laplace:
         return self.event(EXACT)
 
     def event(self, estimate: Estimate) -> Event:
-        """Returns the event of Laplace noise, `events.Laplace(multiplier)`; raises TypeError for estimated norms."""
+        """Returns the event that a release with Laplace noise is charged as, `events.Laplace(multiplier)`; raises
+        TypeError for estimated norms.
+        """
         if isinstance(estimate, FromProjections):
             raise TypeError(
                 "Laplace noise with estimated norms has no theorem here: use Gaussian noise, or exact norms"
@@ -203,7 +207,8 @@ def _multiply(targets: list[Tensor], factor: float) -> None:
 
 
 def _add_on_device(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
-    """Adds Gaussian noise that the tensors' own device makes; returns False, with nothing drawn, where it cannot.
+    """Adds Gaussian noise that the device of a release's tensors makes; returns False, with nothing drawn, where it
+    cannot.
 
     The values are those that `normal_blocks` gives on the CPU for the same stream, bit by bit.
     """
@@ -219,8 +224,8 @@ def _add_on_device(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
 
 
 def _add_from_host(rng: Rng, targets: Sequence[Tensor], scale: float) -> bool:
-    """Adds Gaussian noise to tensors on a device, by one copy from the host that nobody waits for; returns False where
-    it cannot be so.
+    """Adds Gaussian noise from the host to the tensors of a release on a device, by one copy that nobody waits for;
+    returns False where it cannot be so.
 
     The compiled kernel makes the values on the host, in memory that the device can read by itself, so that the host goes on
     while they are copied. They are those that `normal_blocks` gives, bit by bit.

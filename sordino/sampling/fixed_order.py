@@ -68,7 +68,9 @@ class FixedOrder:
         return checks.check_fixed_order()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields batch k mod m of n records in a fixed order in m batches, for k = start, start + 1, …"""
+        """Yields the draws of sampling in a fixed order: batch k mod m of n records in m batches, for k = start, start
+        + 1, …
+        """
         # No random numbers at all: batch k mod m is rows in the order in which they are stored.
         batches = -(-n // self.batch_size)
         # A record comes back after exactly `batches` steps: the separation that the sensitivity is computed for.

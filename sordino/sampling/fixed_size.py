@@ -54,7 +54,7 @@ class FixedSize:
         return True
 
     def expected_size(self, n: int) -> float:
-        """Returns the fixed size of the lots; raises ValueError if the dataset has fewer records."""
+        """Returns the fixed size of the lots that are sampled; raises ValueError if the dataset has fewer records."""
         if self.batch_size > n:
             raise ValueError(f"batch_size={self.batch_size}: must be <= the {n} records of the dataset")
         return float(self.batch_size)
@@ -66,7 +66,7 @@ class FixedSize:
         return checks.check_fixed_size()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields independent uniform subsets of the fixed size, each in ascending order."""
+        """Yields independent draws of fixed-size sampling, uniform subsets in ascending order."""
         k = start
         while True:
             # The event names both sizes, which are public under replace-one.
@@ -77,8 +77,8 @@ class FixedSize:
 
 
 def draw_subset(n: int, b: int, rng: Rng) -> NDArray[np.int64]:
-    """Returns a uniform subset of n of the fixed size b, ascending: the first b distinct of a stream of uniform
-    numbers.
+    """Returns one draw of fixed-size sampling, a uniform subset of n of size b, ascending: the first b distinct of a
+    stream of uniform numbers.
     """
     # More than half of the records: a permutation is cheaper than drawing until enough are distinct.
     if 2 * b > n:

@@ -62,8 +62,8 @@ class Records:
         return self._current_lengths(rows)
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
-        """Returns the classes of these records to a sampler, by default the last column. After such access draws have
-        no guarantee.
+        """Gives a sampler access to the classes of these records, by default the last column. After such access draws
+        have no guarantee.
         """
         self.has_looked = True
         if self._known_labels is None:  # labels do not change: ask once for all
@@ -75,8 +75,8 @@ class Records:
         self._measured_lengths = self._current_lengths(np.arange(self._n, dtype=np.int64))
 
     def flip(self, rate: Rate, most: float, rng: Rng) -> Rows:
-        """Returns to a sampler with access to the records those whose coins come up heads, ascending; no coin does so
-        with a probability above `most`.
+        """Flips the records' coins for a sampler with access to them, and returns whose came up heads, ascending; no
+        coin does so with a probability above `most`.
         """
         # A rate that looks at several rows at once would couple the records, and no Poisson rate would bound the draw.
         probabilities = rate(self._require_measured_lengths())
@@ -86,8 +86,8 @@ class Records:
         return np.flatnonzero(rng.uniform(self._n) < chance).astype(np.int64)
 
     def release(self, mechanism: Mechanism, rng: Rng) -> float:
-        """Returns to a sampler what a private mechanism says about the lengths last measured, and notes what this
-        access costs.
+        """Gives a sampler access to what a private mechanism says about the lengths last measured, and notes what this
+        costs.
         """
         # The mechanism gets a sealed copy, so it cannot change the lengths that later coins depend on.
         value, event = mechanism(Sealed(torch.from_numpy(self._require_measured_lengths().copy())), rng)

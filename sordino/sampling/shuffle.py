@@ -62,7 +62,9 @@ class Shuffle:
         return checks.check_passes()
 
     def draws(self, n: int, rng: Rng, start: int) -> Iterator[Draw]:
-        """Yields batch k % m of shuffled pass k // m, for m batches a pass and k = start, start + 1, …"""
+        """Yields the draws of a sampler that shuffles: batch k % m of pass k // m, for m batches a pass and k = start,
+        start + 1, …
+        """
         # The last batch of a pass may be smaller.
         batches = -(-n // self.batch_size)
         # A resumed run enters its pass in the middle; later passes begin at their first batch.

@@ -38,7 +38,7 @@ def largest_probability(canaries: int, guesses: int, right: int, epsilon: float,
 
 
 def epsilon_lower_bound(canaries: int, guesses: int, right: int, delta: float, error: float = 0.05) -> float:
-    """Returns an audit's lower bound on ε at δ from one run with canaries; it is wrong with probability `error`.
+    """Returns a lower bound on ε at δ from one run with canaries; it is wrong with probability `error`.
 
     >>> round(epsilon_lower_bound(100, 100, 100, 0.0), 4)  # p^100 = 0.05
     3.493
@@ -59,14 +59,14 @@ def epsilon_lower_bound(canaries: int, guesses: int, right: int, delta: float, e
 
 
 def check_counts(canaries: int, guesses: int, right: int) -> None:
-    """Refuses counts of canaries and guesses that no audit of one run has."""
+    """Refuses counts of canaries and guesses that a bound from one run cannot be computed from."""
     validate.count("canaries", canaries)
     if not 0 <= right <= guesses <= canaries:
         raise ValueError(f"right={right}, guesses={guesses}: need 0 <= right <= guesses <= canaries={canaries}")
 
 
 def largest_provable_epsilon(guesses: int, error: float = 0.05) -> float:
-    """Returns the largest ε at δ = 0 that an audit of one run can show by so many guesses, all of them right.
+    """Returns the largest lower bound on ε, at δ = 0, that one run can show by so many guesses, all of them right.
 
     >>> round(largest_provable_epsilon(1000), 2)  # about ln(1000 / 3)
     5.81

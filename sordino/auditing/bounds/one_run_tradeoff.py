@@ -69,8 +69,8 @@ def p_value(canaries: int, guesses: int, right: int, inverse: Inverse) -> float:
 
 
 def mu_lower_bound(canaries: int, guesses: int, right: int, error: float = 0.05) -> float:
-    """Returns an audit's lower bound on μ from one run, if the run's trade-off curve is Gaussian; it is wrong with
-    probability `error`.
+    """Returns a lower bound on μ from one run, if the run's trade-off curve is Gaussian; it is wrong with probability
+    `error`.
     """
     # μ = 0 is tested first: if it explains the guesses, nothing is shown.
     low, high = 0.0, _LARGEST_MU
@@ -87,8 +87,8 @@ def mu_lower_bound(canaries: int, guesses: int, right: int, error: float = 0.05)
 def epsilon_lower_bound(
     canaries: int, guesses: int, right: int, family: LessNoisyFamily, delta: float, error: float = 0.05
 ) -> float:
-    """Returns an audit's lower bound on ε at δ from one run, if the run has the trade-off curve of its own event with
-    some other amount of noise.
+    """Returns a lower bound on ε at δ from one run, if the run has the trade-off curve of its own event with some other
+    amount of noise.
     """
 
     def is_contradicted(number: int) -> bool:

@@ -21,7 +21,7 @@ Inverse: TypeAlias = Callable[[float], float]
 
 
 def inverse_of_gaussian(mu: float) -> Inverse:
-    """Returns the inverse of the Gaussian trade-off curve G_μ for the one-run test: Φ(Φ⁻¹(y) − μ).
+    """Returns the inverse Φ(Φ⁻¹(y) − μ) of the Gaussian trade-off curve G_μ, as trade-off tests ask for it.
 
     >>> round(inverse_of_gaussian(1.0)(0.5), 4)
     0.1587
@@ -35,7 +35,7 @@ def inverse_of_epsilon_delta(epsilon: float, delta: float) -> Inverse:
 
 
 def inverse_of_curve(curve: Tradeoff) -> Inverse:
-    """Returns the inverse of a run's own trade-off curve for the one-run test."""
+    """Returns the inverse of a run's own trade-off curve, as trade-off tests ask for it."""
     # The curve is the upper envelope of lines of slope −e^ε and −e^{−ε}; its inverse is the envelope of theirs.
     rise = np.exp(curve.epsilons)
     kept = 1 - curve.deltas
@@ -70,7 +70,7 @@ class LessNoisyFamily:
 
     @staticmethod
     def noise_factor(number: int) -> float:
-        """Returns the factor of the noise for one member of the family of curves that the trade-off tests try.
+        """Returns the factor of the noise for one member of the family of trade-off curves that tests try.
 
         >>> LessNoisyFamily.noise_factor(8)
         0.5

@@ -41,8 +41,8 @@ class Errors:
 
 
 def epsilon_lower_bound(errors: Errors, delta: float, error: float = 0.05) -> float:
-    """Returns an audit's lower bound on ε at δ from the errors of a test between two worlds, with and without a canary;
-    it is wrong with probability `error`.
+    """Returns a lower bound on ε at δ from the errors of a test between two worlds, with and without a canary; it is
+    wrong with probability `error`.
 
     >>> round(epsilon_lower_bound(Errors(0, 1000, 0, 1000), 0.0), 2)  # about ln(1000 / ln(2 / 0.05)): no more can be shown
     5.6
@@ -60,8 +60,8 @@ def epsilon_lower_bound(errors: Errors, delta: float, error: float = 0.05) -> fl
 
 
 def mu_lower_bound(errors: Errors, error: float = 0.05, rate: float = 1.0) -> float:
-    """Returns an audit's lower bound on μ from the errors of a test between two worlds, if each world was one Gaussian
-    release on a Poisson draw at `rate`.
+    """Returns a lower bound on μ from the errors of a test between two worlds, if each world was one Gaussian release
+    on a Poisson draw at `rate`.
 
     >>> round(mu_lower_bound(Errors(159, 1000, 159, 1000)), 2)
     1.81

@@ -260,7 +260,9 @@ def _trace(session: Session, batch: Any, inputs: list[Tensor]) -> tuple[fx.Graph
     uses: list[_TracedUse] = []
 
     def run(*given: Tensor) -> Any:
-        """Makes the eager engine's pass, and returns losses, what each use saved, and the gradient at each use."""
+        """Makes the eager pass that is traced to be compiled, and returns losses, what each use saved, and the gradient
+        at each use.
+        """
         rows = iter(given)
         own_batch = tree_unflatten([None if leaf is None else next(rows) for leaf in leaves], structure)
         tape = session.make_tape(KeepingTape, b)
