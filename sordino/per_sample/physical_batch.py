@@ -27,14 +27,14 @@ half a percent more noise (`release.rounding`), and past this larger chunks gain
 
 LEAST_BY_SHAPES = 16
 _CHUNKS = 16  # of a lot of the expected size, for ranks to divide
-_OUTPUTS = (
-    1 << 25
-)  # bytes of layers' outputs: more leaves the caches, and fresh memory costs more than what is computed
+_OUTPUTS = 1 << 25
+"""Bytes of layers' outputs: more leaves the caches, and fresh memory costs more than what is computed."""
 _COPIES = 4
-"""Activations, their gradients and two temporaries, each about as large as the outputs of the layers."""
+"""Activations, their gradients and two temporaries, each about as large as the outputs of the layers. Ranks on one
+machine share its caches, so they count all of them."""
 
 _UNKNOWN = 2 << 30
-_HALF = 0.6  # of the expected lot: lots up to a fifth larger than expected still go in two
+_LARGER = 1.2  # times the mean: parts up to a fifth larger, or up to so many standard deviations, are not cut again
 _CACHE = 20 << 20  # bytes of activations that a cache holds, more or less
 _BUSY = 32  # samples; fewer leave the processor waiting
 _MODEST = 1 << 24  # bytes of activations that are not worth a second pass
@@ -122,7 +122,21 @@ def choose_physical_batch(
         if saved <= _SUMS * parameters or both + lot * wanted <= _ROOM * (both + plain):
             return fits
     # Otherwise half a lot, or as many as fit the cache.
-    return min(fits, max(1, ceil(_HALF * lot)), max(_BUSY, _CACHE // max(1, activations)))
+    wanted = min(lot / 2, max(_BUSY, _CACHE // max(1, activations)))
+    return min(fits, _limit_of_equal_parts(wanted, lot))
+
+
+def _limit_of_equal_parts(wanted: float, lot: float) -> int:
+    """Returns the physical batch that cuts most lots into equal parts of at most `wanted` samples on average.
+
+    Lots are cut by halves of halves (`lots.loading`). A limit that parts exceed as often as not would cut every other
+    part once more, into parts that are too small to keep the layers busy.
+    """
+    part = max(1.0, lot)
+    while part > wanted and part > 1:
+        part /= 2
+    # Poisson lots vary in size, and so do their parts: a part somewhat larger than the mean is still one part.
+    return ceil(max(_LARGER * part, part + _LARGER * sqrt(part)))
 
 
 def choose_for_ranks(activations: int, lot: float) -> int:
@@ -140,8 +154,8 @@ def choose_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
     """Chooses the physical batch, the number of samples processed at once, by the size of the layers' outputs: the same
     in every process.
 
-    Lots are cut into parts of one size: a small last part costs nearly as much as a full one. Poisson lots are seldom
-    larger than `lot` by more than four of their deviations.
+    Lots are cut into parts of about one size: a small last part costs nearly as much as a full one. Poisson lots are
+    seldom larger than `lot` by more than four of their deviations.
     """
     total = 0
 
@@ -161,6 +175,7 @@ def choose_by_shapes(model: nn.Module, inputs: Tensor, lot: float) -> int:
         model.train(training)
         for hook in hooks:
             hook.remove()
-    # Lots vary in size, so a lot is cut into equal batches that hold four standard deviations more than the mean.
-    fits = min(MOST, max(LEAST_BY_SHAPES, _OUTPUTS // max(1, _COPIES * total)))
-    return min(MOST, ceil((lot + 4 * sqrt(lot)) / max(1, round(lot / fits))))
+    # A lot that fits is not cut, even if it is larger than the mean by four standard deviations.
+    fits = max(LEAST_BY_SHAPES, _OUTPUTS // max(1, total))
+    limit = ceil(lot + 4 * sqrt(lot)) if lot <= fits else _limit_of_equal_parts(fits, lot)
+    return min(MOST, limit)
