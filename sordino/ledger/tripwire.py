@@ -873,8 +873,7 @@ def find_changed_gradient(parameters: Iterable[nn.Parameter]) -> nn.Parameter | 
         whose, held = _written.get(id(p), (None, None))
         if held is None or whose is None or whose() is not p:
             return p
-        # The same tensor at the same version was not touched: the common case, without reading numbers.
-        factors = _ONE if grad is held.grad and version_of(grad) == held.version else held.factors_to(grad)
+        factors = _ONE if _is_untouched(grad, held) else held.factors_to(grad)
         if factors is _ONE and (common is None or common == 1.0):  # as a rule
             common = 1.0
             continue
@@ -887,6 +886,23 @@ def find_changed_gradient(parameters: Iterable[nn.Parameter]) -> nn.Parameter | 
             if abs(factor - common) > _AGREE * max(abs(factor), abs(common)):
                 return p
     return None
+
+
+def _is_untouched(grad: Tensor, held: ReleasedGradient) -> bool:
+    """Returns whether a gradient is the very tensor that was released, as far as the tripwire can see: the common case.
+
+    A write through `.data` leaves the version as it was, so the two numbers are compared as well. On a device that would
+    make the host wait at every step, and the version alone decides.
+    """
+    if grad is not held.grad or version_of(grad) != held.version:
+        return False
+    if not isinstance(held.numbers, list):
+        return True
+    numbers = _read_two_numbers(grad, held.first, held.stride)
+    # Numbers of a run that diverged are no numbers any more, and NaN is not equal to itself.
+    return numbers == held.numbers or all(
+        a == b or (a != a and b != b) for a, b in zip(numbers, held.numbers, strict=True)
+    )
 
 
 def _read_two_numbers(grad: Tensor, first: int, stride: int) -> list[float]:

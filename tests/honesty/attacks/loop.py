@@ -285,3 +285,40 @@ def gradients_are_kept_and_added_by_autograd(seed: int) -> Script:
 
     script.body = body
     return script
+
+
+def _add_slopes_of_all_records(training: Training) -> None:
+    """Adds the gradient of the mean loss over all records to what was released, through `.data`."""
+    parameters = list(training.model.parameters())
+    mean = cross_entropy(training.model, *training.script.dataset.tensors).mean()
+    for p, g in zip(parameters, torch.autograd.grad(mean, parameters), strict=True):
+        p.grad.data.add_(g)
+
+
+@LOOP.unmeasured
+def gradients_changed_through_data(seed: int) -> Script:
+    """`.grad.data` leaves the version counter of a released gradient as it is."""
+    script = _script(seed)
+
+    def body(training: Training) -> None:
+        training.private.backward(training.lot)
+        _add_slopes_of_all_records(training)
+        training.optimizer.step()
+
+    script.body = body
+    return script
+
+
+@LOOP.unmeasured
+def gradients_changed_through_data_once(seed: int) -> Script:
+    """The same in a single lot."""
+    script = _script(seed)
+
+    def body(training: Training) -> None:
+        training.private.backward(training.lot)
+        if training.k == 20:
+            _add_slopes_of_all_records(training)
+        training.optimizer.step()
+
+    script.body = body
+    return script
