@@ -72,7 +72,7 @@ def is_done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
 
 
 def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
-    """Runs one experiment in this process, writes its files and returns its result.
+    """Runs one experiment in the runner's own process, writes its files and returns its result.
 
     The seconds of the result count all its trainings, those that were kept before too.
     """

@@ -46,8 +46,8 @@ AGE_QUERIES: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def local_sensitivity(query: Callable[[Sequence[float]], float], data: Sequence[float]) -> float:
-    """Returns the local sensitivity that an attacker profits from: the most that the answer moves when one record is
-    added or removed, by trying all of them.
+    """Returns the local sensitivity that the lab's attackers profit from: the most that the answer moves when one
+    record is added or removed, by trying all of them.
     """
     # All neighbours: one record fewer, or one more of any age.
     without = [[*data[:k], *data[k + 1 :]] for k in range(len(data))] if len(data) > 1 else []
@@ -56,8 +56,8 @@ def local_sensitivity(query: Callable[[Sequence[float]], float], data: Sequence[
 
 
 def global_sensitivity(query: Callable[[Sequence[float]], float], n: int) -> float:
-    """Returns the global sensitivity, which bounds what any attacker profits from: the most over datasets that are
-    worst for some query, some ages at one end and the others at the other.
+    """Returns the global sensitivity, which bounds what the lab's attackers profit from: the most over datasets that
+    are worst for some query, some ages at one end and the others at the other.
     """
     # For these queries the worst dataset has all its ages at the two ends.
     ends = [[0] * k + [OLDEST] * (n - k) for k in range(n + 1)]
@@ -132,8 +132,8 @@ SECRET_BITS = 100
 
 
 def recover_bits(rng: np.random.Generator, queries: int, scale: float) -> float:
-    """Returns the share of secret bits that an attacker finds again by rounded least squares from noisy random subset
-    sums.
+    """Returns the share of secret bits that the lab's reconstruction attacker finds again by rounded least squares from
+    noisy random subset sums.
     """
     # Centring questions and answers makes least squares look at the bits alone.
     secret = rng.integers(0, 2, SECRET_BITS)
@@ -228,8 +228,8 @@ CURVE_EPSILON, CURVE_DELTA, ATTACKED_NOISE, ATTACKED_RATE = 1.0, 1e-5, 1.0, 1e-6
 
 
 def score_releases(present: bool, steps: int) -> NDArray[np.float64]:
-    """Returns what each release tells a membership attacker in the direction of a record that is there or is not; ten
-    others are known.
+    """Returns what each release tells the lab's membership attacker in the direction of a record that is there or is
+    not; ten others are known.
 
     One training with a rate of almost nothing: every step asks the same question again, with noise of its own.
     """
@@ -353,8 +353,8 @@ def cross_entropy_per_record(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def train_classifier(x: Tensor, y: Tensor, noise: float, steps: int) -> tuple[nn.Module, float | None]:
-    """Returns the logistic regression that a model-inversion attacker attacks, trained with DP where there is noise,
-    and its ε.
+    """Returns the logistic regression that the lab's model-inversion attacker attacks, trained with DP where there is
+    noise, and its ε.
     """
     # Without noise there is no bound either, so that the two networks differ in privacy alone.
     torch.manual_seed(0)
@@ -371,8 +371,8 @@ def train_classifier(x: Tensor, y: Tensor, noise: float, steps: int) -> tuple[nn
 
 
 def invert_class(model: nn.Module, shape: tuple[int, ...]) -> Picture:
-    """Returns the input that an attacker finds by model inversion: what the network takes for the class with the most
-    confidence, in small steps from grey.
+    """Returns the input that the lab's attacker finds by model inversion: what the network takes for the class with the
+    most confidence, in small steps from grey.
     """
     # Gradient descent on the input, with a penalty that keeps it from wild values.
     guess = torch.full((1, *shape), 0.5, requires_grad=True)

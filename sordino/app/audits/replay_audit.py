@@ -275,7 +275,7 @@ class _StepReplayer:
                 self._result.wrong.append(f"step {step}: other parameters than those that were entered")
 
     def _check_step(self, training: Training) -> None:
-        """Replays one step of the audited run and checks its draw, its sum and its noise by other means."""
+        """Replays one step of the run in a replay audit and checks its draw, its sum and its noise by other means."""
         # The noise is compared with the stream as it stood before the step.
         private, releases = training.private, list[RecordedRelease]()
         noise_state = private.open_for_audit().noise_state
@@ -355,7 +355,7 @@ class _StepReplayer:
     def _check_sum(
         self, training: Training, before: dict[str, Tensor], indices: Any, release: RecordedRelease, step: int
     ) -> None:
-        """Compares the sum of a replayed step with that of autograd, at the parameters before the step."""
+        """Compares the sum of a step in a replay audit with that of autograd, at the parameters before the step."""
         # The oracle needs the parameters before the step; afterwards the model goes on from those after it.
         after = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
         with training.private.post_processing("the parameters before a step, for its audit, and those after it again"):

@@ -113,7 +113,7 @@ FILES = {
 
 
 def find_files(name: str) -> Files:
-    """Returns a group of raw files by its name in the catalogue; an unknown name is refused with the known ones."""
+    """Returns a group of raw files by its name; an unknown name is refused with the known ones."""
     if name not in FILES:
         raise ValueError(f"files {name!r}: there is {', '.join(FILES)}")
     return FILES[name]

@@ -76,8 +76,8 @@ def write(run_dir: str | Path, stated: Statement | None = None) -> Path:
 
 
 def _read_encoder_table(folder: Path) -> dict[str, Any]:
-    """Reads the encoder.json of a run, from which its model card is written; empty if the run has none or it cannot be
-    read.
+    """Reads the encoder.json of a run before report and model card are written; empty if the run has none or it cannot
+    be read.
     """
     try:
         table = json.loads((folder / ENCODER).read_text("utf-8"))

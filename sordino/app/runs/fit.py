@@ -473,8 +473,8 @@ def _restore_given_data(
 
 
 def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, bool]:
-    """Returns what a run to `resume` was asked for, and whether anything of it may have been released, and locks its
-    folder.
+    """Returns what the `fit` that is resumed was asked for, and whether anything of it may have been released, and
+    locks its folder.
     """
     run = Run.open(folder)
     lock_folder(folder, open_locks)
@@ -488,8 +488,8 @@ def _lock_and_read_config(folder: Path, open_locks: ExitStack) -> tuple[Config, 
 def _read_latest_checkpoint(
     run: Run, ledger: WriteAheadLedger | FollowerLedger
 ) -> tuple[Checkpoint, list[str], dict[str, Any] | None]:
-    """Returns the newest complete checkpoint for `resume`, why others were passed over, and the noise key or None if it
-    is gone.
+    """Returns the newest complete checkpoint from which a `fit` is resumed, why others were passed over, and the noise
+    key or None if it is gone.
 
     Raises:
         DamagedLedger: if the ledger is not the one that the checkpoint was saved beside.
@@ -602,8 +602,8 @@ def folder_for(name: str) -> Path:
 
 
 def _restore_threads(ledger: WriteAheadLedger | FollowerLedger) -> None:
-    """Sets, for `resume`, the number of threads that the run began with, because sums are split by threads and a replay
-    needs the same bits.
+    """Sets the number of threads that a `fit` began with when it is resumed, because sums are split by threads and a
+    replay needs the same bits.
     """
     # Files of a killed process may lack the number, or hold nonsense; then torch keeps its own.
     threads = ledger.environment.get("threads")

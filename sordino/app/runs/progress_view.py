@@ -208,7 +208,9 @@ class Bar(_ShowingView):
         self._progress.start()
 
     def show_step(self, step: int, spent: Spent) -> None:
-        """Moves the progress bar; ε is computed only a few times a second, because it takes some milliseconds."""
+        """Moves the bar of the progress view on a terminal; ε is computed only a few times a second, because it takes
+        some milliseconds.
+        """
         # Computing ε takes milliseconds, a step sometimes less; so most steps only move the bar.
         now = time.perf_counter()
         if now - self._last_update < _SECONDS_BETWEEN_UPDATES and step < self._steps:
@@ -225,7 +227,7 @@ class Bar(_ShowingView):
         self._last_update = time.perf_counter()
 
     def show_evaluation(self, row: Row) -> None:
-        """Prints the evaluation as a line above the progress bar."""
+        """Prints the evaluation as a line above the bar of the progress view on a terminal."""
         line = format_evaluation(
             row, self._steps, self._budget, self.marked_values(), short=self._console.width < _WIDE_COLUMNS
         )

@@ -102,7 +102,7 @@ class NegativeBinomial:
 
     @property
     def stopping_probability(self) -> float:
-        """γ, the parameter that gives the mean number of trials of a search."""
+        """γ, the parameter that gives the mean number of trials of a hyper-parameter search."""
         if self.shape == 1:
             return 1 / self.mean
         return float(brentq(lambda gamma: expected_runs(self.shape, gamma) - self.mean, 1e-12, 1 - 1e-12, xtol=1e-15))
@@ -112,7 +112,7 @@ class NegativeBinomial:
         return TuneNegativeBinomial(run, self.shape, self.stopping_probability)
 
     def draw(self, rng: Rng) -> int:
-        """Draws the number of trials of a search by inverting the distribution function."""
+        """Draws the number of trials of a hyper-parameter search by inverting the distribution function."""
         # The mass of one trial; that of the next follows from it by a ratio.
         gamma, eta = self.stopping_probability, self.shape
         first = (
@@ -140,8 +140,8 @@ class PoissonNumber:
 
 
 def _invert_distribution(k: int, mass: float, ratio: Callable[[int], float], rng: Rng) -> int:
-    """Returns the first number of trials of a search, from k on, whose distribution function exceeds a uniform value,
-    where mass(k + 1) = mass(k) · ratio(k).
+    """Returns the first number of trials of a hyper-parameter search, from k on, whose distribution function exceeds a
+    uniform value, where mass(k + 1) = mass(k) · ratio(k).
     """
     # Walk up from the smallest number. It stops at the last one, or where a double has no mass left.
     u, total = float(rng.uniform(1)[0]), mass
@@ -171,7 +171,7 @@ class Search:
 
     @property
     def event(self) -> Event:
-        """The event of releasing the best trial of the search."""
+        """The event of releasing the best trial of the hyper-parameter search."""
         # A noisy score reads the training records, so it is part of what a trial costs.
         score = [] if self.score_noise is None else [dry_ask(score_statistic(self.score_noise))]
         return self.number.best_run_event(canonical(compose([self.run, *score])))
@@ -189,7 +189,9 @@ class Search:
         return dict(json.loads(json.dumps(search_fields)))
 
     def draw_settings(self, rng: Rng, number: int) -> Settings:
-        """Draws the settings of one trial of the search: one value for every field of the grid, uniformly."""
+        """Draws the settings of one trial of the hyper-parameter search: one value for every field of the grid,
+        uniformly.
+        """
         # Each trial has a stream of its own, so a search that goes on draws the same trials.
         stream = rng.child("trial", number)
         chosen = {name: values[int(stream.integers(1, len(values))[0])] for name, values in self.grid.items()}
@@ -200,7 +202,7 @@ class Search:
     def claim(
         self, not_covered: Sequence[str] = (), rests_on: Sequence[str] = (), reasons: Sequence[str] = ()
     ) -> Claim:
-        """Returns the claim of the whole search, with what the trials' own claims list.
+        """Returns the claim of the whole hyper-parameter search, with what the trials' own claims list.
 
         If there are `reasons` why there is no guarantee, the claim is a `NoGuarantee` with the first of them.
         """
@@ -301,7 +303,9 @@ def _read_search_file(folder: Path) -> dict[str, Any]:
 
 
 def _begin_or_continue(planned_search: Search, folder: Path, budget: Path | None) -> Rng | None:
-    """Returns the random stream of the search, saved before anything is drawn from it; None if the search is over."""
+    """Returns the random stream of the hyper-parameter search, saved before anything is drawn from it; None if the
+    search is over.
+    """
     # An earlier process began this search: continue with its key, so that number and trials are the same.
     if (folder / SEARCH).exists():
         # The same fields are required, because other trials would not be the mechanism that was priced.
@@ -332,7 +336,9 @@ def _begin_or_continue(planned_search: Search, folder: Path, budget: Path | None
 
 
 def _write_search_file(planned_search: Search, folder: Path, further_fields: Mapping[str, Any]) -> None:
-    """Writes the file of a search: what is searched, its outcome (None until it is over), and further fields."""
+    """Writes the file of a hyper-parameter search: what is searched, its outcome (None until it is over), and further
+    fields.
+    """
     atomic_files.write_file(
         folder / SEARCH,
         json.dumps({"search": planned_search.table(), "outcome": None, **further_fields}, indent=1) + "\n",
@@ -340,7 +346,9 @@ def _write_search_file(planned_search: Search, folder: Path, further_fields: Map
 
 
 def _run_trials(planned_search: Search, folder: Path, rng: Rng) -> bool:
-    """Runs all trials of a search and moves the best one to its place; returns False if a trial was asked to stop."""
+    """Runs all trials of a hyper-parameter search and moves the best one to its place; returns False if a trial was
+    asked to stop.
+    """
     # Every outcome is on the disk before the next trial begins, so no trial is made twice.
     outcomes = []
     for number in range(planned_search.number.draw(rng.child("number"))):
@@ -366,7 +374,7 @@ def _score_or_lowest(score: float | None) -> float:
 
 
 def _run_trial(planned_search: Search, rng: Rng, number: int, trial_folder: Path) -> dict[str, Any] | None:
-    """Trains and scores one trial of a search, or continues it; returns None if it was asked to stop."""
+    """Trains and scores one trial of a hyper-parameter search, or continues it; returns None if it was asked to stop."""
     # A trial whose numbers are no longer finite is an outcome like others, worse than all.
     try:
         begun = (trial_folder / CONFIG).is_file()
@@ -395,7 +403,9 @@ def _run_trial(planned_search: Search, rng: Rng, number: int, trial_folder: Path
 
 
 def _score_trial(planned_search: Search, history: History, rng: Rng) -> float | None:
-    """Returns the score by which a search compares a trial with others, larger being better; None is worse than all."""
+    """Returns the score by which a hyper-parameter search compares a trial with others, larger being better; None is
+    worse than all.
+    """
     if planned_search.score_noise is not None:
         # The number of correct training records is private and is released with noise.
         job = assemble_job(read_config(history.run / CONFIG).to_settings(), lambda _: None)
@@ -411,7 +421,9 @@ def _score_trial(planned_search: Search, history: History, rng: Rng) -> float | 
 
 
 def _release_winner(planned_search: Search, folder: Path) -> None:
-    """Gives the best trial the claim of the search and deletes everything else; it can safely be repeated."""
+    """Gives the best trial the claim of the hyper-parameter search and deletes everything else; it can safely be
+    repeated.
+    """
     # The winner's checkpoints would let the trial be continued, so they are deleted.
     winner_folder, outcome = folder / WINNER, None
     if winner_folder.exists():
