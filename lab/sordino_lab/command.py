@@ -208,7 +208,9 @@ class Command:
 
 
 def describe_recipes() -> dict[str, str]:
-    """Returns in words what the lab measured of each recipe of the sources, which the command `sordino recipes` prints."""
+    """Returns what the command `sordino lab` adds to `sordino recipes`: what the lab measured of each recipe of the
+    sources, in words.
+    """
     from sordino_lab.scoreboard import describe_recipes as describe
 
     return describe()

@@ -223,7 +223,7 @@ def note_missing(bench: Workbench, plans: Sequence[CurvePlan]) -> list[str]:
 
 
 def note_no_guarantee(trained: Sequence[TrainedCurve]) -> list[str]:
-    """Returns notes that say in full why some curves are hollow."""
+    """Returns notes that say in full why some of the trained curves are hollow, that is, have no guarantee."""
     # Each reason once, with one curve that has it.
     reasons = {run.reason: one.plan.label for one in trained for run in one.runs if run.reason}
     return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]

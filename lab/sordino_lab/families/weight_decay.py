@@ -457,7 +457,7 @@ def sweep_noise(data: WeightDecayData) -> Figure:
 
 
 def _final_means(grid: Grid) -> tuple[list[float], list[float]]:
-    """Returns the final accuracies with decay outside and inside the clip, in the order of the swept values.
+    """Returns the final accuracies with weight decay outside and L2 inside the clip, in the order of the swept values.
 
     Values that only one of the two was trained with so far say nothing about which is ahead, and are left out.
     """

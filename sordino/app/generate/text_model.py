@@ -163,7 +163,7 @@ class TextModel(nn.Module):
 
 
 def text_losses(model: nn.Module, tokens: Tensor, labels: Tensor) -> Tensor:
-    """Returns the loss of each text for private training: of its tokens, its end included, and of its label.
+    """Returns the text model's loss of each text: of its tokens, its end included, and of its label.
 
     That of the tokens is divided by the public length, not by the text's own: a short text is not worth more than a
     long one.

@@ -325,7 +325,7 @@ def draft_job(settings: Settings, data: Prepared) -> Job:
 
 
 def _refuse_unfit_diagnostics(job: Job) -> None:
-    """Refuses diagnostics in the settings that this job cannot have."""
+    """Refuses a job whose settings ask for diagnostics that it cannot have."""
     # Some diagnostics need classes, or a query that takes substeps.
     diagnose = job.settings.options.diagnose
     diagnostics = parse_diagnostics(diagnose)

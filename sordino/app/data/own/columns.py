@@ -161,7 +161,7 @@ def choose_scheme(rows: TableRows, declared: DeclaredColumns, leave_out: Sequenc
 
 
 def declared_column(name: str, declared: DeclaredColumns) -> Column:
-    """Returns a column of the user's own table about which something was declared."""
+    """Returns how one of the columns of the user's own table becomes numbers, by what was declared about it."""
     # One declaration at most speaks of a column; `DeclaredColumns` saw to that.
     may_be_missing = name in declared.missing
     if name in declared.bounds:
@@ -275,7 +275,8 @@ def category_numbers(rows: TableRows, column: Column) -> NDArray[np.int64]:
 
 
 def _hashed_places(cells: Sequence[str], places: int) -> NDArray[np.int64]:
-    """Returns the place of every cell of a hashed column by a public hash, which nobody's records have a part in.
+    """Returns the place that each cell of a hashed column becomes, by a public hash, which nobody's records have a part
+    in.
 
     >>> _hashed_places(["Lima", "Oslo", "Lima"], 16).tolist()
     [15, 12, 15]
@@ -288,7 +289,7 @@ def _hashed_places(cells: Sequence[str], places: int) -> NDArray[np.int64]:
 
 
 def parse_number(cell: str) -> float | None:
-    """Returns the cell of a column as a finite number, or None.
+    """Returns the cell of a column, when it is turned into numbers, as a finite number, or None.
 
     >>> parse_number("1e3"), parse_number("nan"), parse_number("1_000")
     (1000.0, None, None)
@@ -301,7 +302,9 @@ def parse_number(cell: str) -> float | None:
 
 
 def _infer_column(rows: TableRows, name: str) -> Column:
-    """Returns a column by what its cells hold, where nothing was declared: a number, or the categories that occur."""
+    """Returns how one of the columns of the user's own table becomes numbers where nothing was declared, by what its
+    cells hold: a number, or the categories that occur.
+    """
     cells = rows.column(name)
     not_numbers = [at for at, cell in enumerate(cells) if parse_number(cell) is None]
     if not not_numbers:
@@ -329,7 +332,9 @@ def _infer_column(rows: TableRows, name: str) -> Column:
 
 
 def _refuse_unknown_names(rows: TableRows, declared: DeclaredColumns, leave_out: Sequence[str]) -> None:
-    """Raises if a declared name is no column of the user's own table, because a misspelt one would go unnoticed."""
+    """Raises if a name to be declared or left out is none of the columns of the user's own table, because a misspelt
+    one would go unnoticed.
+    """
     for flag, named in (*declared.by_flag(), ("--drop", leave_out)):
         for name in named:
             rows.column(name, flag)
