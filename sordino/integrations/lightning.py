@@ -293,7 +293,7 @@ class PrivateModule(lightning.LightningModule):  # type: ignore[misc]
             self._require_run().void_if_trained_on(datasets, EVALUATED)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Keeps the lot, as Lightning's training step, for `backward`."""
+        """Keeps the lot of Lightning's training step for `backward`."""
         # Lightning wants a loss that can be differentiated; this zero never is, because `backward` is another one here.
         self._held["lot"] = batch
         return torch.zeros((), device=self.device, requires_grad=True)

@@ -363,9 +363,7 @@ def run_in_parts(
 
 
 def _cut_range(begin: int, end: int, threads: int, multiple: int) -> list[int]:
-    """Returns where the range of a compiled function is cut, whose ABI takes two ends: as many parts as threads, at
-    multiples.
-    """
+    """Returns where the range that a kernel's ABI takes is cut: as many parts as threads, at multiples."""
     # A set, because in a short range several cuts round to one place, and no part may be empty.
     cuts = {begin + round((end - begin) * k / threads / multiple) * multiple for k in range(threads)}
     return [*sorted([cut for cut in cuts if cut < end]), end]

@@ -182,8 +182,8 @@ class Tripwire:
             if p.requires_grad and (id(p) not in self._hooked or self._hooked[id(p)]() is not p):
 
                 def note_stray_backward(_: Tensor) -> None:
-                    """Voids the claim, as the tripwire, for a gradient that came from another backward pass than that
-                    of a release.
+                    """Voids the claim where the tripwire meets a gradient that came from another backward pass than
+                    that of a release.
                     """
                     wire = me()
                     if wire is None or wire._public:

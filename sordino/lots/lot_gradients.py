@@ -80,7 +80,7 @@ class PassModel:
         return self._at_rest.named
 
     def refresh_inventory(self, new_inventory: Inventory | None = None) -> None:
-        """Refreshes, once per lot, what is known of the model that passes over lots see.
+        """Refreshes what is known of the model before the gradients of a lot are computed, once per lot.
 
         Parameters may be thawed, frozen or moved between lots, not within one.
         """

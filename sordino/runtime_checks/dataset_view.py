@@ -465,7 +465,7 @@ class DatasetWalk:
 
 
 def _has_rows(thing: Any, length: int) -> bool:
-    """Returns whether an object met on the walk through a dataset is a container of data with one row per record."""
+    """Returns whether an object that the dataset view walks is a container of data with one row per record."""
     # A stranger's container may raise anything when it is asked for its length.
     try:
         # One row per record is recognised by the length of the first dimension.
@@ -589,8 +589,8 @@ _RowsOnDemand.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def _as_whole_numbers(container: Any) -> Rows | None:
-    """Returns the numbers of a dataset's container if they are whole and not negative, as row numbers, offsets or
-    labels are; else None.
+    """Returns the numbers of a container that the dataset view walks if they are whole and not negative, as row
+    numbers, offsets or labels are; else None.
     """
     # A column of whole numbers may be a list of indices into another container.
     if (
@@ -616,8 +616,8 @@ def _as_whole_numbers(container: Any) -> Rows | None:
 
 
 def whole_numbers_at(container: Any, row: int) -> list[int]:
-    """Returns the whole numbers in one entry of a dataset's container, each of which may point at a row of another
-    container.
+    """Returns the whole numbers in one entry of a container, each of which may point at a row of another container of
+    the dataset view.
     """
     # A row that cannot be read points nowhere.
     try:
@@ -665,7 +665,7 @@ def _reads_by_index(kind: type) -> bool:
 
 
 def _length_of(thing: Any) -> int | None:
-    """Returns the length of an object met on the walk through a dataset, or None if it has none."""
+    """Returns the length of an object that the dataset view walks, or None if it has none."""
     try:
         return len(thing)
     except Exception:

@@ -365,7 +365,8 @@ def _largest_difference(training_pass: RememberedPass, seen: tuple[Tensor, Tenso
 
 
 def _largest_relative_difference(one: Tensor, other: Tensor, size: Tensor | None, usual: Tensor) -> float:
-    """Returns how far the losses or lengths of two passes of one lot are apart, at most, over `size` or the larger of both.
+    """Returns how far the losses or lengths of a lot's pass and of another pass are apart, at most, over `size` or the
+    larger of both.
 
     It is infinite where only one of them is finite.
     """
@@ -386,7 +387,7 @@ def _pad_weights(weights: Tensor, count: int) -> Tensor:
 
 
 def _tensors_equal(one: Tensor, other: Tensor) -> bool:
-    """Returns whether two tensors of passes over a lot hold the same values; nan is the same as nan."""
+    """Returns whether a tensor of a lot's pass holds the same values as one of another pass; nan is the same as nan."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     one, other = one.cpu(), other.cpu()

@@ -170,8 +170,8 @@ def _bound_winner(event: RunSearch, accountant: RunAccountant, relation: Relatio
 
 @lru_cache(maxsize=64)
 def _prepare_winner(event: RunSearch, accountant: RunAccountant, relation: Relation | None, delta: float) -> Winner:
-    """Returns the bound on the winner of a search, prepared for all δ of one decade, because making its table takes a
-    while.
+    """Returns the accountant's bound on the winner of a search, prepared for all δ of one decade, because making its
+    table takes a while.
     """
     largest_epsilon = _run_epsilon(event, accountant, relation, delta)
 

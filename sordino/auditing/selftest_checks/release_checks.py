@@ -93,7 +93,7 @@ def _check_choose_between() -> SelftestFinding:
 
 
 def _check_accountant() -> SelftestFinding:
-    """Checks the accountant against closed forms, in the same selftest step as the releases."""
+    """Checks the accountant, by which releases are charged, against closed forms."""
     # Closed forms for one Gaussian, many, sampled ones and a choice.
     exact = PLD()
     single = gaussian_epsilon(1.0, 1e-5)
