@@ -73,7 +73,9 @@ _EVERY = ("memory.h", "export.h")
 _VECTORS = ("vectors.h", *_EVERY)
 _GEMM = ("gemm.h", *_VECTORS)
 _IMAGES = ("image.h", *_GEMM)
-NOISE = Library("noise", ("noise.c", "noise_levels.h", "noise_interleaved.h", "export.h"), SAME_BITS)
+NOISE = Library(
+    "noise", ("noise.c", "noise_each_level.h", "noise_levels.h", "noise_interleaved.h", "export.h"), SAME_BITS
+)
 PHASE_NOISE = Library("phase_noise", ("phase_noise.c", "phase_noise_levels.h", "memory.h", *NOISE.sources), SAME_BITS)
 MATRICES = Library("matrices", ("matrices.c", *_VECTORS))
 AFFINE = Library("affine", ("affine.c", *_GEMM), wide=True)

@@ -193,34 +193,8 @@ INLINE void add(const target_t *to, uint64_t *tensor, uint64_t first, const floa
     }
 }
 
-#define PLAIN 0
-#define AVX2 1
-#define VAES 2
-
-#define LEVEL PLAIN
-#define NAMED(name) name##_plain
-#define TARGET
-#include "noise_levels.h"
-#undef LEVEL
-#undef NAMED
-#undef TARGET
-
-#if defined(AES_NI)
-#define LEVEL AVX2
-#define NAMED(name) name##_avx2
-#define TARGET __attribute__((target("avx2,aes")))
-#include "noise_levels.h"
-#undef LEVEL
-#undef NAMED
-#undef TARGET
-#define LEVEL VAES
-#define NAMED(name) name##_vaes
-#define TARGET __attribute__((target("avx2,aes,vaes")))
-#include "noise_levels.h"
-#undef LEVEL
-#undef NAMED
-#undef TARGET
-#endif
+#define FUNCTIONS_OF_LEVEL "noise_levels.h"
+#include "noise_each_level.h"
 
 static int LEVEL_HERE = PLAIN;
 
@@ -250,17 +224,7 @@ EXPORT const uint64_t sordino_block_values = BLOCK;
 EXPORT void sordino_keystream(int level, const uint8_t *key, uint64_t first, uint64_t blocks, uint32_t *out) {
     stream_t stream = {.given = NULL};
     begin_stream(&stream, key);
-#if defined(AES_NI)
-    if (best(level) == VAES) {
-        keystream_vaes(&stream, first, blocks, out);
-        return;
-    }
-    if (best(level) == AVX2) {
-        keystream_avx2(&stream, first, blocks, out);
-        return;
-    }
-#endif
-    keystream_plain(&stream, first, blocks, out);
+    CALL_BEST(level, keystream, &stream, first, blocks, out);
 }
 
 /* Add the values of [begin, end) pairs of one draw, and multiply the sums by `factor`; tensors laid end to end hold all
@@ -272,15 +236,5 @@ EXPORT void sordino_add_normal(int level, const uint8_t *key, float scale, float
     const target_t to = {tensors, ends, count};
     stream_t stream = {.given = given, .from = from};
     begin_stream(&stream, key);
-#if defined(AES_NI)
-    if (best(level) == VAES) {
-        add_normal_vaes(&stream, scale, factor, begin, end, &to);
-        return;
-    }
-    if (best(level) == AVX2) {
-        add_normal_avx2(&stream, scale, factor, begin, end, &to);
-        return;
-    }
-#endif
-    add_normal_plain(&stream, scale, factor, begin, end, &to);
+    CALL_BEST(level, add_normal, &stream, scale, factor, begin, end, &to);
 }

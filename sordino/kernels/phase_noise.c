@@ -84,30 +84,8 @@ static void write_number(stream_t *stream, uint64_t step) {
     for (int j = 0; j < 8; j++) stream->number[j] = (uint8_t)(step >> (56 - 8 * j));
 }
 
-#define LEVEL PLAIN
-#define NAMED(name) name##_plain
-#define TARGET
-#include "phase_noise_levels.h"
-#undef LEVEL
-#undef NAMED
-#undef TARGET
-
-#if defined(AES_NI)
-#define LEVEL AVX2
-#define NAMED(name) name##_avx2
-#define TARGET __attribute__((target("avx2,aes")))
-#include "phase_noise_levels.h"
-#undef LEVEL
-#undef NAMED
-#undef TARGET
-#define LEVEL VAES
-#define NAMED(name) name##_vaes
-#define TARGET __attribute__((target("avx2,aes,vaes")))
-#include "phase_noise_levels.h"
-#undef LEVEL
-#undef NAMED
-#undef TARGET
-#endif
+#define FUNCTIONS_OF_LEVEL "phase_noise_levels.h"
+#include "noise_each_level.h"
 
 EXPORT const uint64_t sordino_most_pairs = MOST;
 
@@ -123,17 +101,7 @@ EXPORT int sordino_advance_phase(int level, const uint8_t *key, const phase_t *p
     memset(scratch, 0, bytes);
     for (uint64_t tile = begin; tile < end; tile++) {
         const uint64_t *where = phase->tiles + FIELDS * tile;
-#if defined(AES_NI)
-        if (best(level) == VAES) {
-            advance_tile_vaes(&stream, phase, where, scratch);
-            continue;
-        }
-        if (best(level) == AVX2) {
-            advance_tile_avx2(&stream, phase, where, scratch);
-            continue;
-        }
-#endif
-        advance_tile_plain(&stream, phase, where, scratch);
+        CALL_BEST(level, advance_tile, &stream, phase, where, scratch);
     }
     freed(scratch);
     return 0;
