@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from sordino.app import atomic_files
 from sordino.app.runs.settings import Settings
@@ -55,6 +56,8 @@ _WORTH: Mapping[str, float] = {
 _ORDINARY = 1.0
 _PUBLISHED = 12.0
 """How much more a curve is worth for each number that the source prints of it."""
+_SHIPPED_SMALLER = 4.0
+"""How much more the curves of an id are worth together, if the figure that comes with the package is a smaller run."""
 _FURTHER_SEED = 0.1
 """What a second or third seed is worth beside the first."""
 _POLL = 0.5
@@ -214,18 +217,25 @@ def all_jobs() -> list[QueuedJob]:
     needs none.
     """
     bench = Workbench(ExperimentSize.FULL, Path())
+    smaller = {name for name, made in result_store.read_results(result_store.SHIPPED).items() if _is_reduced(made)}
     found: dict[str, QueuedJob] = {}
     for one in experiments().values():
-        if one.plans is None:
-            found[one.id] = QueuedJob(one.id, one.id, _worth_of(one.id), max(1.0, 10 * one.seconds), (one.id,))
-            continue
-        # A curve that the source prints numbers of is worth more than one that it only draws.
+        # A curve that the source prints numbers of is worth more than one that it only draws. A number that belongs to
+        # no single curve, such as the best of a search, needs all of them, and so does a figure that is to be replaced.
         published = _published_by_label(one)
-        for plan in one.plans(bench):
+        plans = one.plans(bench) if one.plans is not None else []
+        labels = {plan.label for plan in plans}
+        of_all = sum(count for label, count in published.items() if label not in labels)
+        shared = (_PUBLISHED * of_all + _SHIPPED_SMALLER * (one.id in smaller)) / max(1, len(plans))
+        if one.plans is None:
+            worth = _worth_of(one.id) * (1.0 + shared)
+            found[one.id] = QueuedJob(one.id, one.id, worth, max(1.0, 10 * one.seconds), (one.id,))
+            continue
+        for plan in plans:
             for seed in bench.seeds_of(plan):
                 settings = plan.settings(ExperimentSize.FULL, seed)
                 name = digest(settings)
-                worth = _worth_of(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0))
+                worth = _worth_of(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0) + shared)
                 # Further seeds add a spread to what the first has shown.
                 worth *= 1.0 if seed == 0 else _FURTHER_SEED
                 before = found.get(name)
@@ -265,6 +275,11 @@ def _published_by_label(one: Experiment) -> dict[str, int]:
             label = number.what.partition(", ")[2]
             counts[label] = counts.get(label, 0) + 1
     return counts
+
+
+def _is_reduced(made: Mapping[str, Any]) -> bool:
+    """Returns whether a stored result is of a run that is smaller than the source's."""
+    return bool(made["size"] != ExperimentSize.FULL.value)
 
 
 def _measured_factor(done: Iterable[QueuedJob], folder: Path) -> float:
