@@ -17,7 +17,7 @@ from sordino.kernels import convolution as compiled
 from sordino.kernels.sample_gradients import FUNCTIONS, SampleGradients
 from sordino.kernels.winograd import Passes
 from sordino.per_sample import Captured, PerformanceOptions
-from sordino.per_sample.formulas import choice_by_shape
+from sordino.per_sample.formulas import choice_by_shape, convolution_pass
 from sordino.per_sample.formulas import convolution_pass as correlated
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.formula_timing import Stopwatch
@@ -255,7 +255,12 @@ def test_a_network_agrees_with_the_loop(keep, passes_library, rows_library, monk
     assert set(used) == {"forward", "backward", "measure_rows"} | (set() if keep else {"weighted_sum"})
 
 
-def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_library, rows_library, monkeypatch):
+@pytest.mark.parametrize("wide", [False, True], ids=("eight at once", "sixteen at once"))
+def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(
+    wide, passes_library, rows_library, monkeypatch
+):
+    # Where torch computes sixteen floats in one piece, its own passes are faster; the norms and sums are still ours.
+    monkeypatch.setattr(convolution_pass, "torch_computes_sixteen_at_once", lambda capability: wide)
     monkeypatch.setattr(winograd, "load_passes", lambda: Passes(passes_library))
     monkeypatch.setattr(winograd_rows, "load_gradients", lambda: Gradients(rows_library))
     taken: list[tuple[str, str]] = []
@@ -268,7 +273,7 @@ def test_without_a_stopwatch_it_is_used_where_there_are_channels_enough(passes_l
     assert {name for name, choice in taken if choice == "winograd"} == {
         "choose_norms_formula",
         "choose_sum_code",
-        "choose_pass_code",
+        *([] if wide else ["choose_pass_code"]),
     }
     assert {choice for name, choice in taken} >= {"torch", "compiled"}  # the first layer has three channels
 
