@@ -88,6 +88,7 @@ _LEDGER = [
     "tests/honesty/test_claims_that_were_false.py",
     "tests/honesty/test_history.py",
 ]
+_DEVICE = "tests/device/test_on_a_simulated_device.py::test_on_a_simulated_device[check_honesty]"
 _SAMPLING = ["tests/test_sampling.py", "tests/test_told_size.py", "tests/test_sorted.py", "tests/test_by_length.py"]
 _LOTS = ["tests/test_lots.py", "tests/test_divisor.py", "tests/test_replay.py", "tests/test_refusals.py"]
 _RANKS = [
@@ -105,7 +106,7 @@ _RANKS = [
 TESTS: dict[str, list[str]] = {
     "sordino/release/compiled_combinations.py": ["tests/kernels/test_phase_noise.py", "tests/correlated"],
     "sordino/release/": [*_NOISE, *_LOTS],
-    "sordino/ledger/": [*_LEDGER, *_LOTS],
+    "sordino/ledger/": [*_LEDGER, *_LOTS, "tests/test_shown_in_notebooks.py", _DEVICE],
     "sordino/sampling/": [*_SAMPLING, *_LOTS],
     "sordino/lots/lot.py": [*_LOTS, *_SAMPLING],
     "sordino/events/": [
@@ -113,6 +114,8 @@ TESTS: dict[str, list[str]] = {
         "tests/test_ledger.py",
         *_SAMPLING,
         "tests/accounting/test_unlike_phases.py",
+        "tests/accounting/test_oracles.py",
+        "tests/accounting/test_bugs_elsewhere.py",
         "tests/correlated/test_prices.py",
     ],
     "sordino/rng/": [
@@ -121,6 +124,7 @@ TESTS: dict[str, list[str]] = {
         "tests/kernels/test_device_noise.py",
         "tests/kernels/test_noise_at.py",
         "tests/kernels/test_phase_noise.py",
+        _DEVICE,
     ],
     "sordino/clipping/": ["tests/clipping", "tests/test_divisor.py"],
     "sordino/queries/": [
@@ -137,6 +141,8 @@ TESTS: dict[str, list[str]] = {
         "tests/test_isolate.py",
         "tests/test_shards.py",
         "tests/distributed/test_sites.py",
+        "tests/distributed/test_data_digest.py",
+        "tests/test_dict_datasets.py",
     ],
     "sordino/private.py": _LOTS,
     "sordino/distributed/": _RANKS,
@@ -338,7 +344,7 @@ def test_files_for(file: str) -> list[str]:
     for name in next(tests for beginning, tests in TESTS.items() if file.startswith(beginning)):
         path = ROOT / name
         found += [str(each.relative_to(ROOT)) for each in sorted(path.rglob("test_*.py"))] if path.is_dir() else [name]
-    return [name for name in found if (ROOT / name).exists()]
+    return [name for name in found if (ROOT / name.partition("::")[0]).exists()]
 
 
 def targets() -> list[Path]:
