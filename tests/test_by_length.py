@@ -9,7 +9,7 @@ import torch
 import sordino as sd
 from sordino.accounting import PLD
 from sordino.events import Exponential, Gaussian, NonPrivate, Poisson, Repeat, Together
-from sordino.ledger.claims import make_claim
+from sordino.ledger.claims import SEED, make_claim
 from sordino.release.release import Steps, choose, tap_releases
 from sordino.release.sealed import Sealed
 from sordino.rng.streams import Rng
@@ -151,6 +151,16 @@ def test_a_quantile_enters_a_ledger():
     sd.PrivateQuantile(0.5, ceiling=10.0, epsilon=0.3).of(torch.rand(100), ledger=ledger)
     assert ledger.event() == Exponential(0.3)
     assert ledger.claim(delta=1e-8).epsilon == pytest.approx(0.3, rel=1e-3)
+
+
+def test_a_quantile_may_have_any_seed_and_the_claim_tells_it():
+    found = []
+    for seed in (0, 0, 1):
+        ledger = sd.Ledger()
+        quantile = sd.PrivateQuantile(0.5, ceiling=10.0, epsilon=0.3)
+        found.append(quantile.of(torch.linspace(0, 5, 100), ledger=ledger, seed=seed))
+        assert SEED in ledger.disclosed
+    assert found[0] == found[1] != found[2]
 
 
 def test_a_choice_while_the_door_is_tapped_has_no_guarantee():

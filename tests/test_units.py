@@ -9,6 +9,8 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import sordino as sd
+from sordino.lots.loading import Loader
+from sordino.lots.privacy_units import Members, UnitLoader
 from sordino.per_sample import Captured, Loop, Vmap
 from tests.contracts.hunter import Scripted, World, compare, network, records, squared_error
 from tests.contracts.row import speakers
@@ -266,3 +268,28 @@ def test_ids_need_a_name():
     private = sd.Private(nn.Linear(2, 1), lambda m, x: m(x).square().sum(1), dpsgd(1.0))
     with pytest.raises(TypeError, match="Unit"):
         private.draws(Lines(), sd.Poisson(0.5), 1, unit=[0] * 12)
+
+
+def test_generators_are_seeded_before_the_first_record_of_every_unit_and_before_collate():
+    """A unit with fewer records than places is filled up, and its places do not count as another unit's."""
+    events = []
+
+    class Noting(Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            events.append(("read", int(index)))
+            return torch.tensor([float(index)])
+
+    members = Members(order=np.arange(6), starts=np.array([0, 3, 4, 6]), records=2)
+    load = UnitLoader(Loader(Noting(), None), members)
+    load(np.array([0, 1, 2]), before=lambda place: events.append(("seed", place)))
+    assert [event for event in events if event[0] == "seed"] == [("seed", 0), ("seed", 1), ("seed", 2), ("seed", -1)]
+    assert [events.index(("seed", unit)) < events.index(("read", first)) for unit, first in enumerate((0, 3, 4))] == [
+        True,
+        True,
+        True,
+    ]
+    assert events[0] == ("seed", 0)
+    assert events[-1] == ("seed", -1)

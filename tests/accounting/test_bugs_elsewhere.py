@@ -7,6 +7,7 @@ import pytest
 from sordino import accounting as A
 from sordino.events import (
     Batch,
+    CyclicPoisson,
     Exponential,
     FixedSize,
     Gaussian,
@@ -150,6 +151,14 @@ def test_relations_that_cannot_be_reconciled_are_refused_by_name():
         A.PLD().epsilon(mixed, 1e-5)
     with pytest.raises(A.Unsupported, match="Laplace"):
         A.PLD(relation=Relation.REPLACE).epsilon(Poisson(0.1, Laplace(1.0)), 1e-5)
+
+
+def test_cyclic_draws_are_refused_under_replace_one():
+    """Its theorem is about a record that is there or not; one that is replaced stays in its group."""
+    event = CyclicPoisson(0.1, 2, 4, Gaussian(1.0))
+    assert A.PLD().epsilon(event, 1e-5) > 0
+    with pytest.raises(A.Unsupported):
+        A.PLD(relation=Relation.REPLACE).epsilon(event, 1e-5)
 
 
 def test_poisson_under_replace_one_costs_more_and_must_be_asked_for():

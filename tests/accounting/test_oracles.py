@@ -13,6 +13,7 @@ from sordino.events import (
     Exponential,
     FixedSize,
     Gaussian,
+    Group,
     Laplace,
     Mixture,
     Poisson,
@@ -108,6 +109,31 @@ def test_discrete_gaussian_agrees_with_dp_accounting():
     assert A.PLD().epsilon(Repeat(DiscreteGaussian(3.0), 20), 1e-6) == pytest.approx(
         theirs.get_epsilon_for_delta(1e-6), rel=1e-3
     )
+
+
+def test_a_group_of_a_discrete_gaussian_moves_it_by_as_many_steps():
+    """δ(ε) = Σ max(0, p(x) − e^ε p(x − 3)) over the integers, for the noise and the noise moved by 3."""
+    sigma, size, epsilon = 3.0, 3, 1.0
+    x = np.arange(-200, 201)
+    weights = np.exp(-(x**2) / (2 * sigma**2))
+    moved = np.exp(-((x - size) ** 2) / (2 * sigma**2))
+    delta = float(np.maximum(0.0, weights - math.exp(epsilon) * moved).sum() / weights.sum())
+    found = A.PLD().epsilon(Group(DiscreteGaussian(sigma), size), delta)
+    assert found == pytest.approx(epsilon, rel=1e-3)
+
+
+def test_a_sampled_group_has_a_coin_for_each_of_its_records():
+    """Brute force: of 2 records, j are drawn with probability C(2, j) qʲ (1 − q)²⁻ʲ, and the sum moves by j."""
+    q, sigma, epsilon = 0.2, 1.5, 0.7
+    x, step = np.linspace(-20.0, 20.0, 400_001, retstep=True)
+    at = [np.exp(-((x - j) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) for j in range(3)]
+    there = (1 - q) ** 2 * at[0] + 2 * q * (1 - q) * at[1] + q**2 * at[2]
+    delta = max(
+        float(np.maximum(0.0, one - math.exp(epsilon) * other).sum() * step)
+        for one, other in ((there, at[0]), (at[0], there))
+    )
+    found = A.PLD().epsilon(Group(Poisson(q, Gaussian(sigma)), 2), delta)
+    assert found == pytest.approx(epsilon, rel=1e-3)
 
 
 def test_two_sampled_steps_match_brute_force_convolution():

@@ -10,15 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.accounting import RDP
 from sordino.clipping.clipping_rule import Rule, Stateless
-from sordino.distributed.process_group import Ranks
-from sordino.distributed.shared_lot import Disagreement
+from sordino.distributed.process_group import Ranks, ranks_of
+from sordino.distributed.shared_lot import Disagreement, RankedLot
 from sordino.events import Gaussian as GaussianEvent
 from sordino.release.sensitivity import Sensitivity
+from sordino.rng.streams import Rng
 from tests.problems import cross_entropy, linear
 
 SCALE = 1.0
@@ -399,3 +401,21 @@ def asking(ranks: Ranks, what: str) -> tuple[str, str]:
     except Disagreement as error:
         return str(ledger.event()), str(error)
     return str(ledger.event()), ""
+
+
+def finding_on_one(ranks: Ranks, where: int | None) -> bool:
+    """Returns what this rank hears when the rank `where` has found something, or none has."""
+    lot = RankedLot(ranks, [ranks.rank], ranks.size, 1, 0, Rng(bytes(32)), lambda: None, lambda reason: None)
+    return lot.any_rank(ranks.rank == where)
+
+
+def given_a_mesh(ranks: Ranks) -> tuple[str, int]:
+    """Returns what is said of a mesh of two dimensions, and how many ranks its second dimension has."""
+    mesh = init_device_mesh("cpu", (1, ranks.size), mesh_dim_names=("model", "records"))
+    try:
+        said = f"taken: {ranks_of(mesh)}"
+    except ValueError as error:
+        said = str(error)
+    along_records = ranks_of(mesh["records"])
+    assert along_records is not None
+    return said, along_records.size

@@ -83,3 +83,14 @@ def test_ranks_that_ask_a_statistic_ask_the_same_of_the_same_records(gang, what,
 
 def test_they_are_answered_if_they_do(gang):
     assert all(said == "" for _, said in gang(jobs.asking, 3, "nothing"))
+
+
+def test_what_one_rank_finds_all_ranks_know(gang):
+    assert gang(jobs.finding_on_one, 3, 1) == [True, True, True]
+    assert gang(jobs.finding_on_one, 3, None) == [False, False, False]
+
+
+def test_a_mesh_of_two_dimensions_is_refused_and_one_of_its_dimensions_is_taken(gang):
+    for said, size in gang(jobs.given_a_mesh, 3):
+        assert said.startswith("mesh of 2 dimensions: need one")
+        assert size == 3

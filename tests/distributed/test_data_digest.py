@@ -76,6 +76,13 @@ def test_records_that_change_by_themselves_are_known_for_it():
     assert data_digest.digest_first_reads(KEY, load, 50)[0] is None
 
 
+def nest(value, depth):
+    """Returns a value inside so many tuples."""
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -91,12 +98,21 @@ def test_records_that_change_by_themselves_are_known_for_it():
         ("1", b"1"),
         (0.1 + 0.2, 0.3),
         ([[1], 2], [1, [2]]),
+        ([{"a": 1}, {}], [{}, {"a": 1}]),
+        ({nest(1, 11): 0}, {nest(2, 11): 0}),
+        ({0: nest(1, 11)}, {0: nest(2, 11)}),
     ],
 )
 def test_records_that_differ_have_other_digests(one, other):
     assert digest_of_record(KEY, one) != digest_of_record(KEY, other)
     assert digest_of_record(KEY, one) == digest_of_record(KEY, one)
     assert digest_of_record(KEY, one) != digest_of_record(bytes(32), one)
+
+
+def test_a_record_that_contains_itself_has_a_digest():
+    record = {"a": 1}
+    record["itself"] = record
+    assert digest_of_record(KEY, record) == digest_of_record(KEY, record)
 
 
 def test_as_many_records_are_read_as_there_is_time_for():

@@ -154,3 +154,23 @@ def test_the_grid_changes_training_by_rounding_only():
         return nn.utils.parameters_to_vector(model.parameters()).detach()
 
     assert torch.allclose(trained(None), trained(Ranks()), atol=1e-5)
+
+
+@pytest.mark.parametrize("bound", [0.3, 1.0, 1.9, 2.0, 700.0])
+def test_the_step_is_the_power_of_two_below_the_bound_divided_by_a_fixed_number(bound):
+    """A coarser step would round rows more than the sensitivity allows for."""
+    assert Grid.of(bound).step == 2.0 ** (math.floor(math.log2(bound)) - GRID_BITS)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "wanted"),
+    [
+        ([torch.float32, torch.float32], torch.float32),
+        ([torch.float64, torch.float64], torch.float64),
+        ([torch.float32, torch.float64], torch.float32),
+    ],
+)
+def test_rounding_is_charged_by_the_narrowest_type_of_a_chunk(dtypes, wanted):
+    total = OnGridAccumulator(Grid.of(1.0), Ranks())
+    total.add_chunk({str(place): torch.full((3,), 0.25, dtype=dtype) for place, dtype in enumerate(dtypes)})
+    assert total.dtype is wanted

@@ -99,9 +99,7 @@ def test_nothing_of_a_batch_lives_on_without_a_garbage_collection() -> None:
 def test_lots_that_fill_memory_go_in_two_parts_of_equal_size() -> None:
     cpu = torch.device("cpu")
     assert choose_physical_batch(1000, cpu, lot=100, activations=1 << 18, parameters=10) == 60
-    assert (
-        choose_physical_batch(1000, cpu, lot=1000, activations=1 << 18, parameters=10) == 75
-    )  # 62 fit a cache
+    assert choose_physical_batch(1000, cpu, lot=1000, activations=1 << 18, parameters=10) == 75  # 62 fit a cache
     assert (
         choose_physical_batch(1000, cpu, lot=1000, activations=1 << 22, parameters=10) == 38
     )  # 31 are enough to be busy

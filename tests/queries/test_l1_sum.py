@@ -33,10 +33,10 @@ def model(d=50):
     return made
 
 
-def released(query, backend, x, y):
+def released(query, backend, x, y, expected_batch=1.0):
     net = model(x.shape[1])
     private = sd.Private(net, loss, query, backend=backend, seed=0)
-    for lot in private.draws(TensorDataset(x, y), Scripted((tuple(range(len(x))),)), 1, expected_batch=1.0):
+    for lot in private.draws(TensorDataset(x, y), Scripted((tuple(range(len(x))),)), 1, expected_batch=expected_batch):
         private.backward(lot)
     return net.weight.grad.clone()
 
@@ -67,3 +67,9 @@ def test_weighers_that_need_more_than_one_norm_are_refused():
         sd.L1Sum(sd.Layerwise([1.0, 1.0], sd.EqualShare()), sd.Laplace(1.0))
     with pytest.raises(Refusal, match="looks at the L2 norms of the lot"):
         sd.L1Sum(sd.BatchStatistic.median(5.0), sd.Laplace(1.0))
+
+
+def test_the_sum_is_divided_by_the_expected_batch():
+    x, y = records()
+    query = sd.L1Sum(sd.Flat(1.0), sd.Laplace(0.0))
+    torch.testing.assert_close(released(query, None, x, y, 4.0), released(query, None, x, y) / 4, rtol=1e-6, atol=1e-9)
