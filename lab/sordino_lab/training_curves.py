@@ -308,6 +308,10 @@ class Sweep:
             raise NotTrained(f"nothing trained at the size {bench.size.value} of: {', '.join(missing)}")
         return grid
 
+    def is_complete(self, bench: Workbench, method: str, row: Mapping[float, TrainedCurve]) -> bool:
+        """Returns whether every value of the sweep was trained for a method; the best of some says nothing of all."""
+        return all(value in row for value in self._values_at(bench, method))
+
     def outcome(
         self,
         bench: Workbench,

@@ -122,8 +122,8 @@ def choose_physical_batch(
         if saved <= _SUMS * parameters or both + lot * wanted <= _ROOM * (both + plain):
             return fits
     # Otherwise half a lot, or as many as fit the cache.
-    wanted = min(lot / 2, max(_BUSY, _CACHE // max(1, activations)))
-    return min(fits, _limit_of_equal_parts(wanted, lot))
+    part = min(lot / 2, max(_BUSY, _CACHE // max(1, activations)))
+    return min(fits, _limit_of_equal_parts(part, lot))
 
 
 def _limit_of_equal_parts(wanted: float, lot: float) -> int:

@@ -248,6 +248,9 @@ def draw_mnist_search(bench: Workbench) -> Outcome:
     # The published number is the bound itself, not an accuracy, so it is compared apart.
     outcome = MNIST_SEARCH.outcome(bench, _judge_mnist_search)
     row = MNIST_SEARCH.train(bench)["DP-SGD"]
+    # The best of a search is known when all of it was trained.
+    if not MNIST_SEARCH.is_complete(bench, "DP-SGD", row):
+        return outcome
     best = max(row, key=lambda value: final_mean(row[value]))
     return replace(outcome, compared=[Compared("best C at lr 0.1", best, 7.5, "001:449")])
 
@@ -300,13 +303,14 @@ def draw_cifar_search(bench: Workbench) -> Outcome:
     """
     outcome = CIFAR_SEARCH.outcome(bench)
     grid = CIFAR_SEARCH.train(bench)
-    # The source chose its bounds by loss, so they are judged by loss here.
-    best = {SEARCH_RATES[way]: _bound_of_least_loss(row) for way, row in grid.items()}
+    # The source chose its bounds by loss, so they are judged by loss here, at rates for which all bounds were trained.
+    searched = {way: row for way, row in grid.items() if CIFAR_SEARCH.is_complete(bench, way, row)}
+    best = {SEARCH_RATES[way]: _bound_of_least_loss(row) for way, row in searched.items()}
     behind = {
         SEARCH_RATES[way]: final_mean(row[BEST_BOUNDS[SEARCH_RATES[way]]], "test_loss")
         / final_mean(row[_bound_of_least_loss(row)], "test_loss")
         - 1
-        for way, row in grid.items()
+        for way, row in searched.items()
         if BEST_BOUNDS[SEARCH_RATES[way]] in row
     }
     finding = Finding(
@@ -317,7 +321,8 @@ def draw_cifar_search(bench: Workbench) -> Outcome:
             f"lr {rate:g}: least loss at C = {bound:g}, {100 * behind.get(rate, math.nan):.1f} % above it at "
             f"{BEST_BOUNDS[rate]:g}"
             for rate, bound in best.items()
-        ),
+        )
+        or "not all bounds were trained at any of the rates",
     )
     rows = [
         Compared(f"best C at lr {rate:g}, by loss", best[rate], BEST_BOUNDS[rate], "T4.4, 001:543") for rate in best
