@@ -95,7 +95,7 @@ def list_not_private() -> tuple[NotPrivate, ...]:
             f"At ε = 0.1, k = 1000 and δ = 1e-3 the formula promises 11.75, and Laplace noise costs {laplace:.2f}",
         ),
         NotPrivate(
-            "Sampling divides ε by 1/q",
+            "Sampling multiplies ε by q",
             "Querying a fraction q of the records reduces ε to qε, and T queries cost qTε",
             "004:188–206",
             "A release that gives a record away whenever it is drawn still does so with probability q: the ε of sampling "
