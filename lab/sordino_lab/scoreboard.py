@@ -36,13 +36,13 @@ _EXACT_PENALTY = (
     "reaches the per-sample gradients keeps the published accuracy (wd-mnist-ignored)"
 )
 _ONE_RUN = (
-    "One run of ours against one of the source's, and missed by a twentieth of a point: another run of ours with this setting "
-    "ended at 51.59 %, which is within a point (bench/results/pixels.json)"
+    "One run of ours against one of the source's, and missed by a twentieth of a point: another run of ours with this "
+    "setting ended at 51.59 %, which is within a point (bench/results/pixels.json)"
 )
 _COLLAPSED = (
-    "At learning rate 1 and C = 5 the noise destroys the network within the first epochs: our run falls from 21 % after one "
-    "epoch to chance after five and calls every record the same class, while its loss meets the published one. What is left "
-    "above 10 % at the end was not repeated with other seeds, and the source gives one run"
+    "At learning rate 1 and C = 5 the noise destroys the network within the first epochs: our run falls from 21 % after "
+    "one epoch to chance after five and calls every record the same class, while its loss meets the published one. It is "
+    "one run, as is the source's"
 )
 REASONS: Mapping[tuple[str, str], str] = {
     ("wd-mnist-decay", "accuracy, L2 inside the clip, λ = 5"): _EXACT_PENALTY,
