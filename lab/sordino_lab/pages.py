@@ -222,8 +222,8 @@ def write_called_private() -> str:
     ]
     head = (
         "# Methods without a guarantee\n\n"
-        "One of the five sources of the [lab](lab.md#index) calls each of these methods private, or prints an ε beside it,\n"
-        "although it has no such guarantee. 001:400 means line 400 of source 001. The figures are computed by\n"
+        "One of the five sources of the [lab](lab.md#index) calls each of these methods private, or prints an ε beside\n"
+        "it, although it has no such guarantee. 001:400 means line 400 of source 001. The figures are computed by\n"
         "`lab/sordino_lab/source_errors.py`, and `sordino lab page` shows the same list.\n"
     )
     slips = "\n".join(
