@@ -31,7 +31,7 @@ from sordino.app.data import adult, cache, minilm
 from sordino.app.data.files import files_folder
 from sordino.app.data.friends import load_friends
 from sordino.app.data.labelled_texts import load_texts
-from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.declared_file import OwnFile
 from sordino.finetuning.finetune_texts import score_texts, train_plan
 from sordino.finetuning.frozen_texts import FrozenTexts, find_directions, read_texts
 from sordino.finetuning.plan import make_plan

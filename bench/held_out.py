@@ -23,10 +23,10 @@ from torch.utils.data import TensorDataset
 
 import sordino as sd
 from sordino.app.runs import Recipe, find, job, training_loop
+from sordino.app.runs.declared_file import OwnFile
 from sordino.app.runs.encoded_records import Prepared
 from sordino.app.runs.evaluate import evaluate
 from sordino.app.runs.given_data import GivenData
-from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.problem import cross_entropy
 from sordino.app.runs.run_data import Say, load_run_data
 from sordino.optim import Average

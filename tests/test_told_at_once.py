@@ -218,7 +218,7 @@ def test_a_second_fit_on_the_same_data_mentions_the_first(tmp_path, kind):
         rows = [f"{a},{b},{c},{label}" for (a, b, c), label in zip(x.tolist(), y.tolist(), strict=True)]
         path = tmp_path / "records.csv"
         path.write_text("\n".join(["a,b,c,label", *rows]))
-        from sordino.app.runs.own_file import OwnFile
+        from sordino.app.runs.declared_file import OwnFile
 
         bounds = dict.fromkeys("abc", (-4.0, 4.0))
         data = [OwnFile(path=str(path), target="label", bounds=bounds, classes=("0", "1"))] * 2

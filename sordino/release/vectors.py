@@ -35,7 +35,7 @@ class TwoPartSum:
     second: Grads
 
     def to_float64(self) -> WideSum:
-        """Returns a sum of vectors kept in two parts, written out in float64."""
+        """Returns the sum of released vectors in float64; it is kept as float32 values and their rounding remainders."""
         wide = {name: torch.empty_like(tensor, dtype=torch.float64) for name, tensor in self.first.items()}
         for out, a, b in iterate_together(wide, self.first, self.second):
             torch.add(a.double(), b, out=out)

@@ -12,8 +12,8 @@ import sordino as sd
 from sordino.app.audits.audited_run import load_job
 from sordino.app.audits.one_run_audit import audit_one_run
 from sordino.app.cli.main import main
+from sordino.app.runs.declared_file import OwnFile
 from sordino.app.runs.fit import resume
-from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.run_device import device_of, list_devices, resolve_device
 from sordino.app.runs.write_ahead import parameter_digest
 from sordino.ledger.claims import Guarantee

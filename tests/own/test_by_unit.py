@@ -7,8 +7,8 @@ import torch
 import sordino
 from bench.resilience import are_same
 from sordino.app.cli.main import main
+from sordino.app.runs.declared_file import OwnFile, recipe_for_own_data
 from sordino.app.runs.fit import resume
-from sordino.app.runs.own_file import OwnFile, recipe_for_own_data
 from sordino.app.runs.run_data import load_own_file
 from tests.runs.cut_off import Crash, CrashesAt
 

@@ -6,9 +6,9 @@ from torch import nn
 
 import sordino
 from sordino.app.runs import build, find
+from sordino.app.runs.declared_file import OwnFile
 from sordino.app.runs.encoded_records import Prepared
 from sordino.app.runs.given_data import GivenData
-from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.preparation import ClassWeights, balance_classes
 from sordino.app.runs.settings import make_settings, write_class_weights
 from sordino.events import Gaussian

@@ -11,7 +11,7 @@ from sordino.app.data.own.columns import choose_scheme, column_from_table
 from sordino.app.data.own.declared_columns import DeclaredColumns, read_schema
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import read_table
-from sordino.app.runs.own_file import OwnFile, recipe_for_own_data
+from sordino.app.runs.declared_file import OwnFile, recipe_for_own_data
 from sordino.app.runs.run_data import load_own_file
 
 TABLE = "age,sex,town,pay\n31,F,Ulm,2.5\n64,M,Jena,-1\n150,F,Rome,0\n"

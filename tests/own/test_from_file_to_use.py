@@ -10,9 +10,9 @@ import pytest
 
 import sordino
 from sordino.app.cli.main import main
+from sordino.app.runs.declared_file import OwnFile
 from sordino.app.runs.fit import NONPRIVATE_FILE
 from sordino.app.runs.job import NONPRIVATE_MEASURES
-from sordino.app.runs.own_file import OwnFile
 
 
 def write_customers(path, count, seed=1):

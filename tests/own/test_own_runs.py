@@ -15,8 +15,8 @@ from PIL import Image
 import sordino
 from bench.resilience import are_same
 from sordino.app.cli.main import main
+from sordino.app.runs.declared_file import OwnFile
 from sordino.app.runs.fit import resume
-from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.run_data import HELD_OUT, TESTED
 from sordino.events import Gaussian, Together
 from sordino.ledger.claims import Guarantee

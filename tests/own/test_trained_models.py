@@ -13,8 +13,8 @@ import sordino
 from sordino.app.cli import main
 from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import read_table
+from sordino.app.runs.declared_file import OwnFile
 from sordino.app.runs.encoded_records import encoder_from_table, read_encoder
-from sordino.app.runs.own_file import OwnFile
 
 TINY = {"epsilon": 8.0, "steps": 30, "rate": 0.1, "seed": 3}
 

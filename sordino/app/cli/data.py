@@ -20,7 +20,7 @@ from sordino.app.data import files as filed
 from sordino.app.data.own import rows
 from sordino.app.data.own.bad_file import raise_faults
 from sordino.app.data.own.inspection import propose_schema
-from sordino.app.runs.own_file import RANGES
+from sordino.app.runs.declared_file import RANGES
 from sordino.app.suggestions import refuse_unknown_name
 
 _DELTA = 1e-5

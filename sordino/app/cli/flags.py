@@ -44,7 +44,8 @@ def flags_of(table: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[Flag
 
 
 def default_of_unset_flag(default: bool) -> Any:
-    """Returns the default of a dataclass's yes-or-no flag that was not given, which is a number and no bool.
+    """Returns the default of a command's yes-or-no flag that was not typed on the command line: a number and no bool, so
+    that one can tell whether it was given.
 
     >>> default_of_unset_flag(True) is True, bool(default_of_unset_flag(True))
     (False, True)

@@ -15,7 +15,7 @@ from sordino.app.cli.run_flags import RUN_VALUES, OwnFlags, read_run_flags
 from sordino.app.generate import generation
 from sordino.app.generate.generation import Generated, Wishes
 from sordino.app.generate.synthetic_file import write_records, write_report
-from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.declared_file import OwnFile
 
 _LEFT_OUT = ("size", "channels", "hashed", "ignore_label")
 """Flags of own data that say nothing of rows and texts to be written."""

@@ -17,7 +17,7 @@ from sordino.app.data.own.declared_columns import (
     parse_hashed,
     read_schema,
 )
-from sordino.app.runs.own_file import COMMON_FIELDS, HELD_OUT_SHARE, RANGES, OwnFile
+from sordino.app.runs.declared_file import COMMON_FIELDS, HELD_OUT_SHARE, RANGES, OwnFile
 from sordino.app.runs.recipe import SETTING_RECORDS, Recipe
 from sordino.app.runs.settings import Options
 

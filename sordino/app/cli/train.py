@@ -25,8 +25,8 @@ from sordino.app.cli.run_flags import (
 )
 from sordino.app.cli.training_command import carry_out_training, report_outcome, report_several_outcomes
 from sordino.app.runs import find
+from sordino.app.runs.declared_file import own_file_from_table
 from sordino.app.runs.fit import carry_out_run
-from sordino.app.runs.own_file import own_file_from_table
 from sordino.app.runs.progress_view import View
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.settings import SAME_CHOICE, Config, Settings, make_settings, read_config

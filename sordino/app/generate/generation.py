@@ -36,7 +36,7 @@ from sordino.app.generate.row_model import RowModel, row_losses
 from sordino.app.generate.row_tokens import RowTokens, choose_row_tokens
 from sordino.app.generate.text_model import TextModel, build_text_tokens, text_losses
 from sordino.app.generate.word_table import release_word_table
-from sordino.app.runs.own_file import OwnFile
+from sordino.app.runs.declared_file import OwnFile
 from sordino.ledger.claims import Claim
 
 KNOWN_TABLES = ("adult",)

@@ -12,12 +12,14 @@ from sordino.app.runs.known_recipes import NAMES, RECIPES, find
 from sordino.app.runs.recipe import Recipe, from_table
 
 if TYPE_CHECKING:
+    from sordino.app.runs.declared_file import OwnFile
     from sordino.app.runs.encoded_records import Prepared, prepare
     from sordino.app.runs.job import event, noise_multiplier
     from sordino.app.runs.preparation import project, standardise
     from sordino.app.runs.problem import Problem, build
 
 _HOME = {
+    "OwnFile": "declared_file",
     "event": "job",
     "noise_multiplier": "job",
     "Prepared": "encoded_records",
@@ -31,6 +33,7 @@ _HOME = {
 __all__ = [
     "NAMES",
     "RECIPES",
+    "OwnFile",
     "Prepared",
     "Problem",
     "Recipe",

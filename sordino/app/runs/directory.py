@@ -9,7 +9,7 @@
                          is one, test_by_class and measures; where they were asked for, what the claim then lists as not
                          covered: train_accuracy, train_loss, and of every step since the line before, lengths, classes,
                          substeps; and cosines, which it covers
-    privacy.json         the claim as data, see `privacy_statement`
+    privacy.json         the claim as data, see `claim_as_data`
     initial.safetensors  the network before training, a function of a public seed
     model.safetensors    the trained network; where the recipe averages, the average
     trace/               with the option `traced_networks`: the network of each evaluation, STEP.safetensors
@@ -279,7 +279,7 @@ class Run:
     def write_privacy(self, claim: Claim, status: str, steps: int, budget: float | None) -> None:
         """Writes the claim to privacy.json in the run directory."""
         if self.is_writer:
-            self._write_file(PRIVACY, json.dumps(privacy_statement(claim, status, steps, budget), indent=1) + "\n")
+            self._write_file(PRIVACY, json.dumps(claim_as_data(claim, status, steps, budget), indent=1) + "\n")
 
 
 def lock_folder(folder: Path, open_locks: ExitStack) -> None:
@@ -321,7 +321,7 @@ def _refuse_if_used(folder: Path) -> None:
         )
 
 
-def privacy_statement(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
+def claim_as_data(claim: Claim, status: str, steps: int, budget: float | None) -> dict[str, Any]:
     """Returns the content of privacy.json in a run directory: the claim as data, and what goes with it.
 
     The keys are `claim` (epsilon, delta, relation, unit, accountant, event, not_covered, rests_on, or reason);

@@ -26,6 +26,7 @@ from torch import nn
 from sordino import html_views, validate
 from sordino.accounting import Budget
 from sordino.app.runs import Recipe, directory
+from sordino.app.runs.declared_file import OwnFile
 from sordino.app.runs.directory import (
     CONFIG,
     FAILED,
@@ -46,7 +47,6 @@ from sordino.app.runs.encoded_records import ENCODER
 from sordino.app.runs.evaluate import describe_measures
 from sordino.app.runs.given_data import GIVEN, GivenData, NamedInputs
 from sordino.app.runs.job import Job, assemble_job
-from sordino.app.runs.own_file import OwnFile
 from sordino.app.runs.progress_view import Silent, View, choose_fit_view
 from sordino.app.runs.settings import Config, Settings, make_settings, read_config
 from sordino.app.runs.training_loop import Training, TrainingNotFinite, read_key

@@ -5,7 +5,7 @@ noise, and `plane`, y = 10 x₁ + 5 x₂ + noise, for regression, and `cloud`, p
 table, `r8` and `20news` are texts, which a frozen encoder turns into vectors.
 
 The user's own records become numbers, their targets classes or numbers, and a part of them is held out for testing
-(own_file.py says what can be declared about them).
+(declared_file.py says what can be declared about them).
 
 **Privacy:** the numbers of a record are made of that record alone, by what was declared; it is held out by a hash of
 itself, and left out by its own label. Whatever was read off the records besides is in `not_covered`.
@@ -43,10 +43,10 @@ from sordino.app.data.own.held_out import choose_held_out
 from sordino.app.data.own.rows import TableRows
 from sordino.app.data.risk_tables import COMPAS, GERMAN
 from sordino.app.data.risk_tables import load_risk_table as risks
+from sordino.app.runs.declared_file import HELD_OUT_SHARE, OwnFile
 from sordino.app.runs.encoded_records import Prepared, RecordEncoder, prepare, scale_to_unit
 from sordino.app.runs.features import OF_TEXTS, encode_by_speaker, encode_texts
 from sordino.app.runs.given_data import GivenData
-from sordino.app.runs.own_file import HELD_OUT_SHARE, OwnFile
 from sordino.app.runs.problem import LOSSES
 from sordino.app.runs.recipe import Recipe
 from sordino.app.runs.run_device import device_of

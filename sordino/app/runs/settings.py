@@ -23,10 +23,10 @@ from typing import Any
 from sordino import validate
 from sordino.app.option_names import use_own_names
 from sordino.app.runs import own_code
+from sordino.app.runs.declared_file import OwnFile, own_file_from_table, recipe_for_own_data
 from sordino.app.runs.given_data import GivenData
 from sordino.app.runs.known_recipes import find
 from sordino.app.runs.methods import words_of
-from sordino.app.runs.own_file import OwnFile, own_file_from_table, recipe_for_own_data
 from sordino.app.runs.recipe import FIELDS, MEASURED, Recipe, from_table
 from sordino.app.suggestions import refuse_unknown_fields, refuse_unknown_name
 

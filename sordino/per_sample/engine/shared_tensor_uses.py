@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from sordino.per_sample.engine.functional_layers import FUNCTIONS
 from sordino.per_sample.formulas.compound_parts import join_parts
 from sordino.per_sample.formulas.gradient_part import Part, lift_precision
 from sordino.per_sample.formulas.pulled_back import PulledBack, pull_back_rows
+from sordino.per_sample.layers.functional_layers import FUNCTIONS
 from sordino.per_sample.recording.sample_layout import FoundLayout, Layout, UnknownLayout
 from sordino.per_sample.recording.tape import Tape, to_parts
 

@@ -95,7 +95,7 @@ class _LinearMap(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, each: int, kernel: Affines, workspace: Workspace
     ) -> Tensor:
-        """Computes the output of a linear map, a matrix product, by the faster code."""
+        """Computes the output of a linear map for the formulas of the matrix product, by the faster code."""
         ctx.save_for_backward(weight)
         ctx.each, ctx.kernel, ctx.workspace = each, kernel, workspace
         return _run_fastest("mapped", x, weight.t(), bias, each, kernel, workspace)

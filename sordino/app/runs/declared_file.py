@@ -35,7 +35,27 @@ _CHANNELS = (1, 3)
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFile:
-    """A user's own data and what is declared about it, before it is read."""
+    """A user's own data and what is declared about it, before it is read.
+
+    Args:
+        path: a table (CSV, TSV, JSONL, Parquet), arrays (npz), or a folder of images by class.
+        target: the column, or the array, that is to be predicted.
+        text: the column that holds texts.
+        bounds: the public range of each column of numbers.
+        categories: the public values of each column of words.
+        classes: the public values of the target; without it they are read off the records, which the claim says.
+        drop: columns that are left out.
+        test: another file that the model is tested on; without it, `held_out` of the records.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "people.csv").write_text("age,buys\\n31,yes\\n48,no\\n")
+        >>> own = OwnFile(path=str(folder / "people.csv"), target="buys", bounds={"age": (18, 99)})
+        >>> own.bounds["age"]
+        (18.0, 99.0)
+
+    """
 
     path: str
     target: str | None = None
