@@ -386,6 +386,8 @@ def draw_outliers(bench: Workbench) -> Outcome:
     loaded = data.digits(train=records, test=10) if bench.is_tiny else data.load("mnist")
     x = loaded.train.to_dataset().tensors[0][:records].flatten(1)
     y = loaded.train.to_dataset().tensors[1][:records]
+    # A bias adds an input of 1 to the length of every record's input.
+    input_lengths = torch.sqrt(x.square().sum(1) + 1)
     lines, overlap = [], {}
     for k, (name, method, ranked) in enumerate((("sorted lots", "sorted", True), ("random lots", "sgd", False))):
         rng = np.random.default_rng(0)
@@ -394,11 +396,12 @@ def draw_outliers(bench: Workbench) -> Outcome:
         for _ in range(epochs):
             left = np.arange(records)
             # The longest tenth at the beginning of each epoch.
-            lengths = _softmax_gradient_lengths(x, y, weight, bias)
+            lengths = _softmax_gradient_lengths(x, y, input_lengths, weight, bias)
             tops.append(set(np.argsort(-lengths)[: records // 10].tolist()))
             while len(left):
+                # Lengths of all records cost less than a copy of the pixels of those that are left.
                 order = (
-                    np.argsort(-_softmax_gradient_lengths(x[left], y[left], weight, bias))
+                    np.argsort(-_softmax_gradient_lengths(x, y, input_lengths, weight, bias)[left])
                     if ranked
                     else rng.permutation(len(left))
                 )
@@ -436,11 +439,11 @@ def draw_outliers(bench: Workbench) -> Outcome:
 
 
 def _softmax_gradient_lengths(
-    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    x: torch.Tensor, y: torch.Tensor, input_lengths: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> NDArray[np.float64]:
     """Returns the gradient lengths for the diagnostic of outliers, ‖p − e_y‖ · √(‖x‖² + 1) for every record."""
     residual = F.softmax(x @ weight.T + bias, 1) - F.one_hot(y, 10)
-    return np.asarray((residual.norm(dim=1) * torch.sqrt(x.square().sum(1) + 1)).numpy())
+    return np.asarray((residual.norm(dim=1) * input_lengths).numpy())
 
 
 FIGURES = {
