@@ -13,7 +13,7 @@ Privacy: norms are those of whole gradients, because a rank holds the whole acti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -212,11 +212,6 @@ class FullySharded:
 def wrap_if_sharded(model: nn.Module) -> FullySharded | None:
     """Returns the `FullySharded` of a model that `fully_shard` was applied to; None for another model."""
     return FullySharded(model) if any(map(_is_fsdp, model.modules())) else None
-
-
-def select_shards(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns those tensors that are divided among ranks."""
-    return {name: p for name, p in named.items() if row_shard.is_shard(p)}
 
 
 def _is_fsdp(module: nn.Module) -> bool:

@@ -39,14 +39,6 @@ class SentenceClassifier(nn.Module):
         scores: Tensor = self.head(self.features(input_ids, attention_mask))
         return scores
 
-    def freeze_embeddings(self) -> None:
-        """Freezes the encoder's tables of words and places in a classifier of sentences: most of the tables' rows do
-        not occur in a small dataset.
-        """
-        for name, p in self.encoder.named_parameters():
-            if "embeddings" in name:
-                p.requires_grad_(False)
-
 
 @torch.no_grad()
 def compute_features(model: SentenceClassifier, input_ids: Tensor, attention_mask: Tensor, at_once: int = 64) -> Tensor:

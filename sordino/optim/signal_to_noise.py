@@ -107,11 +107,6 @@ class SignalToNoise:
             return None
         return ratio_to_noise(self._square_of_sum(), self.steps * noise.length**2)
 
-    def of_layers(self) -> dict[str, float]:
-        """Returns the figure of all steps so far by layer; empty where there are none or the noise is not known."""
-        noise = self.noise
-        return {} if noise is None or not self.steps else figures_by_layer(self._sums, self.steps, noise.deviation)
-
     def finds_random_walk(self) -> bool:
         """Returns True once, at the step at which the signal to noise shows that a run walks at random; False at every
         other step.

@@ -35,7 +35,7 @@ _CHANNELS = (1, 3)
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFile:
-    """A user's own data and what is declared about it, before it is read.
+    r"""A user's own data and what is declared about it, before it is read.
 
     Args:
         path: a table (CSV, TSV, JSONL, Parquet), arrays (npz), or a folder of images by class.
@@ -50,7 +50,7 @@ class OwnFile:
     Examples:
         >>> import pathlib, tempfile
         >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> _ = (folder / "people.csv").write_text("age,buys\\n31,yes\\n48,no\\n")
+        >>> _ = (folder / "people.csv").write_text("age,buys\n31,yes\n48,no\n")
         >>> own = OwnFile(path=str(folder / "people.csv"), target="buys", bounds={"age": (18, 99)})
         >>> own.bounds["age"]
         (18.0, 99.0)

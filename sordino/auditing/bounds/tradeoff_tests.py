@@ -29,11 +29,6 @@ def inverse_of_gaussian(mu: float) -> Inverse:
     return lambda y: float(ndtr(ndtri(y) - mu))
 
 
-def inverse_of_epsilon_delta(epsilon: float, delta: float) -> Inverse:
-    """Returns the inverse for (ε, δ)-DP alone."""
-    return inverse_of_curve(Tradeoff(np.array([epsilon]), np.array([delta])))
-
-
 def inverse_of_curve(curve: Tradeoff) -> Inverse:
     """Returns the inverse of a run's own trade-off curve, as trade-off tests ask for it."""
     # The curve is the upper envelope of lines of slope −e^ε and −e^{−ε}; its inverse is the envelope of theirs.

@@ -62,7 +62,6 @@ class ModelStructure:
     trainable: frozenset[int]  # the same ids
     rules: tuple[tuple[int, str, Rule], ...]  # position among model.modules(), name, rule
     stand_ins: tuple[tuple[int, StandIn], ...]  # positions of layers without parameters that have faster code
-    has_loose_parameters: bool  # some parameters belong to no layer
     has_convolutions: bool
 
 
@@ -282,7 +281,6 @@ def make_plan(inventory: Inventory) -> ModulePlan:
         frozenset(columns),
         tuple(rules),
         tuple(stand_ins),
-        loose,
         convolutions,
     )
     return ModulePlan(structure, Learned(follows_everything=loose))
