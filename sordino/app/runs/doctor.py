@@ -265,8 +265,12 @@ def _examine_learning_rate(evidence: _Evidence) -> Symptom:
         f"{rate:.2g} on average: noise carries the parameters {by_noise:.2g}, signal {by_signal:.2g}; "
         f"they moved {moved:.2g} from a start of length {start:.2g}"
     )
+    # Of d coordinates of pure noise the square of the signal to noise has a deviation of √(2/d), so a signal within four
+    # of them may be none at all. That matters for models of few parameters only.
+    is_clear = by_signal**2 > 4 * math.sqrt(2 / noise.coordinates) * by_noise**2
+    by_clear_signal = by_signal if is_clear else 0.0
     # Noise that carries further than both the start and the signal leaves neither in the result.
-    if by_noise > 3 * max(start, by_signal):
+    if by_noise > 3 * max(start, by_clear_signal):
         return Symptom("learning rate", PROBLEM, found, f"try {rate / 4:.2g} to {rate / 2:.2g}: noise drowns the start")
     if by_signal < 0.1 * start and by_noise < 0.3 * start:
         return Symptom("learning rate", LOOK, found, f"try {rate * 2:.2g} to {rate * 8:.2g}: the run hardly moved")
