@@ -9,9 +9,9 @@ A run walks at random if noise carries it further than what its steps agree on. 
 steps: what was found until then is extrapolated to the last one, where it is T/t times as large in the square. With noise
 alone the figure of the run is within √(2/d) of 0, in the square, so a run of some hundred coordinates is judged reliably.
 
-A run that has learnt stops agreeing: near the optimum its gradients are short and pull back what noise moved, and the figure
-falls below 1 though nothing is wrong. So the highest figure so far is kept. Once it has been 1, signal has carried the
-parameters further than noise, and the run is never said to walk at random.
+The gradients of a run that has learnt stop agreeing: near the optimum they are short and pull back what noise moved, and
+the figure falls below 1 though nothing is wrong. So the highest figure so far is kept. Once it has been 1, signal
+has carried the parameters further than noise, and the run is never said to walk at random.
 
 Privacy: post-processing of released gradients and public numbers, which costs nothing.
 """

@@ -196,9 +196,9 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
     """Returns the doctor's findings on the signal in a run's steps, in all and by layer, from the sums of released
     gradients.
 
-    The figure is of what the steps agree on. Gradients of a network turn while it learns, and they pull back what noise moved
-    when it has learnt. So a run is judged by the highest figure it had, and one that is better than the baseline may have
-    more signal than any figure shows.
+    The figure is of what the steps agree on. Gradients of a network turn while it learns, and they pull back what noise
+    moved when it has learnt. So a run is judged by the highest figure it had, and one that is better than the
+    baseline may have more signal than any figure shows.
     """
     figure, noise = evidence.run_figure, evidence.noise
     # Without a scale of the noise or without sums there is nothing to compare; a guess would look like a finding.
@@ -207,7 +207,9 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
         return [Symptom("signal to noise", UNKNOWN, why)]
     # A run that has learnt has signal, whatever the figure says, so it is no problem but something to look at.
     highest = max(figure, evidence.highest)
-    grade = GOOD if highest >= ENOUGH or (highest >= 1 and has_learnt) else LOOK if highest >= 1 or has_learnt else PROBLEM
+    grade = (
+        GOOD if highest >= ENOUGH or (highest >= 1 and has_learnt) else LOOK if highest >= 1 or has_learnt else PROBLEM
+    )
     earlier = f"{highest:.2g} at best and " if highest > figure else ""
     found = (
         f"{earlier}{figure:.2g} over {evidence.summed} steps, of what the released gradients agree on; "
