@@ -201,6 +201,14 @@ def test_bad_runs_to_resume(change, message, stopped, capfd):
     assert message in refused(["resume", stopped], capfd)
 
 
+def test_a_folder_of_a_run_that_was_killed_before_it_began_can_be_used_again(capfd, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / ".lock").touch()
+    assert "was stopped before its first step, and nothing was drawn" in refused(["resume", folder], capfd)
+    assert main([*TINY, "--out", str(folder)]) == 0
+
+
 def test_data_that_cannot_be_had(capfd, tmp_path, monkeypatch):
     monkeypatch.setenv("SORDINO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SORDINO_OFFLINE", "1")
