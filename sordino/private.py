@@ -413,6 +413,11 @@ class Private:
         # Name the dataset's size as not covered where the run's public numbers tell it.
         for name in (*size_not_covered(request.sampler, request.n, public_divisor), *request.not_covered):
             self._ledger.disclose(name)
+        # A target ε was calibrated for records that are there once, so the claim says why it is larger.
+        if request.copies > 1:
+            self._ledger.declare(
+                f"a record is up to {request.copies} times in the data: its copies are charged together, as one person's"
+            )
         self._drawn_plan = request.expected, request.steps
         # One rank shows the bar; what it shows is public.
         ranks = self._distributed.ranks

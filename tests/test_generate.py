@@ -105,6 +105,15 @@ def test_a_column_of_which_nothing_is_declared_is_refused_with_the_cure() -> Non
         )
 
 
+def test_a_hashed_column_is_refused_with_a_cure_that_works() -> None:
+    table = _table([["no", "1", "0", "1", "Lima", ""]])
+    declared = DeclaredColumns(bounds=DECLARED.bounds, dates=DECLARED.dates, hashed={"city": 64})
+    with pytest.raises(BadFile, match=r"city: hashed columns can be learnt from.*--drop city"):
+        choose_row_tokens(table, declared, "left", ("no", "yes"), ())
+    tokens = choose_row_tokens(table, declared, "left", ("no", "yes"), ("city",))
+    assert "city" not in [column.name for column in tokens.columns]
+
+
 def _made_up_rows(count: int, seed: int = 0) -> tuple[RowTokens, Tensor]:
     """Returns rows of three columns in which the second follows the first, and the third is a coin."""
     generator = torch.Generator().manual_seed(seed)

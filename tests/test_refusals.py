@@ -72,6 +72,7 @@ def test_a_forward_pass_that_writes_to_a_buffer():
 LOSSES = {
     "scalar": (lambda m, x, y: nn.functional.cross_entropy(m(x), y), "returned a scalar"),
     "two axes": (lambda m, x, y: m(x), r"returned shape \(3, 2\)"),
+    "a column": (lambda m, x, y: m(x)[:, :1], r"(?s)returned shape \(3, 1\).*add \.squeeze\(1\) to it"),
     "all tokens in one row": (lambda m, x, y: m(x).flatten(), r"returned shape \(6,\)"),
     "not a tensor": (lambda m, x, y: 1.0, "returned a float"),
     "whole numbers": (lambda m, x, y: y, "floating-point"),

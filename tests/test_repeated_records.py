@@ -66,7 +66,10 @@ def test_copies_are_counted_and_charged(dataset, copies):
         run.backward(lot)
     step = Poisson(0.2, Gaussian(1.0))
     assert run.event == Repeat(step if copies == 1 else Group(step, copies), 2)
-    assert isinstance(run.claim(1e-5), sd.Guarantee)
+    claim = run.claim(1e-5)
+    assert isinstance(claim, sd.Guarantee)
+    # The claim says why it is dearer than one of records that are there once.
+    assert (f"a record is up to {copies} times in the data" in str(claim)) == (copies > 1)
 
 
 RICH = torch.rand(60, 20, generator=torch.Generator().manual_seed(0))

@@ -74,6 +74,7 @@ _coins = random.Random(secrets.randbits(128))
 _STRAY = (
     "loss.backward() reached the model's parameters outside private.backward.\n"
     "Its gradients are of bare records, without clipping and noise.\n"
+    "Call private.backward(lot) in place of it, in a loop over private.draws(...).\n"
     "Wrap steps on public data in `with private.public(...)`, training on released values alone, as of a GAN's "
     "generator, in `with private.post_processing(...)`."
 )

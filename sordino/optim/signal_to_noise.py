@@ -9,6 +9,10 @@ A run walks at random if noise carries it further than what its steps agree on. 
 steps: what was found until then is extrapolated to the last one, where it is T/t times as large in the square. With noise
 alone the figure of the run is within √(2/d) of 0, in the square, so a run of some hundred coordinates is judged reliably.
 
+The gradients of a run that has learnt stop agreeing: near the optimum they are short and pull back what noise moved, and
+the figure falls below 1 though nothing is wrong. So the highest figure so far is kept. Once it has been 1, signal
+has carried the parameters further than noise, and the run is never said to walk at random.
+
 Privacy: post-processing of released gradients and public numbers, which costs nothing.
 """
 
@@ -67,6 +71,9 @@ class SignalToNoise:
         self._sums: dict[str, Tensor] = {}
         self._squares_since, self._steps_since = 0.0, 0
         self._was_judged = False
+        self.highest = 0.0
+        """The largest signal to noise that the run has had, read after each of its first steps and then after every
+        tenth."""
 
     @torch.no_grad()
     def update(self) -> None:
@@ -86,6 +93,9 @@ class SignalToNoise:
             self._squares_since += float(torch.linalg.vector_norm(p.grad)) ** 2
         self.steps += 1
         self._steps_since += 1
+        # Reading the figure costs a pass over all sums, so after the first steps it is read at every tenth only.
+        if self.steps <= LEAST_STEPS or self.steps % LEAST_STEPS == 0:
+            self.highest = max(self.highest, self.of_run() or 0.0)
 
     @property
     def noise(self) -> StepNoise | None:
@@ -119,8 +129,12 @@ class SignalToNoise:
         # Judged only once: a threshold that is tested at every step would be crossed by chance in some run.
         self._was_judged = True
         run = self.of_run()
+        # A run that signal has carried further than noise has learnt, even if it has settled since. With few coordinates
+        # noise alone may reach 1, so the square has to be above 1 by four deviations of noise.
+        if run is None or self.highest**2 >= 1 + 4 * math.sqrt(2 / noise.coordinates):
+            return False
         # At the last step the square of the figure will be steps / (steps so far) times as large.
-        return run is not None and run**2 * noise.steps / self.steps < 1
+        return run**2 * noise.steps / self.steps < 1
 
     def warning(self) -> str:
         """Returns what a run whose signal to noise shows a random walk is told, with what to change."""
@@ -143,6 +157,7 @@ class SignalToNoise:
             "sums": {name: total.clone() for name, total in self._sums.items()},
             "since": [self._squares_since, self._steps_since],
             "was_judged": self._was_judged,
+            "highest": self.highest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,6 +165,8 @@ class SignalToNoise:
         self.steps, self._was_judged = int(state["steps"]), bool(state["was_judged"])
         self._sums = {name: total.clone() for name, total in state["sums"].items()}
         self._squares_since, self._steps_since = float(state["since"][0]), int(state["since"][1])
+        # Checkpoints of 0.3.0 do not hold the highest figure.
+        self.highest = float(state.get("highest", self.of_run() or 0.0))
 
     def __repr__(self) -> str:
         run = self.of_run()

@@ -141,8 +141,10 @@ class StepNoise:
         """
         # Fewer coordinates: the figure goes with 1/√d.
         enough = max(1, int(self.coordinates * (self.signal_to_noise / ENOUGH) ** 2))
+        # A count above today's is no advice: the typical signal would do, and this run has less.
+        fewer = f", {_round_down(enough):,} or fewer give {ENOUGH:g}" if enough < self.coordinates else ""
         changes = [
-            f"train fewer numbers: {self.coordinates:,} now, {_round_down(enough):,} or fewer give {ENOUGH:g}. "
+            f"train fewer numbers: {self.coordinates:,} now{fewer}. "
             "Train the last layers only, or a head on frozen features first; of adapters freeze lora_A (LoRA-FA) or lower r"
         ]
         # Larger lots at the same number of steps: the noise is calibrated again, and divided by more records.

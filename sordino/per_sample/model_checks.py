@@ -44,7 +44,11 @@ def require_loss_vector(losses: Any, samples: int) -> Tensor:
     if losses.dim() == 0:
         raise Refusal(f"loss_fn returned a scalar.\n{_ONE_PER_SAMPLE}")
     if losses.shape != (samples,):
-        raise Refusal(f"loss_fn returned shape {tuple(losses.shape)} for {samples} sample(s).\n{_ONE_PER_SAMPLE}")
+        # Binary losses of a model with one output are the usual case of a column.
+        column = "\nFor a column, shape (B, 1), add .squeeze(1) to it." if losses.shape == (samples, 1) else ""
+        raise Refusal(
+            f"loss_fn returned shape {tuple(losses.shape)} for {samples} sample(s).\n{_ONE_PER_SAMPLE}{column}"
+        )
     if not losses.is_floating_point():
         raise Refusal(
             f"loss_fn returned {losses.dtype}.\n"

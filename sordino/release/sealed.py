@@ -133,9 +133,11 @@ class Sealed(Generic[T]):
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"a sealed value has no .{name}: it is private; to log the losses of training, release a noisy mean that the "
-            "claim counts (sd.WithLoss, then private.loss); else .map(torch.mean) and .disclose(name), which the claim "
-            "lists as not covered, or .expose(reason), which voids it"
+            f"a sealed value has no .{name}: it is private.\n"
+            "The losses of training were computed from records, and no noise was added to them.\n"
+            "To log them, release a noisy mean that the claim counts: wrap the query in sd.WithLoss, then read "
+            "private.loss.\n"
+            "Or use .map(torch.mean).disclose(name), which the claim lists as not covered; .expose(reason) voids the claim."
         )
 
     def __eq__(self, other: object) -> bool:

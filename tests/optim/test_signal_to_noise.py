@@ -178,3 +178,42 @@ def test_a_loop_can_ask_before_its_first_step():
     private.draws(records(0.4), sd.Poisson(0.1), 10, expected_batch=50)
     assert private.step_noise.steps == 10
     assert "of a step will be noise" in private.step_noise.describe()
+
+
+class Settling(nn.Module):
+    """Parameters that are pulled to a public target 1 away: the gradient is their distance to it, so it ends when they are
+    there.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(D))
+
+
+def test_a_run_that_learnt_early_and_then_settled_is_not_said_to_walk_at_random():
+    target = torch.full((D,), 1 / math.sqrt(D))
+    model = Settling()
+    # The distance to the target is at most about 1, so no gradient is clipped below the bound of 4.
+    query = sd.NoisySum(sd.Flat(4.0), sd.Gaussian(0.25 * N / (4.0 * math.sqrt(D))))
+    private = sd.Private(model, lambda m, x: 0.5 * (m.theta - target).square().sum() + 0 * x.sum(1), query, seed=3)
+    signal, optimizer, walks = SignalToNoise(private), torch.optim.SGD(model.parameters(), lr=0.5), []
+    for lot in private.draws(records(0.4), sd.Full(), 400, expected_batch=N):
+        private.backward(lot)
+        signal.update()
+        walks.append(signal.finds_random_walk())
+        optimizer.step()
+    # Later gradients pull back what noise moved: at the end the sum of all is shorter than that of noise alone.
+    assert signal.of_run() < 1
+    assert signal.highest > ENOUGH
+    assert not any(walks)
+    # A run that goes on from a checkpoint remembers it.
+    again = SignalToNoise(private)
+    again.load_state_dict(signal.state_dict())
+    assert again.highest == signal.highest
+
+
+def test_a_count_above_todays_is_no_advice_to_train_fewer_numbers():
+    noise = StepNoise(deviation=1e-4, coordinates=39_700, bound=1.0, lot=3750, steps=640)
+    assert noise.signal_to_noise > ENOUGH
+    (change,) = noise.list_changes()
+    assert change.startswith("train fewer numbers: 39,700 now. ")

@@ -30,6 +30,7 @@ def lines(*records):
     return "\n".join(r if isinstance(r, str) else json.dumps(r) for r in records) + "\n"
 
 
+DAYS = [f"20{10 + k % 10}-{1 + k % 12}-{1 + k % 28}" for k in range(200)]
 NOTE = {"note": "well", "mood": "good"}
 
 FILES = {
@@ -40,12 +41,23 @@ FILES = {
     "ragged row": ("t.csv", at(7, "31,F"), [], "t.csv, line 7: 2 cells where the first line has 3 names; put quotes"),
     "unquoted comma": ("t.csv", at(9, "31,F,yes,no"), [], "t.csv, line 9: 4 cells"),
     "no number": ("t.csv", at(5, "old,F,yes"), ["--bounds", "age=0:100"], "line 5: column 'age' is no finite number; mend"),
-    "no number, undeclared": ("t.csv", at(5, "old,F,yes"), [], "line 5: column 'age' holds numbers in most records"),
+    "no number, undeclared": (
+        "t.csv",
+        at(5, "old,F,yes"),
+        [],
+        "line 5: column 'age' holds numbers in most records and is no number",
+    ),
     "not a number": ("t.csv", at(6, "nan,F,yes"), ["--bounds", "age=0:100"], "line 6: column 'age' is no finite number"),
     "infinite": ("t.csv", at(6, "inf,F,yes"), ["--bounds", "age=0:100"], "line 6: column 'age' is no finite number"),
     "missing number": ("t.csv", at(6, ",F,yes"), ["--bounds", "age=0:100"], "line 6: column 'age' is empty; mend"),
-    "other encoding": ("t.csv", at(8, "31,Ü,yes").encode("latin-1"), [], "t.csv, line 8: is not UTF-8 text; save it as"),
-    "two bytes a letter": ("t.csv", table(HEAD).encode("utf-16"), [], "is not UTF-8 text; save it as UTF-8"),
+    "other encoding": (
+        "t.csv",
+        at(8, "31,Ü,yes").encode("latin-1"),
+        [],
+        "t.csv, line 8: is not UTF-8 text; save it as UTF-8 (in a spreadsheet: CSV UTF-8; on the command line: "
+        "iconv -f WINDOWS-1252 -t UTF-8 t.csv > utf8.csv)",
+    ),
+    "two bytes a letter": ("t.csv", table(HEAD).encode("utf-16"), [], "iconv -f UTF-16 -t UTF-8 t.csv > utf8.csv)"),
     "binary": ("t.csv", at(8, "31,\0,yes"), [], "t.csv, line 8: holds bytes that no text has"),
     "two columns of a name": ("t.csv", table("age,age,income"), [], "line 1: two columns are called 'age'; give every"),
     "a column without a name": ("t.csv", table("age,,income"), [], "line 1: column 2 has no name"),
@@ -56,6 +68,31 @@ FILES = {
     "huge field": ("t.csv", at(11, "31," + "F" * 1_100_000 + ",yes"), [], "line 11: a cell of more than 1,000,000"),
     "another delimiter": ("t.csv", table(HEAD), ["--delimiter", ";"], "its name holds ','; say --delimiter ','"),
     "a target of numbers": ("t.csv", "a,income\n" + "".join(f"1,{k}\n" for k in range(200)), [], "for a number say --loss"),
+    "a name with a space": ("t.csv", "a b,income\n" + "".join(f"w{k},{k % 2}\n" for k in range(200)), [], "(--drop 'a b')"),
+    "a name with a space, empty cells": (
+        "t.csv",
+        "a b,income\n" + "".join(f"{k or ''},{k % 2}\n" for k in range(200)),
+        ["--bounds", "a b=0:9"],
+        "say --missing 'a b'",
+    ),
+    "decimal commas": (
+        "t.csv",
+        "a;income\n" + "".join(f"{k},5;{k % 2}\n" for k in range(200)),
+        [],
+        "column 'a' holds numbers with a decimal comma; write them with a point, as in 1.5, or leave it out (--drop a)",
+    ),
+    "dates with slashes": (
+        "t.csv",
+        "a,income\n" + "".join(f"{1 + k % 28}/{1 + k % 12}/20{10 + k % 10},{k % 2}\n" for k in range(200)),
+        [],
+        "column 'a' holds dates with slashes, whose day and month could be taken for one another; write them as",
+    ),
+    "dates, some missing": (
+        "t.csv",
+        "a,income\n" + "".join(f"{DAYS[k] if k % 9 else ''},{k % 2}\n" for k in range(200)),
+        [],
+        "say --dates a=first:last --missing a, with days as in 2015-01-01",
+    ),
     "free text as a column": ("t.csv", "a,income\n" + "".join(f"w{k},{k % 2}\n" for k in range(200)), [], "(--drop a)"),
     "ending": ("t.xlsx", table(HEAD), [], "a file that ends in '.xlsx'; need .csv, .tsv, .jsonl, .parquet, .npz, or a"),
     "misspelt column": ("t.csv", table(HEAD), ["--bounds", "aeg=0:100"], "has no column 'aeg', which --bounds names"),

@@ -107,12 +107,15 @@ def test_an_encoder_comes_back_from_its_file(run):
     assert encoder.classes == ("no", "yes")
 
 
-def test_a_model_of_a_recipe_takes_tensors(tmp_path):
+def test_a_model_of_a_recipe_takes_tensors(tmp_path, capsys):
     history = sordino.fit("spiral", steps=5, records=200, seed=0, out=tmp_path / "run")
     model = sordino.load(history.run)
     assert model.predict(torch.zeros(2, 2))[0] in ("0", "1", "2")
     with pytest.raises(TypeError, match="trained on tensors"):
         model.predict([{"x": 1}])
+    # On the command line there is no way to give a tensor, so the message names Python's.
+    assert main.main(["predict", str(history.run), str(tmp_path / "new.csv")]) == 2
+    assert f"sordino.load('{history.run}').predict(tensor)" in capsys.readouterr().err
 
 
 def test_a_model_in_memory_is_given_again(tmp_path):

@@ -13,7 +13,7 @@ TINY = ("train", "spiral", "--steps", "5", "--records", "100", "--no-report")
 
 FLAGS = {
     "no such command": (["trian"], "no command 'trian'"),
-    "misspelt command": (["predcit"], "did you mean 'predict'?"),
+    "misspelt command": (["predcit"], "no command 'predcit'; did you mean 'predict'?; see `sordino --help`"),
     "misspelt recipe": (["train", "mnits"], "did you mean 'mnist'?"),
     "misspelt method": ([*TINY, "--method", "automatik"], "did you mean 'automatic'?"),
     "misspelt optimizer": ([*TINY, "--optimizer", "adma"], "did you mean 'adam'?"),
@@ -33,7 +33,22 @@ FLAGS = {
     "misspelt flag": ([*TINY, "--stepz", "3"], "no option --stepz; did you mean --steps?; see `sordino train --help`"),
     "not a number": ([*TINY, "--bound", "abc"], "--bound 'abc': need a number; see"),
     "not a whole number": ([*TINY, "--steps", "2.5"], "--steps '2.5': need a whole number; see"),
-    "value forgotten": ([*TINY, "--rate"], "Missing value for argument '--rate'"),
+    "value forgotten": ([*TINY, "--rate"], "--rate: needs a value; see"),
+    "numbers forgotten": (
+        ["account"],
+        "sordino account: needs --rate, --multiplier and --steps; see `sordino account --help`",
+    ),
+    "arguments forgotten": (
+        ["audit"],
+        "sordino audit: needs {selftest,replay,run} and RUN; see `sordino audit --help`",
+    ),
+    "a word for a port": (["plan", "--port", "http"], "--port 'http': need a whole number; see"),
+    "a word for a number": (
+        ["account", "--rate", "x", "--sigma", "1", "--steps", "2"],
+        "--rate 'x': need a number; see",
+    ),
+    "none of the actions": (["audit", "foo", "mnist"], "'foo': need one of selftest, replay, run; see"),
+    "none of the samplings": (["account", "--sampling", "x"], "--sampling 'x': need one of poisson, shuffle, "),
     "rate above one": ([*TINY, "--rate", "2"], "rate=2.0: must lie in (0, 1]"),
     "negative bound": ([*TINY, "--bound", "-1"], "bound=-1.0: must be > 0"),
     "no steps": ([*TINY, "--steps", "0"], "steps=0: must be >= 1"),
@@ -59,7 +74,7 @@ FLAGS = {
     "negative seed": ([*TINY, "--seed", "-1"], "seed=-1: must be >= 0"),
     "normalisation dearer than all": ([*TINY, "--normalise", "0.1"], "costs ε = "),
     "empty physical batch": ([*TINY, "--physical-batch", "0"], "physical_batch=0: must be >= 1"),
-    "no run to resume": (["resume"], "RUN"),
+    "no run to resume": (["resume"], "sordino resume: needs RUN; see"),
     "nothing to resume": (["resume", "/nowhere"], "not a run directory"),
 }
 
@@ -184,6 +199,14 @@ def _damage(run: Path, name: str) -> None:
 def test_bad_runs_to_resume(change, message, stopped, capfd):
     change(stopped)
     assert message in refused(["resume", stopped], capfd)
+
+
+def test_a_folder_of_a_run_that_was_killed_before_it_began_can_be_used_again(capfd, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / ".lock").touch()
+    assert "was stopped before its first step, and nothing was drawn" in refused(["resume", folder], capfd)
+    assert main([*TINY, "--out", str(folder)]) == 0
 
 
 def test_data_that_cannot_be_had(capfd, tmp_path, monkeypatch):

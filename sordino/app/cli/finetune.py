@@ -259,6 +259,13 @@ class Command:
         for line in measure_lines(measures):
             print(line)
         print(f"\n{tuned.claim}\n")
+        # Copies of a text are charged together, which the plan did not know of.
+        spent = getattr(tuned.claim, "epsilon", 0.0)
+        if self.epsilon is not None and spent > 1.01 * self.epsilon and not self.equal_texts_differ:
+            print(
+                f"epsilon        is above {self.epsilon:g} because equal texts are charged together: leave copies out, or "
+                "give\n               --equal-texts-differ if they belong to different people"
+            )
         if DATASET_SIZE in getattr(tuned.claim, "not_covered", ()):
             print("dataset size   is covered too with --records, a public figure near the number of texts")
         print(f"folder         {folder}")

@@ -17,21 +17,21 @@ COMMANDS = {
     "resume": ("sordino.app.cli.resume", "go on with a run that was stopped, killed or failed"),
     "finetune": ("sordino.app.cli.finetune", "fine-tune a pretrained text encoder on labelled texts"),
     "tune": ("sordino.app.cli.tune", "search for hyper-parameters, with the search in the claim"),
-    "recipes": ("sordino.app.cli.recipes", "what can be trained, with measured accuracy, epsilon and time"),
+    "recipes": ("sordino.app.cli.recipes", "list what can be trained, with measured accuracy, epsilon and time"),
     "data": ("sordino.app.cli.data", "get, list and check data sets"),
-    "predict": ("sordino.app.cli.predict", "what a trained model says of new records"),
-    "export": ("sordino.app.cli.export", "a trained network as safetensors, torch.export or ONNX"),
+    "predict": ("sordino.app.cli.predict", "predict new records with a trained model"),
+    "export": ("sordino.app.cli.export", "write a trained network as safetensors, torch.export or ONNX"),
     "generate": ("sordino.app.cli.generate", "write synthetic rows or texts that carry a claim"),
-    "report": ("sordino.app.cli.report", "a run's report, written anew"),
-    "doctor": ("sordino.app.cli.doctor", "why the accuracy of a run is low, from what it has released"),
-    "compare": ("sordino.app.cli.compare", "runs side by side, and where they differ"),
-    "account": ("sordino.app.cli.account", "epsilon of a training run, and how it came about"),
-    "calibrate": ("sordino.app.cli.calibrate", "the noise, steps or rate that meets a target"),
-    "tradeoff": ("sordino.app.cli.tradeoff", "what the best attack can do"),
-    "plan": ("sordino.app.cli.plan", "what would it cost? a page with sliders, on this machine"),
-    "audit": ("sordino.app.cli.audit", "test a mechanism, replay a run, measure a lower bound beside its claim"),
-    "attack": ("sordino.app.cli.attack", "what known attacks do to a run, and a game"),
-    "budget": ("sordino.app.cli.budget", "the privacy budget of a dataset, across runs"),
+    "report": ("sordino.app.cli.report", "write the report of a run again"),
+    "doctor": ("sordino.app.cli.doctor", "say why the accuracy of a run is low, from what it has released"),
+    "compare": ("sordino.app.cli.compare", "show runs side by side, and where they differ"),
+    "account": ("sordino.app.cli.account", "compute the epsilon of a training run, and say how it came about"),
+    "calibrate": ("sordino.app.cli.calibrate", "find the noise, steps or rate that meets a target"),
+    "tradeoff": ("sordino.app.cli.tradeoff", "say what the best attack can do against a run"),
+    "plan": ("sordino.app.cli.plan", "open a page with sliders, on this machine: what would a run cost?"),
+    "audit": ("sordino.app.cli.audit", "test a mechanism, replay a run, measure a lower bound on epsilon"),
+    "attack": ("sordino.app.cli.attack", "try known attacks on a run, or play a guessing game"),
+    "budget": ("sordino.app.cli.budget", "keep one privacy budget of a dataset across runs"),
 }
 """Name, module with a dataclass `Command`, one line of help."""
 
@@ -62,6 +62,7 @@ _COMMAND_GROUPS = {
         "export",
         "generate",
         "report",
+        "doctor",
         "compare",
     ),
     "Compute what training costs": ("account", "calibrate", "tradeoff", "plan", "budget"),
@@ -98,8 +99,9 @@ def main(argv: list[str] | None = None) -> int:
     if name not in commands:
         from sordino.app.suggestions import did_you_mean
 
-        close = did_you_mean(name, commands)
-        print(f"sordino: no command {name!r}; there is: {', '.join(commands)}{close}", file=sys.stderr)
+        # All commands are listed only where none is near.
+        close = did_you_mean(name, commands) or f"; there is: {', '.join(commands)}"
+        print(f"sordino: no command {name!r}{close}; see `sordino --help`", file=sys.stderr)
         return BAD_INPUT
     # Only training runs on several ranks; other commands would do everything several times.
     if name not in DISTRIBUTED_COMMANDS and int(os.environ.get("WORLD_SIZE", "1")) > 1:

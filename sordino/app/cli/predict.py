@@ -62,6 +62,12 @@ class Command:
         is_table = isinstance(model, _TextModel) or model.encoder.kind in ("table", "text")
         if self.keep and not is_table:
             raise ValueError("--keep: copies columns of a table, and this is none")
+        if not isinstance(model, _TextModel) and model.encoder.kind == "tensors":
+            raise ValueError(
+                f"{self.run_dir}: was trained on tensors, which no file holds here; in Python, "
+                f"sordino.load({str(self.run_dir)!r}).predict(tensor) takes one of shape "
+                f"{model.encoder.shape} for each record"
+            )
         table = rows.read_table(self.data) if is_table else None
         kept = {name: table.column(name, "--keep") for name in self.keep} if table is not None else {}
         columns = {**kept, **_columns_of(model, self.data if table is None else table)}

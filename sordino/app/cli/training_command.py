@@ -288,7 +288,10 @@ def run_and_report_failures(name: str, work: Callable[[], int]) -> int:
         with _voiding_on_one_line(name):
             return work()
     except KeyboardInterrupt:
-        print(f"sordino {name}: stopped at once; what is saved in the run directory can be resumed", file=sys.stderr)
+        print(
+            f"sordino {name}: stopped at once; if its run directory is there, `sordino resume` goes on from what was saved",
+            file=sys.stderr,
+        )
         return STOPPED
     except RunFailed as error:
         print(f"sordino {name}: {error}", file=sys.stderr)

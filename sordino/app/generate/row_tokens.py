@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.app.data.own.bad_file import BadFile, Fault, raise_faults
+from sordino.app.data.own.bad_file import BadFile, Fault, raise_faults, write_flag
 from sordino.app.data.own.columns import MISSING_MARKS, parse_number
 from sordino.app.data.own.declared_columns import OTHERS, DeclaredColumns, parse_date
 from sordino.app.data.own.rows import TableRows
@@ -153,6 +153,15 @@ def choose_row_tokens(
             columns.append(_date_tokens(name, *declared.dates[name], may_be_missing=name in declared.missing))
         else:
             undeclared.append(name)
+    # A hashed column cannot be written again: many names are in one place.
+    hashed = [name for name in undeclared if name in declared.hashed]
+    if hashed:
+        raise BadFile(
+            rows.path,
+            f"{', '.join(hashed)}: hashed columns can be learnt from, but not written again",
+            f"leave them out ({write_flag('--drop', ','.join(hashed))}; in a schema move them to `drop`), "
+            "or declare their categories",
+        )
     if undeclared:
         raise BadFile(
             rows.path,

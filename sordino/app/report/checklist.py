@@ -86,7 +86,9 @@ def _describe_tuning(evidence: Evidence) -> str | None:
     changed = min(differences, key=len, default=[])
     if not changed:
         return tuning
-    return f"recipe: {tuning}; this run has another {', '.join(changed)}: how that was found is {NOT_STATED}"
+    named = ", ".join(changed)
+    differs = "differs" if len(changed) == 1 else "differ"
+    return f"recipe: {tuning}; in this run {named} {differs}: how this was chosen is {NOT_STATED}"
 
 
 def _find_changed_fields(recipe: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:

@@ -213,6 +213,16 @@ class Run:
     def open(folder: Path) -> Run:
         """Opens the run directory of an existing run and refuses a folder that is none."""
         if not (folder / CONFIG).is_file():
+            # What a process leaves that was killed while it read the data or calibrated the noise.
+            if (
+                (folder / LOCK).is_file()
+                and (folder / CHECKPOINTS).is_dir()
+                and not any((folder / CHECKPOINTS).iterdir())
+            ):
+                raise ValueError(
+                    f"{str(folder)!r}: holds no run yet: it was stopped before its first step, and nothing was drawn; "
+                    f"train again, with --out {folder} if you like"
+                )
             raise ValueError(f"{str(folder)!r}: not a run directory (it has no {CONFIG})")
         return Run(folder)
 

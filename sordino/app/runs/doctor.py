@@ -100,6 +100,8 @@ class _Evidence:
     """Sums of all released gradients, by parameter."""
     summed: int
     """How many steps are in these sums."""
+    highest: float
+    """The largest signal to noise that the run had after any of its steps; 0 where it was not kept."""
 
     @property
     def run_figure(self) -> float | None:
@@ -126,11 +128,12 @@ def examine_run(folder: str | Path) -> Examination:
     """
     evidence = _read_evidence(Path(folder))
     baseline = _compare_with_baseline(evidence)
+    has_learnt = baseline.grade == GOOD
     symptoms = [
         _examine_claim(evidence),
         baseline,
-        *_examine_signal(evidence, has_learnt=baseline.grade == GOOD),
-        _examine_learning_rate(evidence),
+        *_examine_signal(evidence, has_learnt=has_learnt),
+        _examine_learning_rate(evidence, has_learnt=has_learnt),
         _examine_steps(evidence),
         _examine_evaluations(evidence),
         _offer_share_clipped(evidence),
@@ -154,7 +157,8 @@ def _read_evidence(folder: Path) -> _Evidence:
     if is_plain and multiplier > 0 and lot > 0:
         bound = settings.recipe.bound
         noise = StepNoise(multiplier * bound / lot, int(resolved["trainable"]), bound, lot, int(resolved["steps"]))
-    return _Evidence(folder, settings, resolved, run.read_rows(), noise, signal["sums"], int(signal["steps"]))
+    sums, steps, highest = signal["sums"], int(signal["steps"]), float(signal.get("highest", 0.0))
+    return _Evidence(folder, settings, resolved, run.read_rows(), noise, sums, steps, highest)
 
 
 def _examine_claim(evidence: _Evidence) -> Symptom:
@@ -192,8 +196,9 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
     """Returns the doctor's findings on the signal in a run's steps, in all and by layer, from the sums of released
     gradients.
 
-    The figure is of what the steps agree on. Gradients of a network turn while it learns, so a run that is better than the
-    baseline may have more signal than the figure shows.
+    The figure is of what the steps agree on. Gradients of a network turn while it learns, and they pull back what noise
+    moved when it has learnt. So a run is judged by the highest figure it had, and one that is better than the
+    baseline may have more signal than any figure shows.
     """
     figure, noise = evidence.run_figure, evidence.noise
     # Without a scale of the noise or without sums there is nothing to compare; a guess would look like a finding.
@@ -201,9 +206,14 @@ def _examine_signal(evidence: _Evidence, *, has_learnt: bool) -> list[Symptom]:
         why = "this method's noise has no one public scale" if noise is None else "this run kept no sums of gradients"
         return [Symptom("signal to noise", UNKNOWN, why)]
     # A run that has learnt has signal, whatever the figure says, so it is no problem but something to look at.
-    grade = GOOD if figure >= ENOUGH else LOOK if figure >= 1 or has_learnt else PROBLEM
+    highest = max(figure, evidence.highest)
+    grade = (
+        GOOD if highest >= ENOUGH or (highest >= 1 and has_learnt) else LOOK if highest >= 1 or has_learnt else PROBLEM
+    )
+    earlier = f"{highest:.2g} at best and " if highest > figure else ""
     found = (
-        f"{figure:.2g} over {evidence.summed} steps, of what the released gradients agree on; below 1 is mostly noise"
+        f"{earlier}{figure:.2g} over {evidence.summed} steps, of what the released gradients agree on; "
+        "below 1 is mostly noise"
     )
     cure = ""
     if grade != GOOD:
@@ -237,7 +247,7 @@ def _advise_larger_lots(evidence: _Evidence, figure: float, noise: StepNoise) ->
     return f"; or draw half of the records at every step, which gives {larger:.2g}" if larger > 1.1 * figure else ""
 
 
-def _examine_learning_rate(evidence: _Evidence) -> Symptom:
+def _examine_learning_rate(evidence: _Evidence, *, has_learnt: bool) -> Symptom:
     """Returns the doctor's finding on the learning rate: how far signal and noise carry the parameters, in lengths of
     the parameters at the start.
 
@@ -271,7 +281,11 @@ def _examine_learning_rate(evidence: _Evidence) -> Symptom:
     by_clear_signal = by_signal if is_clear else 0.0
     # Noise that carries further than both the start and the signal leaves neither in the result.
     if by_noise > 3 * max(start, by_clear_signal):
-        return Symptom("learning rate", PROBLEM, found, f"try {rate / 4:.2g} to {rate / 2:.2g}: noise drowns the start")
+        lower = f"try {rate / 4:.2g} to {rate / 2:.2g}"
+        # In a run that has learnt, later gradients pull back what noise moved, and noise does not add up like this.
+        if has_learnt:
+            return Symptom("learning rate", LOOK, found, f"{lower} if the accuracy is too low: steps are mostly noise")
+        return Symptom("learning rate", PROBLEM, found, f"{lower}: noise drowns the start")
     if by_signal < 0.1 * start and by_noise < 0.3 * start:
         return Symptom("learning rate", LOOK, found, f"try {rate * 2:.2g} to {rate * 8:.2g}: the run hardly moved")
     return Symptom("learning rate", GOOD, found)

@@ -260,8 +260,17 @@ def describe_measures(measures: Mapping[str, Any]) -> list[tuple[str, str, str]]
     for name, (title, form) in _TITLES.items():
         if measures.get(name) is not None:
             of_baseline = baseline.get(name)
-            rows.append((title, form.format(measures[name]), "" if of_baseline is None else form.format(of_baseline)))
+            rows.append((title, _write(form, measures[name]), "" if of_baseline is None else _write(form, of_baseline)))
     return rows
+
+
+def _write(form: str, measure: float) -> str:
+    """Returns a measure in its form; a large one in whole numbers, because 4.594e+04 is hard to read beside a target.
+
+    >>> _write("{:.4g}", 45_944.2), _write("{:.4g}", 0.61234), _write("{:.2%}", 0.5)
+    ('45,944', '0.6123', '50.00%')
+    """
+    return f"{measure:,.0f}" if 1e4 <= abs(measure) < 1e15 else form.format(measure)
 
 
 _TITLES = {

@@ -28,7 +28,7 @@ from sordino.app import data as known
 from sordino.app.data import NotFetched
 from sordino.app.data.adult import load_adult
 from sordino.app.data.own import arrays, image_folder, rows
-from sordino.app.data.own.bad_file import BadFile, raise_faults
+from sordino.app.data.own.bad_file import BadFile, raise_faults, write_flag
 from sordino.app.data.own.columns import (
     MOST_CATEGORIES,
     Column,
@@ -281,7 +281,8 @@ def _read_tables(own: OwnFile, target: str, features: str, classifies: bool, say
             raise BadFile(
                 table.path,
                 f"columns of numbers without bounds, by {unit}: {', '.join(scheme.titles[: scheme.unbounded])}",
-                f"give them, because they are found by record, not by {unit}: --bounds {scheme.titles[0]}=low:high",
+                f"give them, because they are found by record, not by {unit}: "
+                f"{write_flag('--bounds', f'{scheme.titles[0]}=low:high')}",
             )
         read_off, columns = (*scheme.read_off, *read_off_target), scheme.columns
     encoder = RecordEncoder(
@@ -356,7 +357,7 @@ def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool
             raise BadFile(
                 found.path,
                 f"the target {target!r} is a number without bounds",
-                f"give them: --bounds {target}=low:high",
+                f"give them: {write_flag('--bounds', f'{target}=low:high')}",
             )
         return Column(target, bounds=own.bounds[target]), ()
     # Declared classes are public and cost nothing.
@@ -373,7 +374,7 @@ def _choose_target(found: TableRows, own: OwnFile, target: str, classifies: bool
             found.lines[cells.index("")],
         )
     if len(classes) > MOST_CATEGORIES:
-        wanted = f"for a number say --loss squared --bounds {target}=low:high"
+        wanted = f"for a number say --loss squared {write_flag('--bounds', f'{target}=low:high')}"
         cure = wanted if parse_number(cells[0]) is not None else "choose another target, or give its classes"
         raise BadFile(found.path, f"the target {target!r} has more than {MOST_CATEGORIES} different values", cure)
     _refuse_single_class(found.path, target, classes)
@@ -432,7 +433,9 @@ def _read_array_file(own: OwnFile, classifies: bool) -> Prepared:
         _refuse_single_class(train_arrays.path, target, classes)
     elif target not in own.bounds:
         raise BadFile(
-            train_arrays.path, f"the target {target!r} is a number without bounds", f"say --bounds {target}=low:high"
+            train_arrays.path,
+            f"the target {target!r} is a number without bounds",
+            f"say {write_flag('--bounds', f'{target}=low:high')}",
         )
     # Bytes have known bounds; other records of more than two dimensions need declared ones.
     bounds = own.bounds.get(train_arrays.name, (0.0, _PIXELS) if train_arrays.x.dtype == np.uint8 else None)
@@ -440,7 +443,7 @@ def _read_array_file(own: OwnFile, classifies: bool) -> Prepared:
         raise BadFile(
             train_arrays.path,
             f"the records of {train_arrays.name!r} have no bounds",
-            f"say --bounds {train_arrays.name}=low:high",
+            f"say {write_flag('--bounds', f'{train_arrays.name}=low:high')}",
         )
     # Numbers without bounds come first in the encoder, because a private release finds their bounds.
     shape = train_arrays.x.shape[1:]

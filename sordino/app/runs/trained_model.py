@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -202,6 +203,8 @@ def _export_onnx(network: nn.Module, example: Tensor, target: Path) -> None:
             raise NotInstalled(library, "onnx")
     with warnings.catch_warnings():  # those of the exporter are about its own inside
         warnings.simplefilter("ignore")
+        # Without torchvision the exporter logs a line for each of its operators, none of which is used here.
+        logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
         torch.onnx.export(
             network,
             (example,),

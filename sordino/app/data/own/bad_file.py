@@ -5,6 +5,7 @@ Privacy: it names a line and a column and never what is written there: errors en
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,15 @@ def raise_faults(path: Path, faults: Sequence[Fault]) -> None:
         raise FaultyFile(path, faults)
 
 
+def write_flag(flag: str, value: str) -> str:
+    """Returns a flag and its value as a shell takes them, for the cure of a message about a bad file.
+
+    >>> write_flag("--drop", "age"), write_flag("--bounds", "annual income=low:high")
+    ('--drop age', "--bounds 'annual income=low:high'")
+    """
+    return f"{flag} {shlex.quote(value)}"
+
+
 def _name_lines(lines: Sequence[int]) -> str:
     """Returns the first faulty lines of a bad file in words and how many others there are.
 
@@ -80,7 +90,12 @@ def read_content(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """Returns the UTF-8 text of a user's file, with or without a byte-order mark; raises BadFile for any other."""
     found = read_content(path)
-    cure = "save it as UTF-8"
+    # Two encodings are usual besides: that of Windows, and the one that begins with a byte-order mark of two bytes.
+    written_in = "UTF-16" if found.startswith((b"\xff\xfe", b"\xfe\xff")) else "WINDOWS-1252"
+    cure = (
+        "save it as UTF-8 (in a spreadsheet: CSV UTF-8; on the command line: "
+        f"iconv -f {written_in} -t UTF-8 {shlex.quote(path.name)} > utf8{path.suffix})"
+    )
     try:
         decoded = found.decode("utf-8-sig")
     except UnicodeDecodeError as error:

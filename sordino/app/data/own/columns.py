@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.app.data.own.bad_file import BadFile, Fault
+from sordino.app.data.own.bad_file import BadFile, Fault, write_flag
 from sordino.app.data.own.declared_columns import OTHERS, Bounds, DeclaredColumns, parse_date
 from sordino.app.data.own.rows import TableRows
 
@@ -37,6 +38,8 @@ MISSING_MARKS = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 LONG_RANGE = 1000.0
 """The length of declared bounds from which on a column of amounts becomes its logarithm too."""
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+_SLASHED_DATE = re.compile(r"\d{1,2}/\d{1,2}/(\d{2}|\d{4})")
 _DAYS_IN_YEAR = 365.25
 _DATE_TITLES = ("in its range", "year, sine", "year, cosine", "week, sine", "week, cosine")
 
@@ -243,12 +246,10 @@ def _find_absent(
         # The cure names `--missing` for empty cells alone: it would not make a readable number out of a word.
         cure = "mend the cell or leave the record out"
         if is_empty and not column.is_unbounded:
-            cure = f"mend the cell, leave the record out, or say --missing {column.name}"
+            cure = f"mend the cell, leave the record out, or say {write_flag('--missing', column.name)}"
         elif is_empty:
             # A column whose bounds are still to be found needs declared ones before values may be missing in it.
-            cure = (
-                f"mend the cell, leave the record out, or say --bounds {column.name}=low:high --missing {column.name}"
-            )
+            cure = f"mend the cell, leave the record out, or say {_flags_for_missing(column.name)}"
         words = "is empty" if not cells[at] else f"is {what}"
         rows.faults.append(Fault(f"column {column.name!r} {words}", cure, rows.lines[at]))
     return unreadable
@@ -313,22 +314,62 @@ def _infer_column(rows: TableRows, name: str) -> Column:
     if len(not_numbers) < len(cells) / 2:
         for at in not_numbers:
             is_empty = cells[at].lower() in MISSING_MARKS
+            what = "is empty" if is_empty else "is no number"
             cure = f"mend the cell, leave the record out, or declare the column's categories (--categories '{name}=…')"
             if is_empty:
-                cure = f"mend the cell, leave the record out, or say --bounds {name}=low:high --missing {name}"
-            rows.faults.append(
-                Fault(f"column {name!r} holds numbers in most records and none here", cure, rows.lines[at])
-            )
+                cure = f"mend the cell, leave the record out, or say {_flags_for_missing(name)}"
+            fault = Fault(f"column {name!r} holds numbers in most records and {what}", cure, rows.lines[at])
+            rows.faults.append(fault)
         return Column(name, categories=(OTHERS,), refuses_others=False)
     # In alphabetical order, which does not depend on the order of the records.
     categories = tuple(sorted(set(cells)))
     if len(categories) > MOST_CATEGORIES:
-        fault = Fault(
-            f"column {name!r} holds text, and more than {MOST_CATEGORIES} different ones",
-            f"leave it out (--drop {name}), hash it (--hashed {name}=64), declare its categories, or say --text {name}",
-        )
-        rows.faults.append(fault)
+        rows.faults.append(_describe_many_names(name, cells))
     return Column(name, categories=categories, refuses_others=False)
+
+
+def _describe_many_names(name: str, cells: Sequence[str]) -> Fault:
+    """Returns the fault of a column with too many different cells for categories, with the cure for what they look like."""
+    what, cure = describe_unread_form(cells) or (f"holds more than {MOST_CATEGORIES} different texts", "")
+    drop = f"leave it out ({write_flag('--drop', name)})"
+    if cure:
+        return Fault(f"column {name!r} {what}", f"{cure}, or {drop}")
+    filled = [cell for cell in cells if cell.lower() not in MISSING_MARKS]
+    if all(parse_date(cell) is not None for cell in filled):
+        # The days are the user's to declare: those of the records would be read off them.
+        missing = f" {write_flag('--missing', name)}" if len(filled) < len(cells) else ""
+        declare = f"say {write_flag('--dates', f'{name}=first:last')}{missing}, with days as in 2015-01-01"
+        return Fault(f"column {name!r} holds dates without a first and a last day", f"{declare}, or {drop}")
+    cure = (
+        f"{drop}, hash it ({write_flag('--hashed', f'{name}=64')}), declare its categories, "
+        f"or learn from this text alone ({write_flag('--text', name)})"
+    )
+    return Fault(f"column {name!r} {what}", cure)
+
+
+def describe_unread_form(cells: Sequence[str]) -> tuple[str, str] | None:
+    """Returns what the cells of a column are if all of them are numbers or dates in a form that is not read, and how to
+    write them; None if they are something else.
+
+    >>> describe_unread_form(["1,5", "2"])
+    ('holds numbers with a decimal comma', 'write them with a point, as in 1.5')
+    """
+    filled = [cell for cell in cells if cell.lower() not in MISSING_MARKS]
+    if not filled:
+        return None
+    if any("," in cell for cell in filled) and all(_DECIMAL_COMMA.fullmatch(cell) for cell in filled):
+        return "holds numbers with a decimal comma", "write them with a point, as in 1.5"
+    if all(_SLASHED_DATE.fullmatch(cell) for cell in filled):
+        return (
+            "holds dates with slashes, whose day and month could be taken for one another",
+            "write them as in 2020-01-31",
+        )
+    return None
+
+
+def _flags_for_missing(name: str) -> str:
+    """Returns the flags under which values of a column of numbers may be missing."""
+    return f"{write_flag('--bounds', f'{name}=low:high')} {write_flag('--missing', name)}"
 
 
 def _refuse_unknown_names(rows: TableRows, declared: DeclaredColumns, leave_out: Sequence[str]) -> None:

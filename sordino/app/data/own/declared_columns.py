@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino import validate
-from sordino.app.data.own.bad_file import BadFile, read_text
+from sordino.app.data.own.bad_file import BadFile, read_text, write_flag
 
 OTHERS = "*"
 """The category of whatever was not declared."""
@@ -72,9 +72,8 @@ class DeclaredColumns:
         # A missing number becomes the middle of its range, so there must be a range.
         for name in self.missing:
             if name not in self.bounds and name not in self.dates:
-                raise ValueError(
-                    f"missing {name!r}: needs the middle of a declared range; give --bounds {name}=low:high, or --dates"
-                )
+                bounds = write_flag("--bounds", f"{name}=low:high")
+                raise ValueError(f"missing {name!r}: needs the middle of a declared range; give {bounds}, or --dates")
 
     def speaks_of(self, name: str) -> bool:
         """Returns whether something was declared of a column."""

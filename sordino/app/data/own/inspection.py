@@ -20,7 +20,7 @@ from typing import Any
 
 from sordino.app import toml_writer
 from sordino.app.data.own.bad_file import BadFile
-from sordino.app.data.own.columns import MISSING_MARKS, MOST_CATEGORIES, parse_number
+from sordino.app.data.own.columns import MISSING_MARKS, MOST_CATEGORIES, describe_unread_form, parse_number
 from sordino.app.data.own.declared_columns import parse_date
 from sordino.app.data.own.rows import TableRows
 
@@ -144,6 +144,8 @@ def _propose_column(cells: Sequence[str]) -> tuple[str, Any, bool, str]:
             False,
             f"{different} names; others and empty cells are *{share}",
         )
+    if (unread := describe_unread_form(cells)) is not None:
+        return "hashed", _PLACES, False, f"{unread[0]}: {unread[1]}, or they are hashed as names{share}"
     return "hashed", _PLACES, False, f"{different:,} names, hashed into {_PLACES} places{share}"
 
 
