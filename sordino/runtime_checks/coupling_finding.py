@@ -47,6 +47,14 @@ class Broken(Enum):
         "public records, or keep a public table that has as many rows as there are records in a module of its own and not "
         "in the dataset"
     )
+    LOSS_READS = (
+        "a record's loss changes when other rows of the dataset are exchanged: the loss or the model reads the training set\n"
+        "  Why       Every record is then in the losses of all others, where no clipping bounds what it does.\n"
+        "  Look for  the dataset, its tensors or arrays in the loss, its closure or global variables, or in the model:\n"
+        "            class frequencies, nearest neighbours, a graph over the records, anchors taken from the data\n"
+        "  Fix       Compute each loss from the batch alone; use public constants and public records, or release\n"
+        "            statistics with sordino.ask."
+    )
     REPEATED = (
         "rows of the dataset are read as several records (a wrapper that repeats, a list of indices with repetitions, a "
         "plain and an augmented copy), so one record moves the sum several times; give every record once and draw more "

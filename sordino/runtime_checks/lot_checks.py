@@ -32,16 +32,17 @@ from sordino.ledger import claims
 from sordino.ledger.ledger import Ledger
 from sordino.ledger.lot_counts import LotCounts
 from sordino.ledger.tripwire import Tripwire
-from sordino.lots.loading import BatchReader
+from sordino.lots.loading import BatchReader, Loader
 from sordino.lots.lot_gradients import LotGradients
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
-from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.model_inventory import Inventory, find_spectral_vectors, keep_vectors
 from sordino.rng.global_generators import preserve_generators
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
 from sordino.runtime_checks.kept_records import KeptRecords
-from sordino.runtime_checks.reading_check import ReadingCheck
+from sordino.runtime_checks.loss_rows_check import RowsOfLoss, find_rows_of_loss
+from sordino.runtime_checks.reading_check import ReadingCheck, find_containers_of_records
 from sordino.runtime_checks.test_runner import NeighbourTestRunner
 
 
@@ -63,7 +64,14 @@ class LotChecks:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger)
         self._neighbour_tests = NeighbourTestRunner(model, gradients, ledger.void, stream, ranks)
-        self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
+        self._reading = ReadingCheck(
+            stream.child("reading"),
+            ledger.void,
+            ledger.declare,
+            self._find_rows_of_loss,
+            gradients.pass_model.gathered_parameters,
+            ranks,
+        )
         # What is counted for the claim.
         self._section, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
         self._kept = KeptRecords(model)
@@ -208,6 +216,27 @@ class LotChecks:
         self.tripwire.check_parameters(numbers=False)
         self._neighbour_tests.before_log()
         self._record_counts()
+
+    def _find_rows_of_loss(self, load: Loader, records: list[int], seed: int) -> RowsOfLoss:
+        """Tests, as one of the lot checks, whether the losses of some records are made of other rows of the dataset."""
+        with preserve_generators():
+            # A dataset that holds no rows that could be exchanged has nothing that a loss could read here.
+            containers = find_containers_of_records(load, records, seed)
+            if not containers or not records:
+                return RowsOfLoss.OWN
+            # Records that cannot be loaded by themselves are left to the neighbour test.
+            try:
+                batch = batches.move_to(load(np.asarray(records, dtype=np.int64)), self._gradients.pass_model.device)
+            except Exception:
+                return RowsOfLoss.OWN
+
+            def losses(loss_fn: Any, batch: Any) -> Tensor:
+                return batches.call_loss(loss_fn, self._model, batch)
+
+            loss_fn = self._gradients.loss_fn
+            roots = [self._model, loss_fn, *load.list_user_code()]
+            with keep_vectors(find_spectral_vectors(list(self._model.modules()))):
+                return find_rows_of_loss(losses, loss_fn, batch, containers, seed, roots)
 
     def _name_kept_records(self) -> None:
         """Names, as one of the lot checks, attributes of modules that hold values of records: they leave with the
