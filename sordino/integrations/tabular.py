@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.integrations.callers import inspect_callers_of_fit
-from sordino.integrations.fitted_tables import find_sign_of_fitting
+from sordino.runtime_checks.fitted_tables import find_sign_of_fitting
 from sordino.integrations.integrated_run import IntegratedRun
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy

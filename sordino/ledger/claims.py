@@ -28,6 +28,7 @@ SEED = "seed"
 TRAINED_BEFORE = "what these parameters were trained on under another ledger"
 COPIED = "what the initial weights were trained on: another private run of this process made them"
 WRITTEN_BEFORE = "what the parameters were trained on before the run: they had been written to many times"
+TEACHER_WRITTEN = "what the modules that the loss refers to beside the model were trained on"
 OTHERS = "what was done to the same data under"
 REPLAYED = "noise of a saved state, used again"
 """Followed by why every bit is the same, in the words of whoever used it."""
@@ -39,6 +40,7 @@ _WHY = {
     TRAINED_BEFORE: "leave `ledger` out to go on with theirs, and the claim will add it up",
     COPIED: "give both runs one Ledger, and the claim will add it up",
     WRITTEN_BEFORE: "make steps on public data inside `with private.public(...)`, which names the data",
+    TEACHER_WRITTEN: "they had been written to many times before the run, as training does",
     SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
 }
 
@@ -178,6 +180,28 @@ def name_other_ledgers(count: int) -> str:
 def name_kept_records(attribute: str) -> str:
     """Returns how a claim names an attribute of the model in which a forward pass kept values of records."""
     return f"values of records that the model keeps in {attribute!r}: its state dict has none, torch.save(model) does"
+
+
+RECORDS_CHANGED = (
+    "your word that records which were written to in memory during the run were each changed by their own values and by "
+    "released ones alone"
+)
+
+
+def name_held_rows(name: str) -> str:
+    """Returns how a claim names a parameter or buffer that held rows of the dataset before the first step."""
+    return (
+        f"what {name!r} of the model held before the first step: rows that are equal to records; take anchors and "
+        "prototypes from public data"
+    )
+
+
+def name_fitted(what: str) -> str:
+    """Returns how a claim names preprocessing that was fitted on the records of a run without noise."""
+    return (
+        f"preprocessing that was fitted on these records: {what}; take constants from what the columns mean, or release "
+        "them with sordino.ask"
+    )
 
 
 def make_claim(

@@ -24,7 +24,9 @@ class Broken(Enum):
         "exchanging one record changed the losses or gradients of others in its batch: the samples are coupled\n"
         "  Why       Clipping bounds what one record contributes only if its loss depends on that record alone.\n"
         "  Look for  a statistic, a ranking or a maximum taken over the batch in the model, the loss, a hook or collate;\n"
-        "            padding that is not masked; a divisor counted over the batch, such as the number of its tokens\n"
+        "            padding that is not masked; a divisor counted over the batch, such as the number of its tokens;\n"
+        "            a collate that sorts the records of a batch (leave their order; torch's packing takes\n"
+        "            enforce_sorted=False)\n"
         "  Fix       Make each loss depend on its own record: mask what is padded, divide by what is counted in the\n"
         "            record, and draw what is random from torch's, numpy's or Python's global generators."
     )

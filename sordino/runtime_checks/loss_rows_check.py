@@ -32,6 +32,8 @@ from sordino.per_sample.user_state import UserState
 from sordino.rng.global_generators import seed_all
 from sordino.runtime_checks.dataset_view import MATERIALISED_BYTES, DatasetWalk, Exchange
 
+_NO_ACCIDENT = 256
+"""With as many records as this, something else that has exactly as many rows is not there by accident."""
 _SAME = 1e-4
 """Relative difference allowed between two passes over equal batches, which run the same operations."""
 
@@ -41,12 +43,21 @@ NOT_EXCHANGED = (
 )
 
 
+HELD_ROWS = (
+    "your word that what the loss holds with as many rows as there are records is public: losses depend on other rows of "
+    "it than their own, and the dataset does not hold it"
+)
+
+
 class RowsOfLoss(Enum):
-    """What a test of the losses of some records showed."""
+    """What a test of the losses of some records showed: they are made of their own rows alone, of other rows of the
+    dataset, of other rows of something with as many rows, or of memory that could not be exchanged.
+    """
 
     OWN = 0
     OTHERS = 1
-    UNKNOWN = 2
+    HELD = 2
+    UNKNOWN = 3
 
 
 Containers = Sequence[tuple[Any, Exchange]]
@@ -58,6 +69,7 @@ def find_rows_of_loss(
     loss_fn: Any,
     batch: Any,
     containers: Containers,
+    others: Exchange,
     seed: int,
     roots: Sequence[Any],
 ) -> RowsOfLoss:
@@ -68,6 +80,7 @@ def find_rows_of_loss(
         loss_fn: the user's loss function.
         batch: a few records, loaded and collated.
         containers: what the dataset holds, with the rows that are exchanged.
+        others: exchanges all rows but those of the batch in anything else that has as many rows as there are records.
         seed: of the random numbers that both passes draw.
         roots: the user's objects, whose state is put back after every pass.
 
@@ -84,19 +97,23 @@ def find_rows_of_loss(
         finally:
             state.put_back()
 
-    # A pass that refers to nothing of the dataset cannot be made of other rows.
-    view = _copy_loss(loss_fn, containers)
+    def changes(view: Any, mode: Any) -> bool:
+        """Returns whether losses of a view differ from those of the loss itself. Losses that differ from pass to pass by
+        themselves say nothing here; the neighbour test asks about those.
+        """
+        return not _are_equal(plain, run(view, mode)) and _are_equal(plain, run(loss_fn, nullcontext()))
+
+    # A pass that refers to nothing of the dataset cannot be made of other rows of it.
     plain = run(loss_fn, _MemoryWatch(memory, exchange=False))
-    if view is loss_fn and not memory.was_read:
-        return RowsOfLoss.OWN
+    view, held = _copy_loss(loss_fn, containers), _copy_loss_with_tables(loss_fn, containers, others)
     # Code that a view cannot serve raises an error of ours, which shows nothing.
     try:
-        exchanged = run(view, _MemoryWatch(memory, exchange=True))
+        if (view is not loss_fn or memory.was_read) and changes(view, _MemoryWatch(memory, exchange=True)):
+            return RowsOfLoss.OTHERS
+        if held is not loss_fn and changes(held, nullcontext()):
+            return RowsOfLoss.HELD
     except Exception:
         return RowsOfLoss.UNKNOWN
-    # Losses that differ from pass to pass by themselves say nothing here; the neighbour test asks about those.
-    if not _are_equal(plain, exchanged) and _are_equal(plain, run(loss_fn, nullcontext())):
-        return RowsOfLoss.OTHERS
     return RowsOfLoss.UNKNOWN if memory.was_too_large else RowsOfLoss.OWN
 
 
@@ -116,6 +133,21 @@ def _copy_loss(loss_fn: Any, containers: Containers) -> Any:
         return loss_fn
     # A copy that differs in nothing of the dataset is not worth a pass.
     return view if walk.containers else loss_fn
+
+
+def _copy_loss_with_tables(loss_fn: Any, containers: Containers, others: Exchange) -> Any:
+    """Returns a copy of the loss function in which everything that has as many rows as there are records is exchanged,
+    or the function itself if it holds no such thing beside the dataset's containers.
+    """
+    # With few records, something else has as many rows by accident.
+    if others.length < _NO_ACCIDENT:
+        return loss_fn
+    walk = DatasetWalk(np.random.default_rng(0))
+    try:
+        view = walk.copy_function(loss_fn, others)
+    except Exception:  # a stranger's object may forbid being copied
+        return loss_fn
+    return view if walk.containers.keys() - {id(container) for container, _ in containers} else loss_fn
 
 
 class _ExchangedMemory:

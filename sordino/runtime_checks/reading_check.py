@@ -41,7 +41,7 @@ from sordino.runtime_checks.dataset_view import (
     reading_distance,
     whole_numbers_at,
 )
-from sordino.runtime_checks.loss_rows_check import NOT_EXCHANGED, Containers, RowsOfLoss
+from sordino.runtime_checks.loss_rows_check import HELD_ROWS, NOT_EXCHANGED, Containers, RowsOfLoss
 
 FIRST_RECORDS, LATER_RECORDS = 8, 2
 """Records that are tested at the first lot, and at each later lot that is tested."""
@@ -510,8 +510,8 @@ class ReadingCheck:
                 return CouplingFinding(Broken.READ)
             # What is read alone may still meet other rows in the loss or in the model.
             rows = self._find_rows_of_loss(lot.load, records, stream.seed())
-            if rows is RowsOfLoss.UNKNOWN:
-                self._declare(NOT_EXCHANGED)
+            if rows in (RowsOfLoss.HELD, RowsOfLoss.UNKNOWN):
+                self._declare(HELD_ROWS if rows is RowsOfLoss.HELD else NOT_EXCHANGED)
             return CouplingFinding(Broken.LOSS_READS) if rows is RowsOfLoss.OTHERS else None
 
         # Ranks must agree on the outcome, so that all of them stop or go on.
