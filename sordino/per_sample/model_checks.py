@@ -68,6 +68,7 @@ def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
     validate.function("loss_fn", loss_fn, "a function of the model and a batch that returns one loss per record")
     validate.query("query", query)
 
+
 _OWN_HOOKS = ("torch", "sordino")
 """Packages whose hooks on parameters are known to change no gradient."""
 

@@ -50,7 +50,7 @@ class Broken(Enum):
         "in the dataset"
     )
     LOSS_READS = (
-        "a record's loss changes when other rows of the dataset are exchanged: the loss or the model reads the training set\n"
+        "a record's loss changes when other rows of the dataset are exchanged: the loss or the model reads the dataset\n"
         "  Why       Every record is then in the losses of all others, where no clipping bounds what it does.\n"
         "  Look for  the dataset, its tensors or arrays in the loss, its closure or global variables, or in the model:\n"
         "            class frequencies, nearest neighbours, a graph over the records, anchors taken from the data\n"

@@ -34,6 +34,8 @@ from sordino.runtime_checks.dataset_view import MATERIALISED_BYTES, DatasetWalk,
 
 _NO_ACCIDENT = 256
 """With as many records as this, something else that has exactly as many rows is not there by accident."""
+_ROWS_COMPARED = 4
+"""Rows by which a copy of the dataset's rows is recognised."""
 _SAME = 1e-4
 """Relative difference allowed between two passes over equal batches, which run the same operations."""
 
@@ -105,13 +107,14 @@ def find_rows_of_loss(
 
     # A pass that refers to nothing of the dataset cannot be made of other rows of it.
     plain = run(loss_fn, _MemoryWatch(memory, exchange=False))
-    view, held = _copy_loss(loss_fn, containers), _copy_loss_with_tables(loss_fn, containers, others)
+    view = _copy_loss(loss_fn, containers)
+    held, is_copy = _copy_loss_with_tables(loss_fn, containers, others)
     # Code that a view cannot serve raises an error of ours, which shows nothing.
     try:
         if (view is not loss_fn or memory.was_read) and changes(view, _MemoryWatch(memory, exchange=True)):
             return RowsOfLoss.OTHERS
         if held is not loss_fn and changes(held, nullcontext()):
-            return RowsOfLoss.HELD
+            return RowsOfLoss.OTHERS if is_copy else RowsOfLoss.HELD
     except Exception:
         return RowsOfLoss.UNKNOWN
     return RowsOfLoss.UNKNOWN if memory.was_too_large else RowsOfLoss.OWN
@@ -135,19 +138,38 @@ def _copy_loss(loss_fn: Any, containers: Containers) -> Any:
     return view if walk.containers else loss_fn
 
 
-def _copy_loss_with_tables(loss_fn: Any, containers: Containers, others: Exchange) -> Any:
+def _copy_loss_with_tables(loss_fn: Any, containers: Containers, others: Exchange) -> tuple[Any, bool]:
     """Returns a copy of the loss function in which everything that has as many rows as there are records is exchanged,
-    or the function itself if it holds no such thing beside the dataset's containers.
+    or the function itself if it holds no such thing beside the dataset's containers; and whether such a thing has the
+    rows of the dataset, as an index of nearest neighbours has that was built on it.
     """
-    # With few records, something else has as many rows by accident.
-    if others.length < _NO_ACCIDENT:
-        return loss_fn
     walk = DatasetWalk(np.random.default_rng(0))
     try:
         view = walk.copy_function(loss_fn, others)
     except Exception:  # a stranger's object may forbid being copied
-        return loss_fn
-    return view if walk.containers.keys() - {id(container) for container, _ in containers} else loss_fn
+        return loss_fn, False
+    known = {id(container) for container, _ in containers}
+    tables = [table for key, table in walk.containers.items() if key not in known]
+    is_copy = any(_have_equal_rows(table, container) for table in tables for container, _ in containers)
+    # With few records, something else has as many rows by accident.
+    if not tables or not (is_copy or others.length >= _NO_ACCIDENT):
+        return loss_fn, False
+    return view, is_copy
+
+
+def _have_equal_rows(one: Any, other: Any) -> bool:
+    """Returns whether two containers hold the same numbers, more than one, in each of some rows."""
+    try:
+        length = len(one)
+        if length != len(other):
+            return False
+        pairs = [
+            (np.asarray(one[row], dtype=np.float32), np.asarray(other[row], dtype=np.float32))
+            for row in np.linspace(0, length - 1, _ROWS_COMPARED).astype(np.int64).tolist()
+        ]
+    except Exception:  # not numbers, or not indexed by rows
+        return False
+    return all(a.size > 1 and a.size == b.size and np.array_equal(a.ravel(), b.ravel()) for a, b in pairs)
 
 
 class _ExchangedMemory:
@@ -163,7 +185,7 @@ class _ExchangedMemory:
         self._copies: dict[tuple[int, int], torch.UntypedStorage] = {}
         self.was_read, self.was_too_large = False, False
         for container, exchange in containers:
-            tensor = _as_tensor(container)
+            tensor = as_tensor_of_rows(container)
             if tensor is not None:
                 storage = tensor.untyped_storage()
                 region = (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
@@ -210,7 +232,7 @@ class _ExchangedMemory:
         return self._copies[region]
 
 
-def _as_tensor(container: Any) -> Tensor | None:
+def as_tensor_of_rows(container: Any) -> Tensor | None:
     """Returns a tensor over the memory of a container of rows, or None if it has none that torch can see."""
     if isinstance(container, Tensor):
         return container.detach() if container.layout is torch.strided and container.numel() else None

@@ -29,7 +29,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from sordino.ledger import claims
+from sordino.runtime_checks.dataset_view import MATERIALISED_BYTES
 from sordino.runtime_checks.fitted_tables import find_what_was_fitted
+from sordino.runtime_checks.loss_rows_check import as_tensor_of_rows
 from sordino.runtime_checks.post_processing_watch import has_row, is_distinctive
 
 _ROWS_COMPARED = 4
@@ -99,8 +101,8 @@ def _stamp(container: Any) -> object:
 
 def _find_held_rows(model: nn.Module, containers: Iterable[Any]) -> list[str]:
     """Returns the names of parameters and buffers that hold rows equal to records."""
-    columns = [each for each in containers if isinstance(each, Tensor) or each.dtype.kind in "fiu"]
-    tensors = [each if isinstance(each, Tensor) else _to_tensor(each) for each in columns]
+    small = (each for each in containers if each.nbytes <= MATERIALISED_BYTES)
+    tensors = [tensor for each in small if (tensor := as_tensor_of_rows(each)) is not None]
     found = []
     for name, held in [*model.named_parameters(), *model.named_buffers()]:
         if held.is_meta or not held.numel() or held.dim() < 1 or type(held) not in (Tensor, nn.Parameter):
@@ -111,10 +113,6 @@ def _find_held_rows(model: nn.Module, containers: Iterable[Any]) -> list[str]:
         if any(is_distinctive(row) and has_row(column, row) for column in tensors for row in rows):
             found.append(name)
     return found
-
-
-def _to_tensor(array: Any) -> Tensor:
-    return Tensor(np.asarray(array, dtype=np.float32))
 
 
 def _find_what_was_fitted(container: Any) -> str | None:
