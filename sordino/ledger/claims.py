@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from sordino import events, html_views, validate
 from sordino.accounting.accountant import Accountant, Unsupported
 from sordino.accounting.phases import relation_of
-from sordino.events import Event, NonPrivate, Relation
+from sordino.events import Event, Group, NonPrivate, Relation
 from sordino.release.noise_tail import MOST_COORDINATES, delta_of_noise_end
 
 DATASET_SIZE = "dataset size"
@@ -236,9 +236,12 @@ def make_claim(
         relation = relation_of(event)
         tail_delta = delta_of_noise_end(event, delta, relation, coordinates)
         if tail_delta > 0 and tail_delta >= delta:
+            repeated = "records that are there several times count as one group, which needs more noise; " * any(
+                isinstance(part, Group) for part in event.walk()
+            )
             return NoGuarantee(
                 f"δ={delta:g} is below what the noise supports: its values end, and over this event that costs "
-                f"δ={tail_delta:.2g}; ask at a larger δ"
+                f"δ={tail_delta:.2g}; {repeated}ask at a larger δ"
             )
         epsilon = accountant.epsilon(event, delta if tail_delta <= _SEEN * delta else delta - tail_delta)
     # No theorem means no number. The claim then names the part of the event that has none.

@@ -241,7 +241,8 @@ class LotChecks:
                 return RowsOfLoss.OWN
 
             def losses(loss_fn: Any, batch: Any) -> Tensor:
-                return batches.call_loss(loss_fn, self._model, batch)
+                found: Tensor = batches.call_loss(loss_fn, self._model, batch)
+                return found
 
             loss_fn = self._gradients.loss_fn
             roots = [self._model, loss_fn, *load.list_user_code()]

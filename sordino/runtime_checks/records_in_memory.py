@@ -2,7 +2,8 @@
 
 Three facts are looked for when a run meets a dataset, and named in its claim:
 
-- a parameter or a buffer holds rows that are equal to records, such as prototypes or inducing points taken from the data;
+- a parameter, a buffer or an attribute of the model holds rows that are equal to records, such as prototypes or inducing
+  points taken from the data;
 - the numbers show that a scaler, a projection or an imputer was fitted on them (`fitted_tables`);
 - the modules that the loss refers to beside the model, such as a teacher, were written to many times before the run.
 
@@ -100,11 +101,17 @@ def _stamp(container: Any) -> object:
 
 
 def _find_held_rows(model: nn.Module, containers: Iterable[Any]) -> list[str]:
-    """Returns the names of parameters and buffers that hold rows equal to records."""
+    """Returns the names of parameters, buffers and attributes of modules that hold rows equal to records."""
     small = (each for each in containers if each.nbytes <= MATERIALISED_BYTES)
     tensors = [tensor for each in small if (tensor := as_tensor_of_rows(each)) is not None]
     found = []
-    for name, held in [*model.named_parameters(), *model.named_buffers()]:
+    attributes = [
+        (f"{module}.{name}" if module else name, value)
+        for module, each in model.named_modules()
+        for name, value in vars(each).items()
+        if isinstance(value, Tensor)
+    ]
+    for name, held in [*model.named_parameters(), *model.named_buffers(), *attributes]:
         if held.is_meta or not held.numel() or held.dim() < 1 or type(held) not in (Tensor, nn.Parameter):
             continue
         # Some rows are enough: whoever takes anchors from the data takes all of them there.
@@ -138,7 +145,8 @@ def find_modules_beside(loss_fn: Any, model: nn.Module) -> list[nn.Module]:
     """
     own = {id(module) for module in model.modules()}
     found: list[nn.Module] = []
-    waiting, seen = deque([loss_fn]), set()
+    waiting: deque[Any] = deque([loss_fn])
+    seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:
         thing = waiting.popleft()
         if thing is None or id(thing) in seen:

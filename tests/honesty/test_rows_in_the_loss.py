@@ -328,3 +328,37 @@ def test_units_without_an_id_are_refused(missing):
     owners = [missing if i % 10 == 0 else float(i // 3) for i in range(N)]
     with pytest.raises(sd.Refusal, match="id of a record is missing"):
         train(network(), cross_entropy, TensorDataset(x, y), 0, unit=sd.Unit(owners, records=4, name="person"))
+
+
+@pytest.mark.parametrize("place", ["loss", "model"])
+def test_isolation_refuses_a_view_of_the_dataset(place):
+    x, y = records(0)
+    half = x[:50]
+    model = Anchors(half) if place == "model" else network()
+
+    def loss(m, xb, yb):
+        return cross_entropy(m, xb, yb) + (m(xb) - m(half).mean(0)).square().sum(1)
+
+    private = sd.Private(
+        model,
+        loss if place == "loss" else cross_entropy,
+        sd.NoisySum(sd.Flat(BOUND), sd.Gaussian(2.0)),
+        isolate=True,
+    )
+    lot = next(private.draws(TensorDataset(x, y), sd.Poisson(0.1), steps=1))
+    with pytest.raises(sd.Refusal, match="in memory of the dataset"):
+        private.backward(lot)
+
+
+def test_points_that_a_module_holds_in_an_attribute_are_named():
+    x, y = records(0)
+    claim = train(Anchors(x[:10].clone()), cross_entropy, TensorDataset(x, y), 0)
+    assert any("'points' of the model" in line for line in claim.not_covered)
+
+
+def test_a_delta_that_repeated_records_use_up_is_explained():
+    words = torch.randint(0, 50, (N,), generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Embedding(50, 6), nn.Linear(6, 2))
+    claim = train(model, cross_entropy, TensorDataset(words, (words > 25).long()), 0)
+    assert isinstance(claim, sd.NoGuarantee)
+    assert "several times" in str(claim)
