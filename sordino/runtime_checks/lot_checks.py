@@ -234,9 +234,11 @@ class LotChecks:
             )
             if not records:
                 return RowsOfLoss.OWN
-            # Records that cannot be loaded by themselves are left to the neighbour test.
+            # They are read from a copy of the dataset, so that nothing is counted or kept in the original. Records that
+            # cannot be loaded by themselves are left to the neighbour test.
             try:
-                batch = batches.move_to(load(np.asarray(records, dtype=np.int64)), self._gradients.pass_model.device)
+                read = load.as_if_unread()(np.asarray(records, dtype=np.int64))
+                batch = batches.move_to(read, self._gradients.pass_model.device)
             except Exception:
                 return RowsOfLoss.OWN
 

@@ -47,6 +47,8 @@ FIRST_RECORDS, LATER_RECORDS = 8, 2
 """Records that are tested at the first lot, and at each later lot that is tested."""
 _DENSE, _LASTING = 2.0, 0.01
 """Lot k is tested with chance max(1/100, 2/k), as by the neighbour test."""
+_LOSSES = 0.05
+"""The share of later tested lots at which the losses are tested too, which takes a pass of the model."""
 _CLAIMS = 4
 """Claims in the middle of a loop before which the last lot is tested."""
 _FEWEST = 8
@@ -465,9 +467,10 @@ class ReadingCheck:
         chance = max(_LASTING, min(1.0, _DENSE / max(lot.number, 1)))
         coin = 0.0 if self._tested == 0 else float(self._stream.child("coin", lot.number).uniform(1)[0])
         if coin < chance:
-            self._test_pending_lot(
-                self._ranks, FIRST_RECORDS if self._tested == 0 else LATER_RECORDS, step_was_taken=step_was_taken
-            )
+            count = FIRST_RECORDS if self._tested == 0 else LATER_RECORDS
+            with_losses = self._tested == 0 or float(self._stream.child("losses", lot.number).uniform(1)[0]) < _LOSSES
+            if with_losses or not lot.load.is_by_indexing:
+                self._test_pending_lot(self._ranks, count, with_losses=with_losses, step_was_taken=step_was_taken)
 
     def before_claim(self, *, over: bool) -> None:
         """Makes the reading check of the last lot before a claim if it was not made: always when the loop is over, and
@@ -475,13 +478,13 @@ class ReadingCheck:
         """
         if self._lot is None:
             return
-        if over or self._before_claims < _CLAIMS:
+        if over or (self._before_claims < _CLAIMS and not self._lot.load.is_by_indexing):
             self._before_claims += int(not over)
-            self._test_pending_lot(None, LATER_RECORDS, step_was_taken=True)
+            self._test_pending_lot(None, LATER_RECORDS, with_losses=over, step_was_taken=True)
 
-    def _test_pending_lot(self, ranks: Ranks | None, count: int, *, step_was_taken: bool) -> None:
-        """Makes the reading check on `count` records of the lot; a failure is refused before the first step, and voids
-        the claim after it.
+    def _test_pending_lot(self, ranks: Ranks | None, count: int, *, with_losses: bool, step_was_taken: bool) -> None:
+        """Makes the reading check on `count` records of the lot, and of their losses if asked; a failure is refused
+        before the first step, and voids the claim after it.
         """
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
@@ -508,6 +511,8 @@ class ReadingCheck:
                 self._declare(NOT_TESTED)
             if outcome is ReadingOutcome.COUPLED:
                 return CouplingFinding(Broken.READ)
+            if not with_losses:
+                return None
             # What is read alone may still meet other rows in the loss or in the model.
             rows = self._find_rows_of_loss(lot.load, records, stream.seed())
             if rows in (RowsOfLoss.HELD, RowsOfLoss.UNKNOWN):
