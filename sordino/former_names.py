@@ -144,6 +144,7 @@ FORMER_NAMES = {
     "gradients.tensors": "per_sample.row_arithmetic",
     "gradients.vmap": "per_sample.vmap_backend",
     "gradients.written": "per_sample.forward_writes",
+    "integrations.fitted_tables": "runtime_checks.fitted_tables",
     "integrations.missing": "integrations.missing_library",
     "kernels.bytes_at": "kernels.abi",
     "kernels.noise": "kernels.noise_kernel",

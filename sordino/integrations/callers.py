@@ -66,6 +66,33 @@ def _is_learning_step(step: Any) -> bool:
     from sklearn.utils import get_tags
 
     # What does nothing, or was fitted before and is kept from being fitted again, reads no record here.
-    if step in (None, "passthrough") or type(step).__name__ == "FrozenEstimator":
+    if step is None or isinstance(step, str) or type(step).__name__ == "FrozenEstimator":
         return False
-    return bool(get_tags(step).requires_fit)
+    if not get_tags(step).requires_fit:
+        return False
+    # What only joins other transformers learns what they learn.
+    if type(step).__module__.startswith("sklearn."):
+        kind = type(step).__name__
+        if kind in ("ColumnTransformer", "FeatureUnion", "Pipeline"):
+            inner = getattr(step, "steps", None) or getattr(step, "transformers", None) or step.transformer_list
+            return any(_is_learning_step(each[1]) for each in inner) or _is_learning_step(
+                getattr(step, "remainder", None)
+            )
+        return not _learns_the_number_of_columns_alone(step, kind)
+    return True
+
+
+def _learns_the_number_of_columns_alone(step: Any, kind: str) -> bool:
+    """Returns whether a transformer of scikit-learn learns nothing from the records but how many columns they have,
+    because all that it computes with was declared.
+    """
+    if kind == "PolynomialFeatures":
+        return True
+    if kind == "SimpleImputer":
+        # Without keep_empty_features, a column is dropped if no record has a value in it.
+        return bool(step.strategy == "constant" and step.keep_empty_features and not step.add_indicator)
+    if kind in ("OneHotEncoder", "OrdinalEncoder"):
+        declared = not isinstance(step.categories, str)
+        grouped = step.min_frequency is not None or step.max_categories is not None
+        return declared and not grouped and step.handle_unknown != "infrequent_if_exist"
+    return False

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from sordino.integrations.callers import inspect_callers_of_fit
 from sordino.integrations.epochs import EpochLoader, count_lots_per_epoch
 from sordino.integrations.equal_rows import table_of
-from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.integrated_run import IntegratedRun, require_privacy
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
 from sordino.integrations.same_records import SCORED, stand_in_for
 from sordino.ledger.claims import Claim
 from sordino.refusal import Refusal
+from sordino.runtime_checks.fitted_tables import find_sign_of_fitting
 from sordino.sampling.poisson import Poisson
 
 try:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from sordino.integrations.callers import inspect_callers_of_fit
-from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.integrated_run import IntegratedRun
 from sordino.integrations.missing_library import NotInstalled
 from sordino.integrations.privacy import Privacy
@@ -21,6 +20,7 @@ from sordino.ledger.claims import Claim
 from sordino.ledger.ledger import Ledger
 from sordino.lots.repeated_records import EqualRows
 from sordino.optim.average import Average
+from sordino.runtime_checks.fitted_tables import find_sign_of_fitting
 from sordino.sampling.poisson import Poisson
 
 try:

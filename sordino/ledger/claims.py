@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from sordino import events, html_views, validate
 from sordino.accounting.accountant import Accountant, Unsupported
 from sordino.accounting.phases import relation_of
-from sordino.events import Event, NonPrivate, Relation
+from sordino.events import Event, Group, NonPrivate, Relation
 from sordino.release.noise_tail import MOST_COORDINATES, delta_of_noise_end
 
 DATASET_SIZE = "dataset size"
@@ -28,6 +28,7 @@ SEED = "seed"
 TRAINED_BEFORE = "what these parameters were trained on under another ledger"
 COPIED = "what the initial weights were trained on: another private run of this process made them"
 WRITTEN_BEFORE = "what the parameters were trained on before the run: they had been written to many times"
+TEACHER_WRITTEN = "what the modules that the loss refers to beside the model were trained on"
 OTHERS = "what was done to the same data under"
 REPLAYED = "noise of a saved state, used again"
 """Followed by why every bit is the same, in the words of whoever used it."""
@@ -39,6 +40,7 @@ _WHY = {
     TRAINED_BEFORE: "leave `ledger` out to go on with theirs, and the claim will add it up",
     COPIED: "give both runs one Ledger, and the claim will add it up",
     WRITTEN_BEFORE: "make steps on public data inside `with private.public(...)`, which names the data",
+    TEACHER_WRITTEN: "they had been written to many times before the run, as training does",
     SEED: "the random stream can be repeated by anyone who knows the seed; leave it out for a real release",
 }
 
@@ -180,6 +182,28 @@ def name_kept_records(attribute: str) -> str:
     return f"values of records that the model keeps in {attribute!r}: its state dict has none, torch.save(model) does"
 
 
+RECORDS_CHANGED = (
+    "your word that records which were written to in memory during the run were each changed by their own values and by "
+    "released ones alone"
+)
+
+
+def name_held_rows(name: str) -> str:
+    """Returns how a claim names a parameter or buffer that held rows of the dataset before the first step."""
+    return (
+        f"what {name!r} of the model held before the first step: rows that are equal to records; take anchors and "
+        "prototypes from public data"
+    )
+
+
+def name_fitted(what: str) -> str:
+    """Returns how a claim names preprocessing that was fitted on the records of a run without noise."""
+    return (
+        f"preprocessing that was fitted on these records: {what}; take constants from what the columns mean, or release "
+        "them with sordino.ask"
+    )
+
+
 def make_claim(
     event: Event,
     delta: float,
@@ -212,9 +236,12 @@ def make_claim(
         relation = relation_of(event)
         tail_delta = delta_of_noise_end(event, delta, relation, coordinates)
         if tail_delta > 0 and tail_delta >= delta:
+            repeated = "records that are there several times count as one group, which needs more noise; " * any(
+                isinstance(part, Group) for part in event.walk()
+            )
             return NoGuarantee(
                 f"δ={delta:g} is below what the noise supports: its values end, and over this event that costs "
-                f"δ={tail_delta:.2g}; ask at a larger δ"
+                f"δ={tail_delta:.2g}; {repeated}ask at a larger δ"
             )
         epsilon = accountant.epsilon(event, delta if tail_delta <= _SEEN * delta else delta - tail_delta)
     # No theorem means no number. The claim then names the part of the event that has none.

@@ -31,7 +31,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Subset
 
 from sordino.refusal import Refusal
 
@@ -74,6 +76,8 @@ _SMALL_BYTES = 1 << 20
 _FEWEST_RECORDS, _LONG_CONTAINER = 8, 1000
 """Below the first number of records, a container of that length is an accident; from the second on, containers of the
 dataset with one entry per record are not followed."""
+_SHORT = 64
+"""Containers in a dataset with more entries are not searched for tensors."""
 _MOST_OBJECTS = 200_000
 """The largest number of objects that are followed."""
 
@@ -96,6 +100,7 @@ class FrozenState:
         self._kept_alive: list[Any] = []  # so that no identity is given out again
         self._restorers: list[Callable[[], None]] = []
         self._model_tensors = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._memory_of_records = _find_memory(dataset)
         self._following_dataset = False
         self._note_everything_reachable((model, *code))
         self._following_dataset = True
@@ -131,6 +136,13 @@ class FrozenState:
         """Returns whether a container of the dataset holds the records, which the frozen state leaves out; refuses one
         that the model or loss holds.
         """
+        # Memory of the dataset holds other records, whatever part of it is seen.
+        if not self._following_dataset and _lies_in(thing, self._memory_of_records):
+            raise Refusal(
+                f"isolate=True: the model, the loss or collate holds a {type(thing).__name__} in memory of the dataset.\n"
+                "A record's loss could read other records in it.\n"
+                "Let the dataset give each record all that belongs to it."
+            )
         # A container with as many entries as there are records is taken to hold them.
         if isinstance(thing, Tensor | np.ndarray):
             held = thing.ndim > 0 and thing.shape[0] == self._records and id(thing) not in self._model_tensors
@@ -410,3 +422,41 @@ def _is_user_module(module: str | None) -> bool:
     if file is None:
         return (module or "").split(".")[0] not in sys.builtin_module_names and (module or "") != "builtins"
     return not str(Path(file).resolve()).startswith(_INSTALLED)
+
+
+def _find_memory(dataset: Any) -> list[tuple[int, int]]:
+    """Returns where the tensors and arrays of a dataset lie in memory, as first and last address."""
+    # Torch's own wrappers are opened; of other datasets the attributes are looked at, and short containers in them.
+    if isinstance(dataset, Subset):
+        return _find_memory(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return [region for part in dataset.datasets for region in _find_memory(part)]
+    waiting = deque(vars(dataset).values()) if hasattr(dataset, "__dict__") else deque([dataset])
+    regions = []
+    while waiting:
+        thing = waiting.popleft()
+        if isinstance(thing, list | tuple | dict) and len(thing) <= _SHORT:
+            waiting.extend(thing.values() if isinstance(thing, dict) else thing)
+        elif isinstance(thing, Tensor | np.ndarray) and thing.ndim > 0:
+            start = _address_of(thing)
+            if start is not None and thing.nbytes:
+                regions.append((start, start + thing.nbytes))
+    return regions
+
+
+def _lies_in(thing: Any, regions: list[tuple[int, int]]) -> bool:
+    """Returns whether a tensor or an array of the user's code begins in one of these parts of memory."""
+    if not regions or not isinstance(thing, Tensor | np.ndarray):
+        return False
+    address = _address_of(thing)
+    return address is not None and any(start <= address < end for start, end in regions)
+
+
+def _address_of(thing: Tensor | NDArray[Any]) -> int | None:
+    """Returns where the first number of a tensor or an array of the user's code lies in memory, or None."""
+    if isinstance(thing, np.ndarray):
+        return int(thing.ctypes.data)
+    try:
+        return thing.data_ptr()
+    except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
+        return None

@@ -14,6 +14,7 @@ changes nothing in how another is computed. Which records a unit has in a lot is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -78,6 +79,13 @@ class Unit:
                 f"unit={self.name!r}: there are not as many ids as records.\n"
                 "It must be known whose each record is.\n"
                 "Give one id for every record of the dataset, in its order."
+            )
+        # A missing id is not an id: people without one would be taken for one person.
+        if any(each is None or (isinstance(each, float) and math.isnan(each)) for each in listed):
+            raise Refusal(
+                f"unit={self.name!r}: the id of a record is missing.\n"
+                "All records without an id would count as those of one unit.\n"
+                "Give an id of its own to every record whose owner is not known, or leave these records out."
             )
         # Number the units by first appearance, and list the records unit by unit.
         numbers: dict[Hashable, int] = {}

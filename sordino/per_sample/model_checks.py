@@ -7,7 +7,7 @@ forward pass that stores nothing about the records. The model's structure is che
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -73,6 +73,10 @@ def refuse_wrong_arguments(model: Any, loss_fn: Any, query: Any) -> None:
     validate.query("query", query)
 
 
+_OWN_HOOKS = ("torch", "sordino")
+"""Packages whose hooks on parameters are known to change no gradient."""
+
+
 def refuse_bad_structure(model: nn.Module) -> None:
     """Checks a model and refuses modules that mix the samples of a batch or store something about them, and parameters
     without a meaning.
@@ -80,6 +84,7 @@ def refuse_bad_structure(model: nn.Module) -> None:
     refuse_wrappers(model)
     refuse_batch_statistics(model)
     refuse_outliers_of_batches(model)
+    refuse_parameter_hooks(dict(model.named_parameters()))
     for name, p in model.named_parameters():
         if isinstance(p, UninitializedParameter):
             raise Refusal(
@@ -92,6 +97,27 @@ def refuse_bad_structure(model: nn.Module) -> None:
                 f"parameter {name!r} is complex.\n"
                 "Norms and noise are of real parameters.\n"
                 "Hold real and imaginary parts apart."
+            )
+
+
+def refuse_parameter_hooks(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Checks the parameters of a model and refuses hooks on them, which would see sums before noise, or would not be
+    called.
+
+    Hooks of torch and of this package are left alone.
+    """
+    for name, p in parameters.items():
+        hooks = [
+            *(getattr(p, "_backward_hooks", None) or {}).values(),
+            *(getattr(p, "_post_accumulate_grad_hooks", None) or {}).values(),
+        ]
+        if any((getattr(hook, "__module__", None) or "").partition(".")[0] not in _OWN_HOOKS for hook in hooks):
+            raise Refusal(
+                f"parameter {name!r} has a hook on its gradient.\n"
+                "A hook would see gradients of records before noise, or would not be called: .grad is written and not "
+                "accumulated.\n"
+                "Remove it, and change the released gradient inside `with private.post_processing(...)` after "
+                "private.backward; an optimizer steps after that."
             )
 
 

@@ -24,7 +24,9 @@ class Broken(Enum):
         "exchanging one record changed the losses or gradients of others in its batch: the samples are coupled\n"
         "  Why       Clipping bounds what one record contributes only if its loss depends on that record alone.\n"
         "  Look for  a statistic, a ranking or a maximum taken over the batch in the model, the loss, a hook or collate;\n"
-        "            padding that is not masked; a divisor counted over the batch, such as the number of its tokens\n"
+        "            padding that is not masked; a divisor counted over the batch, such as the number of its tokens;\n"
+        "            a collate that sorts the records of a batch (leave their order; torch's packing takes\n"
+        "            enforce_sorted=False)\n"
         "  Fix       Make each loss depend on its own record: mask what is padded, divide by what is counted in the\n"
         "            record, and draw what is random from torch's, numpy's or Python's global generators."
     )
@@ -46,6 +48,14 @@ class Broken(Enum):
         "the losses of many; make each record of its own row alone, release statistics with sordino.ask, mix with "
         "public records, or keep a public table that has as many rows as there are records in a module of its own and not "
         "in the dataset"
+    )
+    LOSS_READS = (
+        "a record's loss changes when other rows of the dataset are exchanged: the loss or the model reads the dataset\n"
+        "  Why       Every record is then in the losses of all others, where no clipping bounds what it does.\n"
+        "  Look for  the dataset, its tensors or arrays in the loss, its closure or global variables, or in the model:\n"
+        "            class frequencies, nearest neighbours, a graph over the records, anchors taken from the data\n"
+        "  Fix       Compute each loss from the batch alone; use public constants and public records, or release\n"
+        "            statistics with sordino.ask."
     )
     REPEATED = (
         "rows of the dataset are read as several records (a wrapper that repeats, a list of indices with repetitions, a "

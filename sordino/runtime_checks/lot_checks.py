@@ -32,16 +32,19 @@ from sordino.ledger import claims
 from sordino.ledger.ledger import Ledger
 from sordino.ledger.lot_counts import LotCounts
 from sordino.ledger.tripwire import Tripwire
-from sordino.lots.loading import BatchReader
+from sordino.lots.loading import BatchReader, Loader
 from sordino.lots.lot_gradients import LotGradients
 from sordino.per_sample import batch_structure as batches
 from sordino.per_sample import model_checks
-from sordino.per_sample.model_inventory import Inventory
+from sordino.per_sample.model_inventory import Inventory, find_spectral_vectors, keep_vectors
 from sordino.rng.global_generators import preserve_generators
 from sordino.rng.streams import Rng
 from sordino.runtime_checks.coupling_finding import Broken, CouplingFinding
+from sordino.runtime_checks.dataset_view import Exchange
 from sordino.runtime_checks.kept_records import KeptRecords
-from sordino.runtime_checks.reading_check import ReadingCheck
+from sordino.runtime_checks.loss_rows_check import RowsOfLoss, find_rows_of_loss
+from sordino.runtime_checks.reading_check import ReadingCheck, find_containers_of_records
+from sordino.runtime_checks.records_in_memory import RecordsInMemory
 from sordino.runtime_checks.test_runner import NeighbourTestRunner
 
 
@@ -63,7 +66,15 @@ class LotChecks:
         self._model, self._gradients, self._ledger = model, gradients, ledger
         self.tripwire = Tripwire(ledger)
         self._neighbour_tests = NeighbourTestRunner(model, gradients, ledger.void, stream, ranks)
-        self._reading = ReadingCheck(stream.child("reading"), ledger.void, ledger.declare, ranks)
+        self._reading = ReadingCheck(
+            stream.child("reading"),
+            ledger.void,
+            ledger.declare,
+            self._find_rows_of_loss,
+            gradients.pass_model.gathered_parameters,
+            ranks,
+        )
+        self._in_memory = RecordsInMemory(ledger.disclose, ledger.declare)
         # What is counted for the claim.
         self._section, self._drawn, self._unused, self._drawn_isolated = "", 0, 0, 0
         self._kept = KeptRecords(model)
@@ -170,6 +181,7 @@ class LotChecks:
         self.tripwire.check_parameters(may_wait=False)
         inventory = Inventory(self._model)
         model_checks.refuse_batch_statistics(self._model, inventory.modules)
+        model_checks.refuse_parameter_hooks(self._gradients.pass_model.named)
         self._gradients.pass_model.refresh_inventory(inventory)
         self.tripwire.drop_gradients()  # the last gradients' memory is free for the next sum
         if lot_was_drawn:
@@ -197,6 +209,7 @@ class LotChecks:
         self._reading.before_claim(over=over)
         self._neighbour_tests.before_claim(over=over)
         self._name_kept_records()
+        self._in_memory.look_for_changes()
         self._record_counts()
 
     def before_log(self) -> None:
@@ -208,6 +221,36 @@ class LotChecks:
         self.tripwire.check_parameters(numbers=False)
         self._neighbour_tests.before_log()
         self._record_counts()
+
+    def _find_rows_of_loss(self, load: Loader, records: list[int], seed: int) -> RowsOfLoss:
+        """Tests, as one of the lot checks, whether the losses of some records are made of other rows of the dataset."""
+        with preserve_generators():
+            containers = find_containers_of_records(load, records, seed)
+            self._in_memory.look(
+                [container for container, _ in containers],
+                self._model,
+                self._gradients.loss_fn,
+                is_first=self.tripwire.steps == 0,
+            )
+            if not records:
+                return RowsOfLoss.OWN
+            # They are read from a copy of the dataset, so that nothing is counted or kept in the original. Records that
+            # cannot be loaded by themselves are left to the neighbour test.
+            try:
+                read = load.as_if_unread()(np.asarray(records, dtype=np.int64))
+                batch = batches.move_to(read, self._gradients.pass_model.device)
+            except Exception:
+                return RowsOfLoss.OWN
+
+            def losses(loss_fn: Any, batch: Any) -> Tensor:
+                found: Tensor = batches.call_loss(loss_fn, self._model, batch)
+                return found
+
+            loss_fn = self._gradients.loss_fn
+            roots = [self._model, loss_fn, *load.list_user_code()]
+            others = Exchange.all_but(len(load.dataset), records, np.random.default_rng(seed))
+            with keep_vectors(find_spectral_vectors(list(self._model.modules()))):
+                return find_rows_of_loss(losses, loss_fn, batch, containers, others, seed, roots)
 
     def _name_kept_records(self) -> None:
         """Names, as one of the lot checks, attributes of modules that hold values of records: they leave with the

@@ -149,7 +149,7 @@ class PostProcessingWatch:
         rows = [tensor.detach().reshape(-1)]
         if tensor.dim() > 1 and len(tensor):
             rows += [tensor[at].detach().reshape(-1) for at in {0, len(tensor) - 1}]
-        rows = [row for row in rows if _is_distinctive(row)]
+        rows = [row for row in rows if is_distinctive(row)]
         if not rows:
             return False
         for reference in self._datasets:
@@ -158,7 +158,7 @@ class PostProcessingWatch:
                 continue
             columns = _columns_of(dataset)
             if columns is not None:
-                if any(_has_row(column, row) for column in columns for row in rows):
+                if any(has_row(column, row) for column in columns for row in rows):
                     return True
             elif self._comparisons_left > 0:
                 self._comparisons_left -= 1
@@ -239,7 +239,7 @@ def _columns_of(dataset: Any) -> list[Tensor] | None:
     return list(dataset.tensors) if isinstance(dataset, TensorDataset) else None
 
 
-def _is_distinctive(row: Tensor) -> bool:
+def is_distinctive(row: Tensor) -> bool:
     """Returns whether a row that post-processing reads would hardly be equal to a record by chance."""
     if row.dtype == torch.bool or row.is_complex() or row.numel() < 2 or bool((row == row[0]).all()):
         return False
@@ -247,7 +247,7 @@ def _is_distinctive(row: Tensor) -> bool:
     return has_fractions or row.numel() >= _FEWEST_NUMBERS
 
 
-def _has_row(column: Tensor, row: Tensor) -> bool:
+def has_row(column: Tensor, row: Tensor) -> bool:
     """Returns whether a row that post-processing reads, with the same numbers in whatever type and shape, is in a
     column of records.
     """

@@ -3,7 +3,8 @@
 A chosen record is read as training reads it, from a copy of the dataset; and once more, with the same random numbers,
 from a view in which all other rows are exchanged (`dataset_view`). If the two readings differ, other records are in
 this one, and one record can move the sum by more than its bound. A difference is looked into before it counts: a
-container whose rows are looked up by an order, by a label or not by record at all is no breach.
+container whose rows are looked up by an order, by a label or not by record at all is no breach. The losses of the chosen
+records are tested in the same way (`loss_rows_check`).
 
 What cannot be tested is said in the claim: a dataset that holds nothing to exchange, such as one that reads numbered
 files, or one that reads a record differently each time.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -39,11 +41,14 @@ from sordino.runtime_checks.dataset_view import (
     reading_distance,
     whole_numbers_at,
 )
+from sordino.runtime_checks.loss_rows_check import HELD_ROWS, NOT_EXCHANGED, Containers, RowsOfLoss
 
 FIRST_RECORDS, LATER_RECORDS = 8, 2
 """Records that are tested at the first lot, and at each later lot that is tested."""
 _DENSE, _LASTING = 2.0, 0.01
 """Lot k is tested with chance max(1/100, 2/k), as by the neighbour test."""
+_LOSSES = 0.05
+"""The share of later tested lots at which the losses are tested too, which takes a pass of the model."""
 _CLAIMS = 4
 """Claims in the middle of a loop before which the last lot is tested."""
 _FEWEST = 8
@@ -90,11 +95,19 @@ def check_for_repeats(load: Loader, seed: int) -> ReadingOutcome:
         return ReadingOutcome.REPEATED if _ReadingTest(load, [], seed).finds_repeats() else ReadingOutcome.CLEAN
 
 
+def find_containers_of_records(load: Loader, records: Iterable[int], seed: int) -> Containers:
+    """Returns what a dataset holds that has one row per record, each with an exchange of all rows but those that the
+    given records are made of.
+    """
+    with preserve_generators():
+        return _ReadingTest(load, sorted(set(records)), seed, unread=False).find_containers(load.is_by_indexing)
+
+
 class _ReadingTest:
     """One test: a dataset as it was before anything was read of it, some records, and a seed to read them with."""
 
-    def __init__(self, load: Loader, records: list[int], seed: int) -> None:
-        fresh = load.as_if_unread()
+    def __init__(self, load: Loader, records: list[int], seed: int, *, unread: bool = True) -> None:
+        fresh = load.as_if_unread() if unread else load
         self._dataset, self._collate, self._n = fresh.dataset, fresh.collate, len(fresh.dataset)
         self._records, self._seed = records, seed
         self._pointers: list[NDArray[np.int64]] = []
@@ -127,6 +140,24 @@ class _ReadingTest:
             if not is_same_record(plain[i], reading) and self._is_coupled(i, plain[i], walk):
                 return ReadingOutcome.COUPLED
         return ReadingOutcome.CLEAN if seen else ReadingOutcome.NOT_SEEN
+
+    def find_containers(self, are_columns: bool) -> Containers:
+        """Returns the containers of the dataset in which records have rows, with all rows exchanged but those that the
+        records are made of; `are_columns`: every record is a row of tensors, with the same number.
+        """
+        # Rows of nested datasets, and those that a split points at, are known from reading the records.
+        if not are_columns:
+            self._read_plainly()
+        walk = self._new_walk(exchanging=False)
+        exchange = Exchange.all_but(self._n, self._records, walk.choose)
+        self._copy_dataset_and_collate(walk, exchange)
+        # With few records, a table of something else may have as many rows by accident.
+        held = [
+            (container, walk.exchange_of[key])
+            for key, container in walk.containers.items()
+            if are_columns or self._n >= _NO_ACCIDENT or self._holds_records(key, walk.choose)
+        ]
+        return [*held, (self._dataset, exchange)] if isinstance(self._dataset, list | tuple | np.ndarray) else held
 
     def finds_repeats(self) -> bool:
         """Returns whether the reading check finds that pairs of records are read from one row of a container, by one of
@@ -393,12 +424,30 @@ def _choose_held_records(dataset: Any, stream: Rng, count: int) -> NDArray[np.in
 
 
 class ReadingCheck:
-    """Tests how records are read, at the first lot, at secret later ones and before claims."""
+    """Tests how records are read, and which rows their losses are made of, at the first lot, at secret later ones and
+    before claims.
+
+    Args:
+        stream: the secret choices of this check.
+        void: takes the claim away.
+        declare: says in the claim what remains the user's word.
+        find_rows_of_loss: tests the losses of some records of a loader; the last argument is a seed.
+        gathered: makes divided parameters whole while losses are computed.
+        ranks: the processes that must agree on the outcome.
+
+    """
 
     def __init__(
-        self, stream: Rng, void: Callable[[str], None], declare: Callable[[str], None], ranks: Ranks | None = None
+        self,
+        stream: Rng,
+        void: Callable[[str], None],
+        declare: Callable[[str], None],
+        find_rows_of_loss: Callable[[Loader, list[int], int], RowsOfLoss],
+        gathered: Callable[[], AbstractContextManager[None]],
+        ranks: Ranks | None = None,
     ) -> None:
         self._stream, self._void, self._declare, self._ranks = stream, void, declare, ranks
+        self._find_rows_of_loss, self._gathered = find_rows_of_loss, gathered
         self._lot: _PendingLot | None = None
         self._tested, self._before_claims = 0, 0
 
@@ -413,28 +462,29 @@ class ReadingCheck:
     def before_backward(self, *, step_was_taken: bool) -> None:
         """Makes the reading check of the pending lot if it is the first of the run or a secret coin says so."""
         lot = self._lot
-        if lot is None or lot.load.is_by_indexing:
+        if lot is None:
             return
         chance = max(_LASTING, min(1.0, _DENSE / max(lot.number, 1)))
         coin = 0.0 if self._tested == 0 else float(self._stream.child("coin", lot.number).uniform(1)[0])
         if coin < chance:
-            self._test_pending_lot(
-                self._ranks, FIRST_RECORDS if self._tested == 0 else LATER_RECORDS, step_was_taken=step_was_taken
-            )
+            count = FIRST_RECORDS if self._tested == 0 else LATER_RECORDS
+            with_losses = self._tested == 0 or float(self._stream.child("losses", lot.number).uniform(1)[0]) < _LOSSES
+            if with_losses or not lot.load.is_by_indexing:
+                self._test_pending_lot(self._ranks, count, with_losses=with_losses, step_was_taken=step_was_taken)
 
     def before_claim(self, *, over: bool) -> None:
         """Makes the reading check of the last lot before a claim if it was not made: always when the loop is over, and
         before the first few claims within it.
         """
-        if self._lot is None or self._lot.load.is_by_indexing:
+        if self._lot is None:
             return
-        if over or self._before_claims < _CLAIMS:
+        if over or (self._before_claims < _CLAIMS and not self._lot.load.is_by_indexing):
             self._before_claims += int(not over)
-            self._test_pending_lot(None, LATER_RECORDS, step_was_taken=True)
+            self._test_pending_lot(None, LATER_RECORDS, with_losses=over, step_was_taken=True)
 
-    def _test_pending_lot(self, ranks: Ranks | None, count: int, *, step_was_taken: bool) -> None:
-        """Makes the reading check on `count` records of the lot; a failure is refused before the first step, and voids
-        the claim after it.
+    def _test_pending_lot(self, ranks: Ranks | None, count: int, *, with_losses: bool, step_was_taken: bool) -> None:
+        """Makes the reading check on `count` records of the lot, and of their losses if asked; a failure is refused
+        before the first step, and voids the claim after it.
         """
         lot, self._lot = self._lot, None
         assert lot is not None, "a lot was drawn"
@@ -455,15 +505,27 @@ class ReadingCheck:
                 drawn = _choose_held_records(lot.load.dataset, stream, count)
             if count == FIRST_RECORDS and check_for_repeats(lot.load, stream.seed()) is ReadingOutcome.REPEATED:
                 return CouplingFinding(Broken.REPEATED)
-            outcome = check_reading_of_records(lot.load, drawn[: min(count, n // 4)].tolist(), stream.seed())
+            records = drawn[: min(count, n // 4)].tolist()
+            outcome = check_reading_of_records(lot.load, records, stream.seed())
             if outcome is ReadingOutcome.NOT_SEEN:
                 self._declare(NOT_TESTED)
-            return CouplingFinding(Broken.READ) if outcome is ReadingOutcome.COUPLED else None
+            if outcome is ReadingOutcome.COUPLED:
+                return CouplingFinding(Broken.READ)
+            if not with_losses:
+                return None
+            # What is read alone may still meet other rows in the loss or in the model.
+            rows = self._find_rows_of_loss(lot.load, records, stream.seed())
+            if rows in (RowsOfLoss.HELD, RowsOfLoss.UNKNOWN):
+                self._declare(HELD_ROWS if rows is RowsOfLoss.HELD else NOT_EXCHANGED)
+            return CouplingFinding(Broken.LOSS_READS) if rows is RowsOfLoss.OTHERS else None
 
         # Ranks must agree on the outcome, so that all of them stop or go on.
-        finding = (
-            find_breach() if ranks is None else first_finding(ranks, find_breach, "how records are read", lot.number)
-        )
+        with self._gathered():
+            finding = (
+                find_breach()
+                if ranks is None
+                else first_finding(ranks, find_breach, "how records are read", lot.number)
+            )
         if finding is not None:
             if not step_was_taken:
                 raise Refusal(str(finding))

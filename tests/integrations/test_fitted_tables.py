@@ -9,8 +9,8 @@ from torch import nn
 
 import sordino as sd
 from sordino.integrations import Privacy
-from sordino.integrations.fitted_tables import find_sign_of_fitting
 from sordino.integrations.same_records import TrainedTable, shares_records
+from sordino.runtime_checks.fitted_tables import find_sign_of_fitting
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of their imports, about themselves

@@ -38,10 +38,24 @@ _CURE = (
     "or fit it on public data, or release it with sordino.ask"
 )
 
+_SYNTHETIC = "the table holds rows made of pairs of other rows, as SMOTE makes them"
+
 
 def find_sign_of_fitting(table: Any) -> str | None:
     """Returns why a table has no guarantee, if it shows that something (a scaler, a projection, an imputer) was fitted
     on it; else None.
+    """
+    found = find_what_was_fitted(table)
+    if found is None:
+        return None
+    if found == _SYNTHETIC:
+        return f"{found}, so one record is in many rows; give every record once"
+    return f"the table was fitted on these records before fit was called: {found}; {_CURE}"
+
+
+def find_what_was_fitted(table: Any) -> str | None:
+    """Returns what shows that something (a scaler, a projection, an imputer, a maker of synthetic rows) was fitted on a
+    table, or None.
     """
     x = np.asarray(table)
     # Small tables and whole numbers show such signs by accident.
@@ -61,12 +75,9 @@ def find_sign_of_fitting(table: Any) -> str | None:
             (_is_imputed, "a value that is there many times is the mean of the others"),
         ):
             if shows_sign(measured):
-                return f"the table was fitted on these records before fit was called: {what}; {_CURE}"
+                return what
     if _has_synthetic_rows(x[:, :_MOST_COLUMNS].astype(np.float64), exact=exact):
-        return (
-            "the table holds rows made of pairs of other rows, as SMOTE makes them, so one record is in many rows; "
-            "give every record once"
-        )
+        return _SYNTHETIC
     return None
 
 
