@@ -282,3 +282,19 @@ def test_a_state_is_not_loaded_over_what_was_released():
     p.backward(next(p.draws(linear(), sd.Full(), steps=1)))
     with pytest.raises(ValueError, match="would forget what was released"):
         p.load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        lambda m, x: m(x).detach().square().sum(1),
+        lambda m, x: (m(x).argmax(1) == 0).float(),
+        torch.no_grad()(lambda m, x: m(x).square().sum(1)),
+    ],
+)
+def test_losses_without_a_gradient_are_refused_before_anything_is_charged(losses):
+    private = sd.Private(nn.Linear(3, 2), losses, sd.NoisySum(sd.Flat(1.0), sd.Gaussian(1.0)))
+    lots = private.draws(TensorDataset(torch.randn(20, 3)), sd.Poisson(0.5), steps=2)
+    with pytest.raises(sd.Refusal, match="without a gradient"):
+        next(iter(lots))
+    assert private.steps == 0

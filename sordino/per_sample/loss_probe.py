@@ -58,6 +58,12 @@ _COUNTED = (
     "  Look for  a mean or a divisor that is counted over the batch, in the model and in the loss\n"
     "  Fix       Divide by nothing that is counted over the batch."
 )
+_NO_GRADIENT = (
+    "loss_fn returned losses without a gradient\n"
+    "  Why       No parameter can learn from them: every step would be noise alone, and would be charged.\n"
+    "  Look for  .detach(), .item(), .numpy(), torch.no_grad(), argmax and comparisons, in the loss and in the model\n"
+    "  Fix       Compute the losses from the model's outputs by differentiable operations."
+)
 _KEPT = (
     "the same records with the same random numbers gave other losses the second time\n"
     "  Why       What is kept of one batch reaches the losses of the next, where no clipping bounds it.\n"
@@ -109,6 +115,8 @@ def probe_loss(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
             before = {name: buffer.clone() for name, buffer in model.named_buffers()}
             first = asked.run_as_it_is(batch)
             require_loss_vector(first.losses, samples)
+            if not first.has_graph:
+                raise Refusal(_NO_GRADIENT)
             refuse_changed(model, before)
             # Change one record and watch the others, in both modes; then compare single records with the batch.
             asked.refuse_coupled(first, changed=samples - 1)
@@ -125,6 +133,7 @@ class _PassResult:
     """One pass: its losses, and what the global generators would have drawn next."""
 
     losses: Tensor
+    has_graph: bool  # the losses have a gradient
     drawn: bool  # something was drawn at random
     torch_only: bool  # neither numpy nor Python was asked
     ended: NextDraws
@@ -287,8 +296,9 @@ class _LossProbe:
             seed_all(seed)
             losses = losses_of(self.loss_fn, self.model, batch)
         ended = draw_next()
+        has_graph = isinstance(losses, Tensor) and losses.requires_grad
         losses = losses.detach() if isinstance(losses, Tensor) else losses
-        return _PassResult(losses, ended != untouched, ended[1:] == untouched[1:], ended)
+        return _PassResult(losses, has_graph, ended != untouched, ended[1:] == untouched[1:], ended)
 
 
 def _distribution_distance(one: Tensor, other: Tensor) -> float:
