@@ -99,7 +99,7 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
             Finding(
                 "the time of an epoch rose by a factor of 50 to 75",
                 "001:505",
-                bench.judge(30 < 1 + growth * 250 < 110),
+                bench.judge(50 <= 1 + growth * 250 <= 75),
                 f"{exact[-1]:.1f} times at {counts[-1]} lots, growing by {growth:.2f} for each lot: about "
                 f"{1 + growth * 250:.0f} at 250",
             )

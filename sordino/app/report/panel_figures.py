@@ -27,6 +27,8 @@ _LEGEND_ROW = 0.19
 _COLUMNS = 3
 _SHORT, _SHORTEST = 60, 3
 """Up to which ratio a logarithmic axis shows numbers, and up to which it is no better than a plain one."""
+_LONG_NUMBERS = 10_000
+"""From this number on, a plain axis across has fewer ticks."""
 _NAMES = 42
 """Letters of all names together that fit under a panel side by side."""
 _ENTRY = 500
@@ -184,6 +186,9 @@ def _draw_panel(axes: Any, one: Panel) -> None:
     if one.xlog and _ratio_of_extremes(x_values) > _SHORTEST:
         axes.set_xscale("log")
         _set_log_ticks(axes.xaxis, x_values)
+    elif x_values and max(x_values) >= _LONG_NUMBERS:
+        # Long numbers would run into one another at matplotlib's usual nine ticks.
+        axes.locator_params(axis="x", nbins=5)
     if one.ylog and _ratio_of_extremes(y_values) > _SHORTEST:
         axes.set_yscale("log")
         _set_log_ticks(axes.yaxis, y_values)
