@@ -1,6 +1,7 @@
 """Access to the records for samplers that ask them something, and what each question costs.
 
-    lengths(rows), labels(rows)     a look: the sampler sees values of many records, and its draws have no guarantee
+    lengths(rows), labels(rows),
+    squared_lengths(rows)           a look: the sampler sees values of many records, and its draws have no guarantee
     measure(), then flip(rate)      every record flips its own coin, whose bias is a function of its own length
     measure(), then release(m)      a private mechanism answers, and brings its event, which the next draw is charged with
 
@@ -44,10 +45,14 @@ class Records:
     """Gives samplers access to `n` records, and keeps count of what was looked at and released."""
 
     def __init__(
-        self, n: int, lengths: Callable[[Rows], Lengths], labels: Callable[[Rows, Label | None], Rows]
+        self,
+        n: int,
+        lengths: Callable[[Rows], Lengths],
+        labels: Callable[[Rows, Label | None], Rows],
+        squares: Callable[[Rows], Lengths] | None = None,
     ) -> None:
         # Lengths and labels are computed when they are asked for, and what was asked decides what is charged.
-        self._n, self._lengths, self._labels = n, lengths, labels
+        self._n, self._lengths, self._labels, self._squares = n, lengths, labels, squares
         self._measured_lengths: Lengths | None = None
         self._known_labels: Rows | None = None
         self._spent: list[Event] = []
@@ -60,6 +65,17 @@ class Records:
         """Returns the current gradient lengths of these records: a look, after which draws have no guarantee."""
         self.has_looked = True
         return self._current_lengths(rows)
+
+    def squared_lengths(self, rows: Rows) -> Lengths:
+        """Returns the current squared gradient lengths of these records by stretch of the network, (rows, stretches):
+        a look, after which draws have no guarantee.
+        """
+        self.has_looked = True
+        if self._squares is None:
+            return np.square(self._current_lengths(rows))[:, None]
+        # A gradient that is not finite counts as short in every stretch, as it does in its length.
+        squares = self._squares(rows).astype(np.float32, copy=False)
+        return np.where(np.isfinite(squares).all(axis=1, keepdims=True), squares, np.float32(0))
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
         """Gives a sampler access to the classes of these records, by default the last column. After such access draws
