@@ -7,46 +7,42 @@ import pytest
 import torch
 
 import sordino as sd
-from sordino.lots.record_lengths import squared_lengths_by_stretch
-from sordino.per_sample import Captured, Loop
+from sordino.lots.record_lengths import summarise_batch
 from sordino.rng.streams import Rng
 from sordino.sampling import Records
-from sordino.sampling.remembered_lengths import RememberedLengths, lengths_of, measure_everyone, measure_likeliest
+from sordino.sampling.record_access import Summaries
+from sordino.sampling.remembered_lengths import RecordFeatures, RememberedLengths, measure_everyone, measure_likeliest
 from sordino.sampling.sampler import RANKED_BEFORE_DRAWING, draw_lots
 from sordino.sampling.sorted import Longest
-from tests.problems import cross_entropy, linear, network, private
+from tests.problems import linear, network, private
 
 
 class Moving(Records):
-    """Records of which the squared lengths by stretch are given for every lot; `now` is the number of the lot."""
+    """Records of which the lengths are given for every lot; `now` is the number of the lot."""
 
-    def __init__(self, squares, classes):
-        super().__init__(squares.shape[1], self.total, lambda rows, label: classes[rows], self.by_stretch)
-        self.squares, self.now, self.asked = squares.astype(np.float32), 0, []
+    def __init__(self, lengths, classes, few=None):
+        n = lengths.shape[1]
+        summaries = Summaries(np.zeros((n, 0)) if few is None else few, np.zeros((n, 0)))
+        super().__init__(n, self.answer, lambda rows, label: classes[rows], lambda rows: summaries)
+        self.values, self.now, self.asked = lengths.astype(np.float32), 0, []
 
-    def by_stretch(self, rows):
-        self.asked.append(rows)
-        return self.squares[self.now, rows]
-
-    def total(self, rows):
-        return lengths_of(self.squares[self.now, rows])
+    def answer(self, rows):
+        self.asked.append(len(rows))
+        return self.values[self.now, rows]
 
     def exact_lot(self, left, size):
-        lengths = self.total(left)
-        return set(left[np.argsort(-lengths)[:size]].tolist())
+        return set(left[np.argsort(-self.values[self.now, left])[:size]].tolist())
 
 
 def drifting(lots, n=2_000, seed=0):
-    """Records of five classes, whose lengths grow and shrink by their class and by what share of them is in a stretch."""
+    """Records of five classes, whose lengths grow and shrink by their class and by two numbers of their own."""
     rng = np.random.default_rng(seed)
-    classes = rng.integers(0, 5, size=n)
-    squares = rng.exponential(size=(n, 3)) + 0.1
-    rows = [squares]
+    classes, few = rng.integers(0, 5, size=n), rng.normal(size=(n, 2))
+    rows = [rng.exponential(size=n) + 0.1]
     for _ in range(lots - 1):
-        share = rows[-1] / rows[-1].sum(axis=1, keepdims=True)
-        by_class, by_stretch = rng.normal(0, 0.4, size=5), rng.normal(0, 0.4, size=3)
-        rows.append(rows[-1] * np.exp(by_class[classes] + share @ by_stretch)[:, None])
-    return np.stack(rows), classes
+        by_class, by_number = rng.normal(0, 0.3, size=5), rng.normal(0, 0.3, size=2)
+        rows.append(rows[-1] * np.exp(by_class[classes] + few @ by_number))
+    return np.stack(rows), classes, few
 
 
 def share_of_exact_lots(records, sampler, lots):
@@ -62,71 +58,67 @@ def share_of_exact_lots(records, sampler, lots):
 
 
 def test_lots_are_the_exact_ones_where_lengths_stay_as_they_are():
-    squares = np.repeat(np.random.default_rng(2).exponential(size=(1, 300, 1)), 10, axis=0)
-    records = Moving(squares, np.zeros(300, dtype=np.int64))
+    lengths = np.repeat(np.random.default_rng(2).exponential(size=(1, 300)), 10, axis=0)
+    records = Moving(lengths, np.zeros(300, dtype=np.int64))
     assert share_of_exact_lots(records, sd.Sorted.top_k(20, remeasured=3), 10) == [1.0] * 10
-    assert [len(rows) for rows in records.asked[:5]] == [300, 15, 15, 15, 15]
+    assert records.asked[:5] == [300, 15, 15, 15, 15]
 
 
-def test_where_lengths_drift_by_class_and_stretch_nearly_all_lots_are_the_exact_ones():
-    squares, classes = drifting(12)
-    shares = share_of_exact_lots(Moving(squares, classes), sd.Sorted.top_k(50, remeasured=10), 12)
+def test_where_lengths_drift_by_class_and_summary_nearly_all_lots_are_the_exact_ones():
+    shares = share_of_exact_lots(Moving(*drifting(12)), sd.Sorted.top_k(50, remeasured=10), 12)
     assert shares[0] == 1.0  # all are measured before the first lot
     assert np.mean(shares) > 0.97
 
 
 def test_without_the_prediction_the_same_drift_would_lose_many_of_the_longest():
     # The oracle of the test above: if remembered lengths sufficed as they are, it would show nothing.
-    squares, classes = drifting(12)
-    records = Moving(squares, classes)
-    last, left, shares = records.total(np.arange(2_000)), np.arange(2_000), []
+    records = Moving(*drifting(12))
+    last, left, shares = records.values[0].copy(), np.arange(2_000), []
     for k in range(12):
         records.now = k
         measured = left[np.argsort(-last[left])[:500]]
-        last[measured] = records.total(measured)
-        wanted = records.exact_lot(left, 50)
+        last[measured] = records.values[k, measured]
         lot = measured[np.argsort(-last[measured])[:50]]
-        shares.append(len(set(lot.tolist()) & wanted) / 50)
+        shares.append(len(set(lot.tolist()) & records.exact_lot(left, 50)) / 50)
         left = np.setdiff1d(left, lot)
     assert np.mean(shares) < 0.9
 
 
+def longest(lengths, rows, size):
+    return Longest()(lengths, None, size, None)
+
+
 def test_only_so_many_are_measured_and_nobody_is_forgotten():
-    squares, classes = drifting(31)
-    records = Moving(squares, classes)
-    remembered = measure_everyone(records, np.arange(2_000), 0)
+    records = Moving(*drifting(31))
+    features = RecordFeatures(records.labels(np.arange(2_000), None), records.summaries())
+    _, remembered = measure_everyone(records, np.arange(2_000), 0)
     records.asked.clear()
     for k in range(1, 31):
         records.now = k
-        found, remembered = measure_likeliest(
-            records,
-            remembered,
-            np.arange(2_000),
-            classes,
-            400,
-            k,
-            lambda lengths, rows, size: Longest()(lengths, None, size, None),
-            Rng.from_seed(k),
+        found, lengths, remembered = measure_likeliest(
+            records, remembered, np.arange(2_000), features, 400, k, longest, Rng.from_seed(k)
         )
-        assert len(found) == 400
-        assert sum(len(rows) for rows in records.asked) == 400 * k
-        np.testing.assert_array_equal(remembered.squares[found], records.squares[k, found])
+        assert len(set(found.tolist())) == 400
+        assert sum(records.asked) == 400 * k
+        np.testing.assert_array_equal(lengths, records.values[k, found])
+        np.testing.assert_allclose(remembered.logs[found], np.log(lengths), rtol=1e-6, atol=1e-6)
         # A quarter of 400 are the stalest of 2,000: after twenty lots everyone had a turn.
         assert k - remembered.measured_at.min() <= 20
 
 
-@pytest.mark.parametrize("classes", [np.zeros(40, dtype=np.int64), np.arange(40)])
+@pytest.mark.parametrize("classes", [np.zeros(140, dtype=np.int64), np.arange(140)])
 def test_vanished_gradients_and_classes_of_one_record_do_no_harm(classes):
-    squares = np.random.default_rng(3).exponential(size=(6, 40, 2))
-    squares[:, :25] = 0.0
-    squares[3, 30] = np.inf
-    draws = draw_lots(sd.Sorted.top_k(4, remeasured=2), Moving(squares, classes), Rng.from_seed(0), 0)
-    seen = [index for _ in range(10) for index in next(draws).indices.tolist()]
-    assert sorted(seen) == list(range(40))
+    lengths = np.random.default_rng(3).exponential(size=(35, 140))
+    lengths[:, :100] = 0.0
+    lengths[3, 130], lengths[4, 131] = np.inf, np.nan
+    few = np.full((140, 2), np.nan)
+    draws = draw_lots(sd.Sorted.top_k(4, remeasured=2), Moving(lengths, classes, few), Rng.from_seed(0), 0)
+    seen = [index for _ in range(35) for index in next(draws).indices.tolist()]
+    assert sorted(seen) == list(range(140))
 
 
 def test_class_diverse_lots_are_the_exact_ones_where_lengths_stay_as_they_are():
-    lengths = np.random.default_rng(4).exponential(size=(1, 200, 1)).repeat(8, axis=0)
+    lengths = np.random.default_rng(4).exponential(size=(1, 200)).repeat(8, axis=0)
     classes = np.arange(200) % 4
     exact = draw_lots(sd.Sorted.class_diverse(20), Moving(lengths, classes), Rng.from_seed(0), 0)
     remembered = draw_lots(sd.Sorted.class_diverse(20, remeasured=3), Moving(lengths, classes), Rng.from_seed(0), 0)
@@ -134,20 +126,28 @@ def test_class_diverse_lots_are_the_exact_ones_where_lengths_stay_as_they_are():
         assert next(exact).indices.tolist() == next(remembered).indices.tolist()
 
 
-def test_squared_lengths_by_stretch_are_those_of_a_plain_loop():
-    model, (x, y) = network(), linear(20).tensors
-    expected = Loop().per_sample(model, cross_entropy, (x, y)).norms().squared
-    parts = [Captured().per_sample(model, cross_entropy, (x[at], y[at])) for at in torch.arange(20).split(7)]
-    torch.testing.assert_close(squared_lengths_by_stretch(parts).to(expected.dtype), expected)
+def test_an_image_is_summarised_by_its_channels_its_roughness_and_a_small_picture():
+    x = torch.zeros(2, 3, 8, 8)
+    x[1, 0, :, 4:] = 1.0  # half of the first channel is bright
+    few, many = summarise_batch((x, torch.zeros(2, dtype=torch.long)))
+    assert few.shape == (2, 8)
+    assert many.shape == (2, 48)
+    assert not few[0].any()
+    # Means of three channels; deviations; one of seven steps across is 1 in one of three channels, and none down.
+    torch.testing.assert_close(few[1, :3], torch.tensor([0.5, 0.0, 0.0]))
+    torch.testing.assert_close(few[1, 6:], torch.tensor([1 / 21, 0.0]))
+    torch.testing.assert_close(many[1, :16].view(4, 4), torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(4, 4))
 
 
-def test_a_network_of_many_parameters_is_divided_into_sixteen_stretches():
-    model = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(10)))
-    x, y = linear(5).tensors
-    part = Loop().per_sample(model, cross_entropy, (x, y))
-    found = squared_lengths_by_stretch([part])
-    assert found.shape == (5, 16)
-    torch.testing.assert_close(found.sum(1), part.norms().squared.sum(1))
+@pytest.mark.parametrize(
+    ("x", "columns"),
+    [(torch.randn(5, 6), 2), (torch.randn(5, 1), 2), (torch.randint(0, 9, (5, 6)), 0), (torch.randn(5, 1, 2, 2), 2)],
+)
+def test_rows_of_numbers_have_a_mean_and_a_deviation_and_others_no_summary(x, columns):
+    few, many = summarise_batch((x, torch.zeros(5)))
+    assert few.shape == (5, columns)
+    assert many.shape == (5, 0)
+    assert few.isfinite().all()
 
 
 def test_with_everyone_measured_the_lots_of_a_run_are_those_of_the_exact_order():
@@ -172,10 +172,10 @@ def test_there_is_no_epsilon():
 
 
 def test_what_is_remembered_comes_back_from_a_checkpoint_bit_for_bit():
-    squares = np.random.default_rng(5).exponential(size=(30, 3)).astype(np.float32)
-    kept = RememberedLengths(squares, np.arange(30))
+    logs = np.random.default_rng(5).normal(size=30).astype(np.float32)
+    kept = RememberedLengths(logs, np.arange(30))
     found = RememberedLengths.unpack(json.loads(json.dumps(kept.pack())))
-    assert found.squares.tobytes() == squares.tobytes()
+    assert found.logs.tobytes() == logs.tobytes()
     assert found.measured_at.tolist() == list(range(30))
 
 
@@ -206,7 +206,7 @@ def test_a_run_resumed_anywhere_draws_what_it_would_have_drawn(stop):
     assert states[0] == states[1]
     # The remembered lengths are private: they are in the encrypted part, and nowhere else.
     assert states[0]["remembers_records"]
-    assert "squares" not in json.dumps(states[0])
+    assert "measured_at" not in json.dumps(states[0])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino.lots.loading import Load, cut_into_batches
 from sordino.per_sample.batch_structure import batch_size
@@ -19,10 +19,11 @@ from sordino.per_sample.batch_structure import columns as columns_of
 from sordino.per_sample.protocol import Norms, PerSample
 from sordino.refusal import Refusal
 from sordino.release.sensitivity import Exact
-from sordino.sampling.record_access import Label, Lengths, Records, Rows
-from sordino.sampling.remembered_lengths import STRETCHES
+from sordino.sampling.record_access import Label, Lengths, Records, Rows, Summaries
 
 _LABEL_DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_PICTURE, _CHANNELS = 4, 4
+"""The side of the picture in a summary, and the most channels that a summarised image has."""
 
 
 def records_for_samplers(
@@ -47,12 +48,12 @@ def records_for_samplers(
         found = [class_labels(load(part), label) for part in cut_into_batches(rows, chunk)]
         return torch.cat(found).cpu().numpy().astype(np.int64)
 
-    def squares(rows: Rows) -> Lengths:
-        with gathered_parameters():
-            found = squared_lengths_by_stretch(gradients(load(part)) for part in cut_into_batches(rows, chunk))
-            return found.cpu().numpy()
+    def summaries(rows: Rows) -> Summaries:
+        parts = [summarise_batch(load(part)) for part in cut_into_batches(rows, chunk)]
+        few, many = zip(*parts, strict=True)
+        return Summaries(torch.cat(few).cpu().numpy(), torch.cat(many).cpu().numpy())
 
-    return Records(n, lengths, labels, squares)
+    return Records(n, lengths, labels, summaries)
 
 
 def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
@@ -63,16 +64,26 @@ def gradient_lengths(parts: Iterable[PerSample]) -> Tensor:
     return torch.cat(lengths) if lengths else torch.zeros(0)
 
 
-def squared_lengths_by_stretch(parts: Iterable[PerSample]) -> Tensor:
-    """Returns the squared gradient lengths of the records that a sampler asks about, by stretch of the network,
-    (records, stretches); neighbouring parameters are added up where there are more than `STRETCHES`.
+def summarise_batch(batch: Any) -> tuple[Tensor, Tensor]:
+    """Returns what samplers may know of each record of a batch without a model: a few properties, and many.
+
+    Of an image the few are the mean and deviation of each channel and the mean difference between neighbouring pixels, and
+    the many are a picture of 4 × 4 pixels. Of another row of numbers the few are its mean and deviation, and there are no
+    many. Of anything else there is nothing.
     """
-    found = []
-    for part in parts:
-        columns = _exact_norms(part).squared.tensor_split(STRETCHES, dim=1)
-        # Where there are fewer parameters than stretches, the last splits are empty.
-        found.append(torch.stack([some.sum(dim=1) for some in columns if some.shape[1]], dim=1))
-    return torch.cat(found) if found else torch.zeros(0, 1)
+    columns = columns_of(batch)
+    x = columns[0]
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
+        nothing = torch.zeros(batch_size(batch), 0)
+        return nothing, nothing
+    x = x.float()
+    # An image has channels, height and width, and is large enough for a smaller picture of it.
+    if x.dim() == 4 and min(x.shape[2:]) >= _PICTURE and x.shape[1] <= _CHANNELS:
+        across, down = x.diff(dim=3).abs().mean((1, 2, 3)), x.diff(dim=2).abs().mean((1, 2, 3))
+        few = torch.cat([x.mean((2, 3)), x.flatten(2).std(dim=2), torch.stack([across, down], dim=1)], dim=1)
+        return few, nn.functional.adaptive_avg_pool2d(x, _PICTURE).flatten(1)
+    rows = x.flatten(1)
+    return torch.stack([rows.mean(dim=1), rows.std(dim=1, correction=0)], dim=1), rows[:, :0]
 
 
 def _exact_norms(part: PerSample) -> Norms:

@@ -1,7 +1,7 @@
 """Access to the records for samplers that ask them something, and what each question costs.
 
     lengths(rows), labels(rows),
-    squared_lengths(rows)           a look: the sampler sees values of many records, and its draws have no guarantee
+    summaries()                     a look: the sampler sees values of many records, and its draws have no guarantee
     measure(), then flip(rate)      every record flips its own coin, whose bias is a function of its own length
     measure(), then release(m)      a private mechanism answers, and brings its event, which the next draw is charged with
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -41,6 +42,14 @@ Mechanism: TypeAlias = Callable[[Sealed[Tensor], Rng], tuple[float, Event]]
 """A function from the lengths of all records to a public number and what it cost."""
 
 
+@dataclass(frozen=True)
+class Summaries:
+    """What is easily said of records without a model: a few properties of each, and many, one row for each record."""
+
+    few: NDArray[np.float32]
+    many: NDArray[np.float32]
+
+
 class Records:
     """Gives samplers access to `n` records, and keeps count of what was looked at and released."""
 
@@ -49,10 +58,10 @@ class Records:
         n: int,
         lengths: Callable[[Rows], Lengths],
         labels: Callable[[Rows, Label | None], Rows],
-        squares: Callable[[Rows], Lengths] | None = None,
+        summaries: Callable[[Rows], Summaries] | None = None,
     ) -> None:
         # Lengths and labels are computed when they are asked for, and what was asked decides what is charged.
-        self._n, self._lengths, self._labels, self._squares = n, lengths, labels, squares
+        self._n, self._lengths, self._labels, self._summaries = n, lengths, labels, summaries
         self._measured_lengths: Lengths | None = None
         self._known_labels: Rows | None = None
         self._spent: list[Event] = []
@@ -66,16 +75,13 @@ class Records:
         self.has_looked = True
         return self._current_lengths(rows)
 
-    def squared_lengths(self, rows: Rows) -> Lengths:
-        """Returns the current squared gradient lengths of these records by stretch of the network, (rows, stretches):
-        a look, after which draws have no guarantee.
-        """
+    def summaries(self) -> Summaries:
+        """Returns a summary of every record, which does not change: a look, after which draws have no guarantee."""
         self.has_looked = True
-        if self._squares is None:
-            return np.square(self._current_lengths(rows))[:, None]
-        # A gradient that is not finite counts as short in every stretch, as it does in its length.
-        squares = self._squares(rows).astype(np.float32, copy=False)
-        return np.where(np.isfinite(squares).all(axis=1, keepdims=True), squares, np.float32(0))
+        if self._summaries is None:
+            nothing = np.zeros((self._n, 0), dtype=np.float32)
+            return Summaries(nothing, nothing)
+        return self._summaries(np.arange(self._n, dtype=np.int64))
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
         """Gives a sampler access to the classes of these records, by default the last column. After such access draws

@@ -1,20 +1,24 @@
 """Remembers gradient lengths between sorted lots, so that only the likeliest candidates are measured before each lot.
 
-Exact order takes the length of every record that is left, before every lot. Here each record keeps the lengths of its
-gradient as they were last measured, one for each stretch of the network. Before a lot `budget` records are measured:
+Exact order takes the length of every record that is left, before every lot. Here a prediction of every record's length is
+kept and follows the model from lot to lot. Before a lot `budget` records are measured:
 
     a quarter       the records that were not measured for longest, so that nothing is forgotten
     three quarters  the longest by prediction, in three rounds; after each round the prediction is fitted again
 
-The prediction is a ridge regression in each class of the records, on what was measured before this lot:
+From one lot to the next the prediction of every record is moved by a ridge regression on what was measured in between:
 
-    log(new length / old length) ≈ w₀ + Σ_s w_s · z_s        z_s: the old log squared length in stretch s, standardised
-                                                              over the candidates of the class; the penalty is λ‖w‖²
+    log(length now) − log(length predicted before) ≈ Σ_j w_j · x_j        with the penalty λ‖w‖²
 
-The regression only chooses who is measured. The lot is filled from lengths measured at the current model.
+x: the class of the record, the same times its predicted length, and times a few properties of the record (brightness,
+contrast and roughness of an image), their squares, and a small picture of it. All of a class, or
+all bright records, grow and shrink together when the model moves; that is what can be predicted.
 
-Privacy: lengths, and everything fitted to them, are bare values of private records. They are in the memory that a draw
-leaves for the next one, which is as secret as the data. Lots by rank have no guarantee, with a memory or without.
+The prediction only chooses who is measured. The lot is filled from lengths measured at the current model.
+
+Privacy: lengths, summaries, and everything fitted to them are bare values of private records. What is remembered is in the
+memory that a draw leaves for the next one, which is as secret as the data. Lots by rank have no guarantee, with a memory
+or without.
 """
 
 from __future__ import annotations
@@ -27,119 +31,143 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.rng.streams import Rng
-from sordino.sampling.record_access import Lengths, Records, Rows, pack_array, unpack_array
+from sordino.sampling.record_access import Lengths, Records, Rows, Summaries, pack_array, unpack_array
 
-STRETCHES = 16
-"""Stretches into which the parameters of a network are divided at most."""
 _ROUNDS = 3
 _PENALTY = 3.0
 """λ of the ridge regression, in the unit of one record."""
-_TINY = 1e-12
-"""A squared length below this counts as this in a logarithm."""
+_TINY = 1e-6
+"""A length below this counts as this in a logarithm."""
+_MOST_CLASSES = 100
+"""Classes that the regression tells apart at most; of more it sees none."""
 
-Squares: TypeAlias = NDArray[np.float32]
 Choose: TypeAlias = Callable[[Lengths, Rows, int], Rows]
 """A function from lengths, the rows that have them and a number to positions of so many that a lot would prefer."""
+Features: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class RememberedLengths:
-    """What is known of every record: its squared lengths by stretch, and the lot before which they were measured."""
+    """What is known of every record: the logarithm of its length, measured or predicted, and the lot before which it was
+    last measured.
+    """
 
-    squares: Squares
+    logs: Lengths
     measured_at: NDArray[np.int64]
 
     def pack(self) -> dict[str, Any]:
         """Returns the remembered lengths as JSON for a checkpoint, which is as secret as the data."""
-        return {
-            "squares": pack_array(self.squares),
-            "stretches": self.squares.shape[1],
-            "measured_at": pack_array(self.measured_at),
-        }
+        return {"logs": pack_array(self.logs), "measured_at": pack_array(self.measured_at)}
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> RememberedLengths:
         """Returns the remembered lengths from what `pack` returned."""
-        squares = unpack_array(packed["squares"], np.float32)
-        return cls(squares.reshape(-1, packed["stretches"]), unpack_array(packed["measured_at"], np.int64))
+        return cls(unpack_array(packed["logs"], np.float32), unpack_array(packed["measured_at"], np.int64))
 
 
-def measure_everyone(records: Records, rows: Rows, lot: int) -> RememberedLengths:
-    """Returns the lengths of all candidates, measured now; those of other records are not known and never asked for."""
-    squares = records.squared_lengths(rows)
-    every = np.zeros((len(records), squares.shape[1]), dtype=np.float32)
-    every[rows] = squares
-    return RememberedLengths(every, np.full(len(records), lot, dtype=np.int64))
+def measure_everyone(records: Records, rows: Rows, lot: int) -> tuple[Lengths, RememberedLengths]:
+    """Returns the lengths of all candidates, measured now, and what is remembered; other records are never asked for."""
+    lengths = records.lengths(rows)
+    logs = np.zeros(len(records), dtype=np.float32)
+    logs[rows] = _logarithms(lengths)
+    return lengths, RememberedLengths(logs, np.full(len(records), lot, dtype=np.int64))
 
 
 def measure_likeliest(
     records: Records,
     before: RememberedLengths,
     rows: Rows,
-    classes: Rows,
+    features: RecordFeatures,
     budget: int,
     lot: int,
     choose: Choose,
     rng: Rng,
-) -> tuple[Rows, RememberedLengths]:
-    """Measures `budget` of the candidates, and returns which they are and what is remembered from now on.
+) -> tuple[Rows, Lengths, RememberedLengths]:
+    """Measures `budget` of the candidates, and returns which they are, their lengths and what is remembered from now on.
 
     Args:
         records: the records that lengths are asked of.
         before: what is remembered of them.
         rows: the candidates of the next lot.
-        classes: the class of every candidate, or all the same where there are none.
+        features: of all records.
         budget: how many candidates are measured.
         lot: the number of the next lot.
         choose: which of some candidates a lot would prefer, by their predicted lengths.
         rng: breaks ties between candidates that were measured before the same lot.
 
     """
-    squares, measured_at = before.squares.copy(), before.measured_at.copy()
+    lengths = np.zeros(len(rows), dtype=np.float32)
     is_measured = np.zeros(len(rows), dtype=bool)
 
     def measure(at: Rows) -> None:
-        is_measured[at] = True
-        squares[rows[at]] = records.squared_lengths(rows[at])
-        measured_at[rows[at]] = lot
+        lengths[at], is_measured[at] = records.lengths(rows[at]), True
 
     # The records that were not measured for longest come first; of equally old ones, a random choice.
     shuffled = rng.permutation(len(rows))
     stalest = shuffled[np.argsort(before.measured_at[rows[shuffled]], kind="stable")]
-    rounds = [len(part) for part in np.array_split(np.arange(budget - budget // (_ROUNDS + 1)), _ROUNDS)]
-    measure(stalest[: budget // (_ROUNDS + 1)])
-    # In every round the prediction is fitted to all that was measured before this lot, and the longest by it are measured.
-    old = before.squares[rows]
-    for size in rounds:
+    quarter = budget // (_ROUNDS + 1)
+    measure(stalest[:quarter])
+    # In every round the regression is fitted to all that was measured before this lot, and the longest by it are measured.
+    old = before.logs[rows]
+    x = features.for_candidates(rows, old)
+    for part in np.array_split(np.arange(budget - quarter), _ROUNDS):
         unknown = np.flatnonzero(~is_measured)
-        predicted = _predict_lengths(old, squares[rows], classes, is_measured)
-        measure(unknown[choose(predicted[unknown], rows[unknown], size)])
-    return rows[is_measured], RememberedLengths(squares, measured_at)
+        predicted = _predict_logs(x, old, lengths, is_measured)
+        measure(unknown[choose(np.exp(predicted[unknown]), rows[unknown], len(part))])
+    # What was measured is remembered as it is, and of the others what all that was measured predicts.
+    logs, measured_at = before.logs.copy(), before.measured_at.copy()
+    logs[rows] = np.where(is_measured, _logarithms(lengths), _predict_logs(x, old, lengths, is_measured))
+    measured_at[rows[is_measured]] = lot
+    return rows[is_measured], lengths[is_measured], RememberedLengths(logs, measured_at)
 
 
-def lengths_of(squares: Squares) -> Lengths:
-    """Returns the length of each gradient from its squared lengths by stretch."""
-    return np.sqrt(squares.sum(axis=1, dtype=np.float64)).astype(np.float32)
+class RecordFeatures:
+    """What the prediction of remembered lengths knows of every record that does not change: its class and its summary."""
+
+    def __init__(self, classes: Rows, summaries: Summaries) -> None:
+        """Takes the class and the summary of every record; all classes alike where there are none."""
+        kinds, place = np.unique(classes, return_inverse=True)
+        known = len(kinds) <= _MOST_CLASSES
+        self._classes: Features = np.eye(len(kinds), dtype=np.float32)[place] if known else _ones(len(classes))
+        few, many = (
+            _standardise(np.nan_to_num(some, posinf=0.0, neginf=0.0)) for some in (summaries.few, summaries.many)
+        )
+        self._fixed: Features = np.concatenate(
+            [self._classes, _cross(self._classes, few), np.square(few), many], axis=1
+        )
+
+    def for_candidates(self, rows: Rows, logs: Lengths) -> Features:
+        """Returns the regressors of the candidates, of which these are the predicted logarithms of lengths."""
+        by_length = self._classes[rows] * _standardise(logs[:, None])
+        return np.concatenate([self._fixed[rows], by_length], axis=1)
 
 
-def _predict_lengths(old: Squares, new: Squares, classes: Rows, is_measured: NDArray[np.bool_]) -> Lengths:
-    """Returns what the lengths of all candidates are now, predicted from those of the candidates that were measured."""
-    log_old = 0.5 * np.log(np.maximum(old.sum(axis=1, dtype=np.float64), _TINY))
-    predicted = log_old.copy()
-    for kind in np.unique(classes):
-        members = np.flatnonzero(classes == kind)
-        seen = members[is_measured[members]]
-        if not len(seen):
-            continue
-        # z: the old log squared lengths of the class, standardised; a stretch in which all are alike says nothing.
-        logs = np.log(np.maximum(old[members], _TINY), dtype=np.float64)
-        deviation = logs.std(axis=0)
-        z = (logs - logs.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
-        z = np.column_stack([np.ones(len(members)), z])
-        # w = (ZᵀZ + λ1)⁻¹ Zᵀ log(new / old) over the measured records of the class.
-        fitted = z[is_measured[members]]
-        target = 0.5 * np.log(np.maximum(new[seen].sum(axis=1, dtype=np.float64), _TINY)) - log_old[seen]
-        w = np.linalg.solve(fitted.T @ fitted + _PENALTY * np.eye(z.shape[1]), fitted.T @ target)
-        # A linear fit may run away outside of what was seen, so no record is said to grow more than any that was measured.
-        predicted[members] += np.clip(z @ w, target.min(), target.max())
-    return np.exp(predicted).astype(np.float32)
+def _predict_logs(x: Features, old: Lengths, lengths: Lengths, is_measured: NDArray[np.bool_]) -> Lengths:
+    """Returns the logarithms of the lengths of all candidates as they are now, predicted from those that were measured."""
+    # w = (XᵀX + λ1)⁻¹ Xᵀ (log length now − log length predicted before), over what was measured.
+    seen = x[is_measured]
+    growth = _logarithms(lengths[is_measured]) - old[is_measured]
+    w = np.linalg.solve(seen.T @ seen + np.float32(_PENALTY) * np.eye(x.shape[1], dtype=np.float32), seen.T @ growth)
+    # A linear fit may run away outside of what was seen, so no record is said to grow more than any that was measured.
+    moved: Lengths = old + np.clip(x @ w, growth.min(), growth.max())
+    return moved
+
+
+def _logarithms(lengths: Lengths) -> Lengths:
+    return np.log(np.maximum(lengths, np.float32(_TINY)))
+
+
+def _ones(n: int) -> Features:
+    return np.ones((n, 1), dtype=np.float32)
+
+
+def _cross(classes: Features, few: Features) -> Features:
+    """Returns every column of `few` within every class."""
+    return (classes[:, :, None] * few[:, None, :]).reshape(len(classes), -1)
+
+
+def _standardise(columns: Features) -> Features:
+    """Returns columns with mean 0 and deviation 1; a column whose entries are all alike becomes 0 and says nothing."""
+    deviation = columns.std(axis=0, dtype=np.float64)
+    centred = columns - columns.mean(axis=0, dtype=np.float64)
+    return (centred / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)

@@ -48,8 +48,8 @@ from sordino.sampling.record_access import (
     unpack_array,
 )
 from sordino.sampling.remembered_lengths import (
+    RecordFeatures,
     RememberedLengths,
-    lengths_of,
     measure_everyone,
     measure_likeliest,
 )
@@ -59,8 +59,6 @@ Labels = Callable[[], Rows]
 Mask = NDArray[np.bool_]
 _FEWEST_REMEASURED = 2
 """Lots' worth of records among which a lot is chosen, at least."""
-_MOST_CLASSES = 256
-"""Classes in each of which a prediction of lengths is fitted, at most."""
 
 
 class Fill(Protocol):
@@ -250,6 +248,7 @@ class Sorted:
             None if memory is None or "remembered" not in memory else RememberedLengths.unpack(memory["remembered"])
         )
         label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
+        features: RecordFeatures | None = None
         while True:
             # Every record was used once: a new pass begins.
             if not left.any():
@@ -257,8 +256,10 @@ class Sorted:
                 remembered = None
             # With a memory, only the likeliest candidates are measured, and the lot is filled from these.
             if self.remeasured is not None:
-                rows, remembered = self._measure_candidates(records, left, remembered, label, k, rng)
-                ranked = _RankedCandidates(rows, lengths_of(remembered.squares[rows]), 1)
+                if features is None:
+                    features = _features_of(records, label)
+                rows, lengths, remembered = self._measure_candidates(records, left, remembered, features, k, rng)
+                ranked = _RankedCandidates(rows, lengths, 1)
             # Rank anew once the candidates were used for `refresh` lots. Looking at lengths forgoes the guarantee.
             elif not ranked.lots_left or not len(ranked.rows):
                 rows = self._choose_candidates(left, rng.child(k, "pool"))
@@ -275,21 +276,26 @@ class Sorted:
             k += 1
 
     def _measure_candidates(
-        self, records: Records, left: Mask, remembered: RememberedLengths | None, label: Label | None, k: int, rng: Rng
-    ) -> tuple[Rows, RememberedLengths]:
-        """Returns the records that were measured for the next sorted lot, and what is remembered of all lengths."""
+        self,
+        records: Records,
+        left: Mask,
+        remembered: RememberedLengths | None,
+        features: RecordFeatures,
+        k: int,
+        rng: Rng,
+    ) -> tuple[Rows, Lengths, RememberedLengths]:
+        """Returns the records that are measured for the next sorted lot, their lengths, and what is remembered of all."""
         rows = np.flatnonzero(left)
         budget = int(self.remeasured or 0) * self.batch_size
-        # All are measured where nothing is remembered yet, at the beginning of a pass, and where no more are left.
+        # All are measured at the beginning of a pass, and where no more are left than are measured anyway.
         if remembered is None or len(rows) <= budget:
-            return rows, measure_everyone(records, rows, k)
+            return rows, *measure_everyone(records, rows, k)
+        label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
 
         def choose(lengths: Lengths, some: Rows, size: int) -> Rows:
             return self.fill(lengths, partial(records.labels, some, label), size, rng.child(k, "choose"))
 
-        classes = _classes_for_prediction(records, rows, label)
-        stale = rng.child(k, "stale")
-        return measure_likeliest(records, remembered, rows, classes, budget, k, choose, stale)
+        return measure_likeliest(records, remembered, rows, features, budget, k, choose, rng.child(k, "stale"))
 
     def _choose_candidates(self, left: Mask, rng: Rng) -> Rows:
         """Returns the records that are sorted for the next lot: all that are left, or a random pool of them."""
@@ -299,13 +305,14 @@ class Sorted:
         return np.sort(rows[rng.permutation(len(rows))[: self.pool * self.batch_size]])
 
 
-def _classes_for_prediction(records: Records, rows: Rows, label: Label | None) -> Rows:
-    """Returns the class of each candidate of a sorted lot, or zeros where the records have no classes, or too many."""
+def _features_of(records: Records, label: Label | None) -> RecordFeatures:
+    """Returns what predicts the remembered lengths of sorted lots; records without classes count as one class."""
+    every = np.arange(len(records), dtype=np.int64)
     try:
-        classes = records.labels(rows, label)
+        classes = records.labels(every, label)
     except Refusal:
-        return np.zeros(len(rows), dtype=np.int64)
-    return classes if len(np.unique(classes)) <= _MOST_CLASSES else np.zeros(len(rows), dtype=np.int64)
+        classes = np.zeros_like(every)
+    return RecordFeatures(classes, records.summaries())
 
 
 @dataclass(frozen=True)
