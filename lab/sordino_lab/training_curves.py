@@ -31,6 +31,8 @@ _STAR = 7
 """The variant that is drawn as a star."""
 _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
+REMEMBERED_SHARE = "XXX"
+"""How exact remembered order is, as bench/results/remembered_lengths.json has it."""
 _SHORT_REASONS: Sequence[tuple[str, str]] = (
     ("ranked the records by their gradients", "lots by rank"),
     ("the lot's own gradient lengths", "bound from the lot"),
@@ -229,6 +231,19 @@ def note_no_guarantee(trained: Sequence[TrainedCurve]) -> list[str]:
     return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]
 
 
+def note_remembered_order(trained: Sequence[TrainedCurve]) -> list[str]:
+    """Returns a note that names the trained curves whose sorted lots come from remembered lengths; nothing if none do."""
+    lots = {one.plan.label: one.plan.parameters.get("remeasured") for one in trained}
+    some = [label for label, measured in lots.items() if measured]
+    if not some:
+        return []
+    measured = max(lots[label] or 0.0 for label in some)
+    return [
+        f"Order from lengths remembered between steps, not the exact one: {'; '.join(some)}. Before each lot "
+        f"{measured:g} lots' worth of records are measured. {REMEMBERED_SHARE}"
+    ]
+
+
 def draw_curves(
     bench: Workbench,
     plans: Sequence[CurvePlan],
@@ -245,7 +260,7 @@ def draw_curves(
     return Outcome(
         draw_learning(trained, title),
         findings=judge(trained),
-        notes=[*notes, *note_no_guarantee(trained)],
+        notes=[*notes, *note_no_guarantee(trained), *note_remembered_order(trained)],
         commands=bench.commands(plans),
     )
 

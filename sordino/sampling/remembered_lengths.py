@@ -33,7 +33,9 @@ from numpy.typing import NDArray
 from sordino.rng.streams import Rng
 from sordino.sampling.record_access import Lengths, Records, Rows, Summaries, pack_array, unpack_array
 
-_ROUNDS = 3
+_ROUNDS = 10
+_STALE = 0.1
+"""Share of what is measured that goes to the stalest records."""
 _PENALTY = 3.0
 """λ of the ridge regression, in the unit of one record."""
 _TINY = 1e-6
@@ -105,12 +107,12 @@ def measure_likeliest(
     # The records that were not measured for longest come first; of equally old ones, a random choice.
     shuffled = rng.permutation(len(rows))
     stalest = shuffled[np.argsort(before.measured_at[rows[shuffled]], kind="stable")]
-    quarter = budget // (_ROUNDS + 1)
-    measure(stalest[:quarter])
+    stale = max(1, round(_STALE * budget))
+    measure(stalest[:stale])
     # In every round the regression is fitted to all that was measured before this lot, and the longest by it are measured.
     old = before.logs[rows]
     x = features.for_candidates(rows, old)
-    for part in np.array_split(np.arange(budget - quarter), _ROUNDS):
+    for part in np.array_split(np.arange(budget - stale), _ROUNDS):
         unknown = np.flatnonzero(~is_measured)
         predicted = _predict_logs(x, old, lengths, is_measured)
         measure(unknown[choose(np.exp(predicted[unknown]), rows[unknown], len(part))])
