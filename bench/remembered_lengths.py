@@ -10,14 +10,14 @@ is known, and both are compared at the same model:
     replay    lets each way to choose who is measured go through the window. It begins with all lengths of its first step.
               From then on it knows what it measured and nothing else. What counts is the share of the exact lot that is
               in its lot, and the mean length of its lot over that of the exact one.
-    follow    trains the recipe from its first step with `Sorted.top_k(200, remeasured=12)`. Before some lots of the first
+    follow    trains the recipe from its first step with `Sorted.top_k(200, remeasured=10)`. Before some lots of the first
               epoch all lengths are taken too, and the lot is compared with the exact one: by then most lengths have been
               predicted for as many steps.
     price     times the pass that takes lengths beside as many multiplications in one matrix product
 
     python -m bench.remembered_lengths collect --rate 0.1 --bound 5 --epochs 0 1
     python -m bench.remembered_lengths replay
-    python -m bench.remembered_lengths follow --rate 0.1 --bound 5 --steps 60 120
+    python -m bench.remembered_lengths follow --rate 0.1 --bound 5 --steps 50 110 --remeasured 12
     python -m bench.remembered_lengths price
 
 Ways:
@@ -66,8 +66,6 @@ LOT, LOTS_IN_AN_EPOCH = 200, 250
 BEGINS, STEPS = 175, 18
 """The place of a window in its epoch, and its steps."""
 BUDGETS = (400, 600, 1000, 2000, 2400, 3000)
-REMEASURED = 12
-"""Lots' worth of records that the lab measures before each lot."""
 RECORD_PRODUCTS = 27e6
 """Multiplications of a record's pass forward and backward, each with an addition."""
 
@@ -193,18 +191,18 @@ class FollowedSampler:
             yield draw
 
 
-def follow(rate: float, bound: float, steps: list[int]) -> dict[str, Any]:
+def follow(rate: float, bound: float, steps: list[int], remeasured: int) -> dict[str, Any]:
     """Returns how close some lots of a training come to the exact ones."""
     job = thesis_job(rate, bound)
     private, problem = job.create_private(0, Ledger(), None), job.problem
     found: dict[str, dict[str, float]] = {}
-    sampler = FollowedSampler(Sorted.top_k(LOT, remeasured=REMEASURED), tuple(steps), found)
+    sampler = FollowedSampler(Sorted.top_k(LOT, remeasured=remeasured), tuple(steps), found)
     for lot in private.draws(job.data.train, sampler, max(steps) + 1, physical_batch=job.physical_batch):
         for group in problem.optimizer.param_groups:
             group["lr"] = problem.learning_rate(lot.step)
         private.backward(lot)
         problem.optimizer.step()
-    return {"remeasured": REMEASURED, **found}
+    return {"remeasured": remeasured, **found}
 
 
 class RecordedLengths(Records):
@@ -346,6 +344,7 @@ def main() -> None:
     parser.add_argument("--bound", type=float, default=5.0)
     parser.add_argument("--epochs", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, nargs="+", default=[60, 120])
+    parser.add_argument("--remeasured", type=int, default=10)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.what == "collect":
@@ -354,7 +353,7 @@ def main() -> None:
     name = f"lr {given.rate:g}, C = {given.bound:g}"
     found = {
         "replay": lambda: {"windows": replay()},
-        "follow": lambda: {f"followed, {name}": follow(given.rate, given.bound, given.steps)},
+        "follow": lambda: {f"followed, {name}": follow(given.rate, given.bound, given.steps, given.remeasured)},
         "price": lambda: {"CPU ms for a record": price()},
     }[given.what]()
     # Another part may have ended meanwhile.

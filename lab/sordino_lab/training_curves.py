@@ -31,8 +31,12 @@ _STAR = 7
 """The variant that is drawn as a star."""
 _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
-REMEMBERED_SHARE = "XXX"
-"""How exact remembered order is, as bench/results/remembered_lengths.json has it."""
+REMEMBERED_SHARE = (
+    "At learning rate 0.01 and C = 5 these lots held 98.8 % of the exact lots, and their mean length was that of the exact "
+    "ones to four digits, over 17 steps of the first epoch after one in which all lengths were known; how this goes on "
+    "over a whole epoch was not measured (bench/results/remembered_lengths.json)."
+)
+"""How exact the order from remembered lengths is, with ten lots' worth of records measured before each lot."""
 _SHORT_REASONS: Sequence[tuple[str, str]] = (
     ("ranked the records by their gradients", "lots by rank"),
     ("the lot's own gradient lengths", "bound from the lot"),

@@ -3,8 +3,8 @@
 Exact order takes the length of every record that is left, before every lot. Here a prediction of every record's length is
 kept and follows the model from lot to lot. Before a lot `budget` records are measured:
 
-    a quarter       the records that were not measured for longest, so that nothing is forgotten
-    three quarters  the longest by prediction, in three rounds; after each round the prediction is fitted again
+    a tenth      the records that were not measured for longest, so that nothing is forgotten
+    the others   the longest by prediction, in ten rounds; after each round the prediction is fitted again
 
 From one lot to the next the prediction of every record is moved by a ridge regression on what was measured in between:
 
@@ -112,7 +112,7 @@ def measure_likeliest(
     # In every round the regression is fitted to all that was measured before this lot, and the longest by it are measured.
     old = before.logs[rows]
     x = features.for_candidates(rows, old)
-    for part in np.array_split(np.arange(budget - stale), _ROUNDS):
+    for part in np.array_split(np.arange(budget - stale), min(_ROUNDS, budget - stale)):
         unknown = np.flatnonzero(~is_measured)
         predicted = _predict_logs(x, old, lengths, is_measured)
         measure(unknown[choose(np.exp(predicted[unknown]), rows[unknown], len(part))])
