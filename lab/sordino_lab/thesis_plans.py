@@ -6,10 +6,10 @@ quick     MNIST 2,500 records, 8 epochs; CIFAR-10 1,000 records, 3 epochs; ResNe
 
 Every size trains the thesis' own network: a smaller one would show something else.
 
-The exact order of sorted lots on CIFAR-10 takes the lengths of 25,000 records before a step, 30 CPU hours a training. At
-the thesis' own size, lots of the longest come from lengths remembered between steps where these find 98 % of the exact lots,
-up to a learning rate of 0.01 (`sordino/sampling/remembered_lengths.py`, `bench/remembered_lengths.py`). Every figure with
-such a curve says so. Larger rates keep the exact order: the model moves too far in a step.
+The exact order of sorted lots on CIFAR-10 takes the lengths of 25,000 records before a step: 30 CPU hours a training.
+At the thesis' own size, lots of the longest come from lengths remembered between steps where these find 98 % of the exact
+lots, up to a learning rate of 0.01 (`sordino/sampling/remembered_lengths.py`, `bench/remembered_lengths.py`). Every
+figure with such a curve says so. Larger rates keep the exact order: the model moves too far in a step.
 """
 
 from __future__ import annotations
