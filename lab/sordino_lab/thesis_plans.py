@@ -5,11 +5,6 @@ middle    MNIST 20,000 records and 15 epochs; CIFAR-10 10,000 records and 10 epo
 quick     MNIST 2,500 records, 8 epochs; CIFAR-10 1,000 records, 3 epochs; ResNet-18 200 records
 
 Every size trains the thesis' own network: a smaller one would show something else.
-
-The exact order of sorted lots on CIFAR-10 takes the lengths of 25,000 records before a step: 30 CPU hours a training.
-At the thesis' own size, lots of the longest come from lengths remembered between steps where these find 98 % of the exact
-lots, up to a learning rate of 0.01 (`sordino/sampling/remembered_lengths.py`, `bench/remembered_lengths.py`). Every
-figure with such a curve says so. Larger rates keep the exact order: the model moves too far in a step.
 """
 
 from __future__ import annotations
@@ -29,7 +24,6 @@ from sordino_lab.training_curves import (
     judge_higher,
     note_missing,
     note_no_guarantee,
-    note_remembered_order,
 )
 from sordino_lab.workbench import Workbench
 
@@ -53,13 +47,6 @@ METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "optimistic lookahead": ("optimistic-lookahead", {"query": "optimistic-lookahead"}),
 }
 """The methods of the thesis: the method whose colour a curve has, and the words of its recipe."""
-
-
-REMEASURED = 10.0
-"""Lots' worth of records that are measured before each lot, where lengths are remembered."""
-REMEMBERED_UP_TO = 0.01
-"""The largest learning rate at which remembered lengths were seen to find 98 % of the exact lots: of 0.01, 0.1 and 1."""
-REMEMBERING_SAMPLERS = ("sorted-top-k", "sorted-class-diverse")
 
 
 def label_of(method: str, rate: float) -> str:
@@ -91,11 +78,6 @@ def plan_cifar(
     colour, words = METHODS[method]
     # ResNet-18 costs ten times as much as the thesis' small network.
     quick_records = 200 if given.get("model") == "resnet18" else 1_000
-    fields = {"learning_rate": rate, "bound": bound, **words, **given}
-    # Only the thesis' own size needs a cheaper order. Plain SGD keeps the exact one: its steps are bounded by nothing.
-    remembers = fields.get("sampler") in REMEMBERING_SAMPLERS and rate <= REMEMBERED_UP_TO
-    remembers = remembers and not fields.get("non_private")
-    cheaper: Mapping[str, float] = {"remeasured": REMEASURED} if remembers else {}
     return CurvePlan(
         label=label_of(method, rate),
         method=colour,
@@ -106,8 +88,7 @@ def plan_cifar(
         seeds=bench.pick(1, 1, 2, 3),
         evaluations=bench.pick(1, 3, 10, 30),
         variant=_variant_of(rate),
-        given=fields,
-        parameters=bench.pick({}, {}, {}, cheaper),
+        given={"learning_rate": rate, "bound": bound, **words, **given},
     )
 
 
@@ -196,7 +177,7 @@ class ThesisTable:
             self._draw_panels(every),
             compare_with_published(every, self.published, self.where),
             findings,
-            [*self.notes, *note_missing(bench, plans), *note_no_guarantee(every), *note_remembered_order(every)],
+            [*self.notes, *note_missing(bench, plans), *note_no_guarantee(every)],
             bench.commands(plans),
             {"diverged": {name: one.diverged for name, one in trained.items() if one.diverged}},
         )

@@ -31,12 +31,6 @@ _STAR = 7
 """The variant that is drawn as a star."""
 _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
-REMEMBERED_SHARE = (
-    "At learning rate 0.01 and C = 5 these lots held 98.8 % of the exact lots, and their mean length was that of the exact "
-    "ones to four digits, over 17 steps of the first epoch after one in which all lengths were known; how this goes on "
-    "over a whole epoch was not measured (bench/results/remembered_lengths.json)."
-)
-"""How exact the order from remembered lengths is, with ten lots' worth of records measured before each lot."""
 _SHORT_REASONS: Sequence[tuple[str, str]] = (
     ("ranked the records by their gradients", "lots by rank"),
     ("the lot's own gradient lengths", "bound from the lot"),
@@ -235,19 +229,6 @@ def note_no_guarantee(trained: Sequence[TrainedCurve]) -> list[str]:
     return [f"No guarantee for {label} and those like it: {reason}." for reason, label in reasons.items()]
 
 
-def note_remembered_order(trained: Sequence[TrainedCurve]) -> list[str]:
-    """Returns a note that names the trained curves whose sorted lots come from remembered lengths; nothing if none do."""
-    lots = {one.plan.label: one.plan.parameters.get("remeasured") for one in trained}
-    some = [label for label, measured in lots.items() if measured]
-    if not some:
-        return []
-    measured = max(lots[label] or 0.0 for label in some)
-    return [
-        f"Order from lengths remembered between steps, not the exact one: {'; '.join(some)}. Before each lot "
-        f"{measured:g} lots' worth of records are measured. {REMEMBERED_SHARE}"
-    ]
-
-
 def draw_curves(
     bench: Workbench,
     plans: Sequence[CurvePlan],
@@ -264,7 +245,7 @@ def draw_curves(
     return Outcome(
         draw_learning(trained, title),
         findings=judge(trained),
-        notes=[*notes, *note_no_guarantee(trained), *note_remembered_order(trained)],
+        notes=[*notes, *note_no_guarantee(trained)],
         commands=bench.commands(plans),
     )
 

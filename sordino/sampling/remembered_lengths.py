@@ -156,7 +156,8 @@ def _predict_logs(x: Features, old: Lengths, lengths: Lengths, is_measured: NDAr
 
 
 def _logarithms(lengths: Lengths) -> Lengths:
-    return np.log(np.maximum(lengths, np.float32(_TINY)))
+    logs: Lengths = np.log(np.maximum(lengths, np.float32(_TINY)))
+    return logs
 
 
 def _ones(n: int) -> Features:

@@ -21,7 +21,7 @@ from sordino.sampling.poisson import Poisson
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Figure, Finding, Outcome
 from sordino_lab.thesis_plans import label_of, plan_cifar
-from sordino_lab.training_curves import TrainedCurve, note_no_guarantee, note_remembered_order
+from sordino_lab.training_curves import TrainedCurve, note_no_guarantee
 from sordino_lab.workbench import Workbench
 
 COSINE_SETTINGS = ((0.1, 9.5), (0.01, 10.0))
@@ -96,7 +96,6 @@ def draw_update_cosine(bench: Workbench) -> Outcome:
             f"many dimensions makes any two of them all but orthogonal (at most {most:.3f} in the mean here). So its "
             "curves are of updates before noise; ours are of runs that clip and add none.",
             *note_no_guarantee(trained),
-            *note_remembered_order(trained),
         ],
         commands=bench.commands(plan_cosines(bench)),
     )

@@ -380,9 +380,7 @@ def plan_noisy_sort(bench: Workbench) -> list[CurvePlan]:
     # The fewer candidates a lot is chosen from, the less exact is its order.
     pools = ((0.0, "exact"), (4.0, "of 4 lots"), (2.0, "of 2 lots"))
     some = [
-        replace(
-            base, label=f"sorted, {name}", parameters={"pool": pool, **({} if pool else base.parameters)}, variant=k
-        )
+        replace(base, label=f"sorted, {name}", parameters={"pool": pool}, variant=k)
         for k, (pool, name) in enumerate(pools)
     ]
     return [plan_cifar(bench, "DP-SGD", 0.1, 5.0), *some]
