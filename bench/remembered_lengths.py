@@ -25,6 +25,8 @@ Ways:
     by class         predicted as `sordino/sampling/remembered_lengths.py` has it, without summaries of the records
     predicted        the same with them: what `remeasured=` does
 
+A replay begins with all lengths known, which flatters it: what `follow` finds in training is what counts.
+
 `to be sure` counts how many records would have to be measured before a step, so that no other can be in the exact lot if
 none grows more in a step than the fastest that was measured in it: the exact order by a bound.
 

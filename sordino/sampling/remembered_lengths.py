@@ -14,7 +14,8 @@ x: the class of the record, the same times its predicted length, and times a few
 contrast and roughness of an image), their squares, and a small picture of it. All of a class, or
 all bright records, grow and shrink together when the model moves; that is what can be predicted.
 
-The prediction only chooses who is measured. The lot is filled from lengths measured at the current model.
+The prediction only chooses who is measured. The lot is filled from lengths measured at the current model. How many of the
+exact lot are in it depends on how far the model moves: docs/sorted.md has what was measured, which is from most to few.
 
 Privacy: lengths, summaries, and everything fitted to them are bare values of private records. What is remembered is in the
 memory that a draw leaves for the next one, which is as secret as the data. Lots by rank have no guarantee, with a memory

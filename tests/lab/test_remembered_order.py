@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from sordino_lab.curve_plan import expected_seconds
 from sordino_lab.experiment import ExperimentSize
 from sordino_lab.thesis_plans import plan_cifar
