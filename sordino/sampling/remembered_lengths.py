@@ -174,4 +174,5 @@ def _standardise(columns: Features) -> Features:
     """Returns columns with mean 0 and deviation 1; a column whose entries are all alike becomes 0 and says nothing."""
     deviation = columns.std(axis=0, dtype=np.float64)
     centred = columns - columns.mean(axis=0, dtype=np.float64)
-    return (centred / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)
+    standardised: Features = (centred / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)
+    return standardised
