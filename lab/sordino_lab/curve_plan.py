@@ -150,7 +150,7 @@ def expected_seconds(settings: Settings) -> float:
     """Returns the CPU seconds that a training of a curve's plan will roughly take on one core.
 
     A training costs what its records cost, step by step. Lots by rank also cost the gradient lengths of all records that
-    an epoch has left, half of them on average.
+    an epoch has left, half of them on average, or of those that are remeasured and of all once an epoch.
     """
     # A lookahead computes gradients twice a step.
     recipe = settings.recipe
@@ -158,5 +158,9 @@ def expected_seconds(settings: Settings) -> float:
     per_record = _SECONDS_PER_RECORD.get(recipe.model, _SECONDS_PER_RECORD_OTHERWISE)
     passes = 2.0 if recipe.query in ("projected", "noisy-lookahead", "optimistic-lookahead") else 1.0
     lot = recipe.privacy.rate * records * per_record * passes
-    ranking = 0.5 * records * per_record if (recipe.sampler or "").startswith("sorted") else 0.0
+    ranked = 0.5 * records if (recipe.sampler or "").startswith("sorted") else 0.0
+    if ranked and settings.parameters.get("remeasured"):
+        measured = settings.parameters["remeasured"] * recipe.privacy.rate * records
+        ranked = min(ranked, measured + recipe.privacy.rate * records)
+    ranking = ranked * per_record
     return _SECONDS_TO_BEGIN + recipe.optimisation.steps * (_SECONDS_PER_STEP + lot + ranking)

@@ -1,6 +1,7 @@
 """Access to the records for samplers that ask them something, and what each question costs.
 
-    lengths(rows), labels(rows)     a look: the sampler sees values of many records, and its draws have no guarantee
+    lengths(rows), labels(rows),
+    summaries()                     a look: the sampler sees values of many records, and its draws have no guarantee
     measure(), then flip(rate)      every record flips its own coin, whose bias is a function of its own length
     measure(), then release(m)      a private mechanism answers, and brings its event, which the next draw is charged with
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -40,14 +42,26 @@ Mechanism: TypeAlias = Callable[[Sealed[Tensor], Rng], tuple[float, Event]]
 """A function from the lengths of all records to a public number and what it cost."""
 
 
+@dataclass(frozen=True)
+class Summaries:
+    """What is easily said of records without a model: a few properties of each, and many, one row for each record."""
+
+    few: NDArray[np.float32]
+    many: NDArray[np.float32]
+
+
 class Records:
     """Gives samplers access to `n` records, and keeps count of what was looked at and released."""
 
     def __init__(
-        self, n: int, lengths: Callable[[Rows], Lengths], labels: Callable[[Rows, Label | None], Rows]
+        self,
+        n: int,
+        lengths: Callable[[Rows], Lengths],
+        labels: Callable[[Rows, Label | None], Rows],
+        summaries: Callable[[Rows], Summaries] | None = None,
     ) -> None:
         # Lengths and labels are computed when they are asked for, and what was asked decides what is charged.
-        self._n, self._lengths, self._labels = n, lengths, labels
+        self._n, self._lengths, self._labels, self._summaries = n, lengths, labels, summaries
         self._measured_lengths: Lengths | None = None
         self._known_labels: Rows | None = None
         self._spent: list[Event] = []
@@ -60,6 +74,14 @@ class Records:
         """Returns the current gradient lengths of these records: a look, after which draws have no guarantee."""
         self.has_looked = True
         return self._current_lengths(rows)
+
+    def summaries(self) -> Summaries:
+        """Returns a summary of every record, which does not change: a look, after which draws have no guarantee."""
+        self.has_looked = True
+        if self._summaries is None:
+            nothing = np.zeros((self._n, 0), dtype=np.float32)
+            return Summaries(nothing, nothing)
+        return self._summaries(np.arange(self._n, dtype=np.int64))
 
     def labels(self, rows: Rows, label: Label | None) -> Rows:
         """Gives a sampler access to the classes of these records, by default the last column. After such access draws

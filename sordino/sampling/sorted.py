@@ -14,7 +14,9 @@ left:
     similar_length   a run of L neighbours in the sorted order, at a random place
 
 Cheaper: `refresh=k` ranks anew only every k lots and uses the same lengths in between; `pool=m` ranks m lots' worth of
-records, drawn at random from those that are left, instead of all.
+records, drawn at random from those that are left, instead of all. `remeasured=m` remembers the lengths between lots and
+measures only m lots' worth of records before each, those that are likeliest to be the longest (`remembered_lengths.py`);
+a pass begins by measuring all.
 
 Privacy: none. Whether a record is in a lot depends on the lengths of all others: one record more pushes another out of
 the lot, and out of every later one. No noise on the gradients covers that, and the draws are `NonPrivate` whatever is
@@ -45,10 +47,18 @@ from sordino.sampling.record_access import (
     pack_array,
     unpack_array,
 )
+from sordino.sampling.remembered_lengths import (
+    RecordFeatures,
+    RememberedLengths,
+    measure_everyone,
+    measure_likeliest,
+)
 from sordino.sampling.sampler import Draw, mark_unproven
 
 Labels = Callable[[], Rows]
 Mask = NDArray[np.bool_]
+_FEWEST_REMEASURED = 2
+"""Lots' worth of records among which a lot is chosen, at least."""
 
 
 class Fill(Protocol):
@@ -132,6 +142,8 @@ class Sorted:
         fill: which records fill it; the four constructors set this.
         refresh: records are ranked anew after so many lots.
         pool: so many lots' worth of records are ranked at a time; None for all.
+        remeasured: so many lots' worth of records are measured anew before each lot, and the others are taken to be as
+            their remembered lengths predict; None for all, the exact order.
 
     Privacy:
         None. Which records are in a lot depends on the others: the claim is a `NoGuarantee` that says so.
@@ -149,6 +161,7 @@ class Sorted:
     fill: Fill
     refresh: int = 1
     pool: int | None = None
+    remeasured: int | None = None
 
     def __post_init__(self) -> None:
         """Validates the numbers and the way to fill lots."""
@@ -158,11 +171,26 @@ class Sorted:
         validate.function("fill", self.fill, "a way to fill lots; sd.Sorted.top_k(100) has one")
         if self.pool is not None and validate.count("pool", self.pool) < self.refresh:
             raise ValueError(f"pool={self.pool}: must hold the {self.refresh} lots until it is ranked anew (refresh)")
+        if self.remeasured is not None:
+            self._validate_remeasured(self.remeasured)
+
+    def _validate_remeasured(self, remeasured: int) -> None:
+        """Raises an error where lengths cannot be remembered between sorted lots as the other arguments ask."""
+        if validate.count("remeasured", remeasured) < _FEWEST_REMEASURED:
+            raise ValueError(
+                f"remeasured={remeasured}: must be at least {_FEWEST_REMEASURED}, because a lot is chosen among so many "
+                "lots' worth of records"
+            )
+        if self.refresh != 1 or self.pool is not None:
+            raise ValueError("remeasured: replaces refresh and pool; give one of the three")
+        # The other ways need the lengths of all records: a quantile, or a place in the whole order.
+        if not isinstance(self.fill, Longest | LongestOfEachClass):
+            raise ValueError(f"remeasured={remeasured}: only for the longest and for the longest of each class")
 
     @staticmethod
-    def top_k(batch_size: int, *, refresh: int = 1, pool: int | None = None) -> Sorted:
+    def top_k(batch_size: int, *, refresh: int = 1, pool: int | None = None, remeasured: int | None = None) -> Sorted:
         """Returns a sampler that draws the longest gradients first."""
-        return Sorted(batch_size, Longest(), refresh, pool)
+        return Sorted(batch_size, Longest(), refresh, pool, remeasured)
 
     @staticmethod
     def quantile(batch_size: int, quantile: float = 0.75, *, refresh: int = 1, pool: int | None = None) -> Sorted:
@@ -171,13 +199,18 @@ class Sorted:
 
     @staticmethod
     def class_diverse(
-        batch_size: int, label: Label | None = None, *, refresh: int = 1, pool: int | None = None
+        batch_size: int,
+        label: Label | None = None,
+        *,
+        refresh: int = 1,
+        pool: int | None = None,
+        remeasured: int | None = None,
     ) -> Sorted:
         """Returns a sampler of sorted lots that draws the records with the longest gradients of each class in turn.
 
         `label` makes the class from a batch's columns; None means that it is the last column.
         """
-        return Sorted(batch_size, LongestOfEachClass(label), refresh, pool)
+        return Sorted(batch_size, LongestOfEachClass(label), refresh, pool, remeasured)
 
     @staticmethod
     def similar_length(batch_size: int, *, refresh: int = 1, pool: int | None = None) -> Sorted:
@@ -211,13 +244,24 @@ class Sorted:
             )
         # A checkpoint brings the records that are left and the lengths still in use, so the next lot is the same.
         left, ranked = _begin_pass(n) if memory is None else _unpack_memory(memory, n)
+        remembered = (
+            None if memory is None or "remembered" not in memory else RememberedLengths.unpack(memory["remembered"])
+        )
         label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
+        features: RecordFeatures | None = None
         while True:
             # Every record was used once: a new pass begins.
             if not left.any():
                 left, ranked = _begin_pass(n)
+                remembered = None
+            # With a memory, only the likeliest candidates are measured, and the lot is filled from these.
+            if self.remeasured is not None:
+                if features is None:
+                    features = _features_of(records, label)
+                rows, lengths, remembered = self._measure_candidates(records, left, remembered, features, k, rng)
+                ranked = _RankedCandidates(rows, lengths, 1)
             # Rank anew once the candidates were used for `refresh` lots. Looking at lengths forgoes the guarantee.
-            if not ranked.lots_left or not len(ranked.rows):
+            elif not ranked.lots_left or not len(ranked.rows):
                 rows = self._choose_candidates(left, rng.child(k, "pool"))
                 ranked = _RankedCandidates(rows, records.lengths(rows), self.refresh)
             # Labels are handed over as a function: only the fill by class asks for them.
@@ -228,8 +272,30 @@ class Sorted:
             lot, ranked = ranked.take_lot(positions)
             left = left.copy()  # what a draw remembers does not change under it
             left[lot] = False
-            yield Draw(np.sort(lot), mark_unproven, memory=partial(_pack_memory, left, ranked))
+            yield Draw(np.sort(lot), mark_unproven, memory=partial(_pack_memory, left, ranked, remembered))
             k += 1
+
+    def _measure_candidates(
+        self,
+        records: Records,
+        left: Mask,
+        remembered: RememberedLengths | None,
+        features: RecordFeatures,
+        k: int,
+        rng: Rng,
+    ) -> tuple[Rows, Lengths, RememberedLengths]:
+        """Returns the records that are measured for the next sorted lot, their lengths, and what is remembered of all."""
+        rows = np.flatnonzero(left)
+        budget = int(self.remeasured or 0) * self.batch_size
+        # All are measured at the beginning of a pass, and where no more are left than are measured anyway.
+        if remembered is None or len(rows) <= budget:
+            return rows, *measure_everyone(records, rows, k)
+        label = self.fill.label if isinstance(self.fill, LongestOfEachClass) else None
+
+        def choose(lengths: Lengths, some: Rows, size: int) -> Rows:
+            return self.fill(lengths, partial(records.labels, some, label), size, rng.child(k, "choose"))
+
+        return measure_likeliest(records, remembered, rows, features, budget, k, choose, rng.child(k, "stale"))
 
     def _choose_candidates(self, left: Mask, rng: Rng) -> Rows:
         """Returns the records that are sorted for the next lot: all that are left, or a random pool of them."""
@@ -237,6 +303,16 @@ class Sorted:
         if self.pool is None or self.pool * self.batch_size >= len(rows):
             return rows
         return np.sort(rows[rng.permutation(len(rows))[: self.pool * self.batch_size]])
+
+
+def _features_of(records: Records, label: Label | None) -> RecordFeatures:
+    """Returns what predicts the remembered lengths of sorted lots; records without classes count as one class."""
+    every = np.arange(len(records), dtype=np.int64)
+    try:
+        classes = records.labels(every, label)
+    except Refusal:
+        classes = np.zeros_like(every)
+    return RecordFeatures(classes, records.summaries())
 
 
 @dataclass(frozen=True)
@@ -259,7 +335,7 @@ def _begin_pass(n: int) -> tuple[Mask, _RankedCandidates]:
     return np.ones(n, dtype=bool), _RankedCandidates(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), 0)
 
 
-def _pack_memory(left: Mask, ranked: _RankedCandidates) -> dict[str, Any]:
+def _pack_memory(left: Mask, ranked: _RankedCandidates, remembered: RememberedLengths | None) -> dict[str, Any]:
     """Returns what the next draw of sorted lots must know, as JSON; candidates are kept only while they are still used."""
     # Candidates that will be ranked anew need not be remembered.
     stale = ranked.lots_left > 0  # otherwise the next lot asks anew
@@ -268,6 +344,7 @@ def _pack_memory(left: Mask, ranked: _RankedCandidates) -> dict[str, Any]:
         "rows": pack_array(ranked.rows if stale else ranked.rows[:0]),
         "lengths": pack_array(ranked.lengths if stale else ranked.lengths[:0]),
         "lots": ranked.lots_left,
+        **({} if remembered is None else {"remembered": remembered.pack()}),
     }
 
 
@@ -281,18 +358,25 @@ def _unpack_memory(memory: Mapping[str, Any], n: int) -> tuple[Mask, _RankedCand
     return left, ranked
 
 
-def _declare_method(name: str, about: str, fill: Callable[..., Sorted], example: str) -> Method:
-    """Returns the declaration of one of the four ways in which SortedDPSGD fills a lot."""
+def _declare_method(
+    name: str, about: str, fill: Callable[..., Sorted], example: str, *, remembers: bool = False
+) -> Method:
+    """Returns the declaration of one of the four ways in which SortedDPSGD fills a lot; `remembers` says that it can
+    remember lengths between lots.
+    """
+    # The parameters are floats on the command line: a pool of 0 means that all records are ranked, and 0 in
+    # `remeasured` that all are measured.
+    defaults = {"refresh": 1.0, "pool": 0.0, **({"remeasured": 0.0} if remembers else {})}
 
     def sampler(run: RunNumbers, parameters: Parameters) -> Sorted:
-        return fill(run.lot_size, refresh=int(parameters["refresh"]), pool=int(parameters["pool"]) or None)
+        given = {one: int(parameters[one]) or None for one in defaults if one != "refresh"}
+        return fill(run.lot_size, refresh=int(parameters["refresh"]), **given)
 
-    # The parameters are floats on the command line: a pool of 0 means that all records are ranked.
     return Method(
         f"sorted-{name}",
         f"{about}, as published: no guarantee",
         sampler=sampler,
-        parameters=lambda run: {"refresh": 1.0, "pool": 0.0},
+        parameters=lambda run: dict(defaults),
         example=example,
     )
 
@@ -300,7 +384,9 @@ def _declare_method(name: str, about: str, fill: Callable[..., Sorted], example:
 DECLARED = Declaration(
     (Sorted,),
     methods=(
-        _declare_method("top-k", "lots of the longest gradients", Sorted.top_k, "sd.Sorted.top_k(batch_size=50)"),
+        _declare_method(
+            "top-k", "lots of the longest gradients", Sorted.top_k, "sd.Sorted.top_k(batch_size=50)", remembers=True
+        ),
         _declare_method(
             "quantile",
             "lots from above a quantile of the lengths",
@@ -312,6 +398,7 @@ DECLARED = Declaration(
             "lots of the longest of each class in turn",
             Sorted.class_diverse,
             "sd.Sorted.class_diverse(batch_size=50, label=lambda x, y: (y[:, 0] > 0).long())",
+            remembers=True,
         ),
         _declare_method(
             "similar-length",
@@ -325,6 +412,11 @@ DECLARED = Declaration(
             "sorted-cheaper",
             "rank four lots' worth of records drawn at random, every second lot: no guarantee",
             sampler="sd.Sorted.top_k(batch_size=50, refresh=2, pool=4)",
+        ),
+        Example(
+            "sorted-remembered",
+            "lengths remembered between lots, and four lots' worth of records measured before each: no guarantee",
+            sampler="sd.Sorted.top_k(batch_size=50, remeasured=4)",
         ),
         Example(
             "sorted-logarithmic",
