@@ -115,7 +115,7 @@ def probe_loss(model: nn.Module, loss_fn: LossFn, batch: Any) -> None:
             before = {name: buffer.clone() for name, buffer in model.named_buffers()}
             first = asked.run_as_it_is(batch)
             require_loss_vector(first.losses, samples)
-            if not first.has_graph:
+            if not first.has_graph and any(p.requires_grad for p in model.parameters()):
                 raise Refusal(_NO_GRADIENT)
             refuse_changed(model, before)
             # Change one record and watch the others, in both modes; then compare single records with the batch.

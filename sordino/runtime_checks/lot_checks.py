@@ -73,6 +73,7 @@ class LotChecks:
             self._find_rows_of_loss,
             gradients.pass_model.gathered_parameters,
             ranks,
+            is_sharded=gradients.pass_model.is_sharded,
         )
         self._in_memory = RecordsInMemory(ledger.disclose, ledger.declare)
         # What is counted for the claim.

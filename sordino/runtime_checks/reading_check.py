@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -433,6 +433,7 @@ class ReadingCheck:
         declare: says in the claim what remains the user's word.
         find_rows_of_loss: tests the losses of some records of a loader; the last argument is a seed.
         gathered: makes divided parameters whole while losses are computed.
+        is_sharded: whether the parameters are divided among ranks.
         ranks: the processes that must agree on the outcome.
 
     """
@@ -445,9 +446,12 @@ class ReadingCheck:
         find_rows_of_loss: Callable[[Loader, list[int], int], RowsOfLoss],
         gathered: Callable[[], AbstractContextManager[None]],
         ranks: Ranks | None = None,
+        *,
+        is_sharded: bool = False,
     ) -> None:
         self._stream, self._void, self._declare, self._ranks = stream, void, declare, ranks
         self._find_rows_of_loss, self._gathered = find_rows_of_loss, gathered
+        self._is_sharded = is_sharded
         self._lot: _PendingLot | None = None
         self._tested, self._before_claims = 0, 0
 
@@ -480,7 +484,8 @@ class ReadingCheck:
             return
         if over or (self._before_claims < _CLAIMS and not self._lot.load.is_by_indexing):
             self._before_claims += int(not over)
-            self._test_pending_lot(None, LATER_RECORDS, with_losses=over, step_was_taken=True)
+            # One rank alone may claim, and parameters that are divided can be gathered by all ranks together only.
+            self._test_pending_lot(None, LATER_RECORDS, with_losses=over and not self._is_sharded, step_was_taken=True)
 
     def _test_pending_lot(self, ranks: Ranks | None, count: int, *, with_losses: bool, step_was_taken: bool) -> None:
         """Makes the reading check on `count` records of the lot, and of their losses if asked; a failure is refused
@@ -520,7 +525,7 @@ class ReadingCheck:
             return CouplingFinding(Broken.LOSS_READS) if rows is RowsOfLoss.OTHERS else None
 
         # Ranks must agree on the outcome, so that all of them stop or go on.
-        with self._gathered():
+        with self._gathered() if with_losses else nullcontext():
             finding = (
                 find_breach()
                 if ranks is None

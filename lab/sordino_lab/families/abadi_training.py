@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.accounting import PLD
+from sordino.accounting import PLD, Moments
 from sordino.app.report.panels import Panel, Series
 from sordino.events import Gaussian, Poisson, Repeat, Together, compose
 from sordino_lab.curve_plan import CurvePlan
@@ -249,6 +249,8 @@ def _with_train(ones: Sequence[TrainedCurve]) -> list[Series]:
 
 
 FRONTIER_DELTAS = (1e-5, 1e-4, 1e-3, 1e-2)
+PRINTED_EPSILON, PRINTED_DELTA = 0.25, 1e-2
+"""Where the paper prints an accuracy of its frontier."""
 
 
 def draw_mnist_frontier(bench: Workbench) -> Outcome:
@@ -256,6 +258,7 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
     trained = bench.train(plan_printed(bench))
     # ε of every evaluation at every δ.
     found: dict[float, list[tuple[float, float]]] = {delta: [] for delta in FRONTIER_DELTAS}
+    by_moments: list[tuple[float, float]] = []
     for one, (noise, pca) in zip(trained, NOISES, strict=True):
         settings = one.plan.settings(bench.size, 0).recipe
         for k, row in enumerate(one.runs[0].rows):
@@ -265,6 +268,7 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
             event = Together(*before, Repeat(Poisson(settings.rate, Gaussian(noise)), int(row["step"])))
             for delta in FRONTIER_DELTAS:
                 found[delta].append((PLD().epsilon(event, delta), 100 * sum(values) / len(values)))
+            by_moments.append((Moments().epsilon(event, PRINTED_DELTA), 100 * sum(values) / len(values)))
     # The best accuracy at or below each ε.
     lines, best = [], {}
     for k, (delta, points) in enumerate(found.items()):
@@ -275,8 +279,12 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
                 front.append((epsilon, accuracy))
         lines.append(Series(f"δ = {delta:g}", [e for e, _ in front], [a for _, a in front], method="pld", variant=k))
         best[delta] = front
-    # The accuracy that the paper prints is the one within ε = 0.25 at δ = 0.01.
-    at = next((a for e, a in reversed(best[1e-2]) if e <= 0.25), 0.0)
+    # The accuracy that the paper prints is the one within ε = 0.25 at δ = 0.01, by its moments accountant. PLD allows more
+    # steps within the same ε, so the printed number is compared with what the paper's own accountant allows.
+    at, at_by_pld = (
+        max((accuracy for epsilon, accuracy in points if epsilon <= PRINTED_EPSILON), default=0.0)
+        for points in (by_moments, found[PRINTED_DELTA])
+    )
     # How far accuracy moves along ε, and at one ε along δ.
     ends = [front[-1][1] - front[0][1] for front in best.values()]
     middle = sorted(e for e, _ in found[1e-5])[len(found[1e-5]) // 2]
@@ -292,6 +300,10 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
                 f"accuracy moves by {max(ends):.1f} points over ε, by {max(by_delta) - min(by_delta):.1f} over δ at ε "
                 f"= {middle:.2f}",
             )
+        ],
+        notes=[
+            "the number that the paper prints is compared with the best accuracy within that ε by the paper's own moments "
+            f"accountant; the curves are by PLD, which allows more steps and {at_by_pld:.1f} % there"
         ],
         commands=bench.commands(plan_printed(bench)),
     )
