@@ -107,10 +107,10 @@ def refuse_parameter_hooks(parameters: Mapping[str, nn.Parameter]) -> None:
     Hooks of torch and of this package are left alone.
     """
     for name, p in parameters.items():
-        hooks = [
-            *(getattr(p, "_backward_hooks", None) or {}).values(),
-            *(getattr(p, "_post_accumulate_grad_hooks", None) or {}).values(),
-        ]
+        # This runs at every lot, and almost no parameter has a hook.
+        if not p._backward_hooks and not p._post_accumulate_grad_hooks:
+            continue
+        hooks = [*(p._backward_hooks or {}).values(), *(p._post_accumulate_grad_hooks or {}).values()]
         if any((getattr(hook, "__module__", None) or "").partition(".")[0] not in _OWN_HOOKS for hook in hooks):
             raise Refusal(
                 f"parameter {name!r} has a hook on its gradient.\n"
