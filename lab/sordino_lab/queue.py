@@ -54,7 +54,7 @@ _WORTH: Mapping[str, float] = {
 }
 """What one curve of an id is worth, by the beginning of the id; a longer beginning counts before a shorter one."""
 _ORDINARY = 1.0
-_PUBLISHED = 12.0
+_PUBLISHED = 60.0
 """How much more a curve is worth for each number that the source prints of it."""
 _SHIPPED_SMALLER = 4.0
 """How much more the curves of an id are worth together, if the figure that comes with the package is a smaller run."""

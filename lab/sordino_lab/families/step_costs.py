@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from sordino.app.report.panels import Panel, Series
 from sordino.clipping.flat import Flat
-from sordino.nn import mnist_cnn, mnist_net
+from sordino.nn import cifar_net, mnist_cnn, mnist_net
 from sordino.per_sample import JL, Backend, Captured, Loop, Vmap
 from sordino.private import Private
 from sordino.queries.microbatches import ByCoin, Microbatches
@@ -39,7 +39,7 @@ def time_pass(data: TensorDataset, sampler: Sampler, lots: int) -> float:
     """Returns what the steps of one pass through `Private` cost, in CPU seconds."""
     # Every sampler starts from the same parameters, so that the passes differ in their lots alone.
     torch.manual_seed(0)
-    model = mnist_net()
+    model = cifar_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     private = Private(model, loss_fn, NoisySum(Flat(1.0), Gaussian(1.1)), seed=0)
     # CPU time is measured, not time on the clock, which other processes on the machine would lengthen.
@@ -55,7 +55,7 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
     pass, against its lots.
     """
     # Exact ranking looks at all records that are left before each lot, so its price grows with their number.
-    counts = bench.pick((2,), (10, 20, 40), (20, 40, 80), (60, 120, 240))
+    counts = bench.pick((2,), (5, 10), (10, 20, 40), (30, 60, 120))
     ratios: dict[str, list[float]] = {
         "top_k, exact": [],
         "top_k, pool of 4 lots": [],
@@ -64,7 +64,7 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
     for lots in counts:
         rng = torch.Generator().manual_seed(lots)
         data = TensorDataset(
-            torch.rand(lots * SORTED_BATCH, 1, 28, 28, generator=rng),
+            torch.randn(lots * SORTED_BATCH, 3, 32, 32, generator=rng),
             torch.randint(0, 10, (lots * SORTED_BATCH,), generator=rng),
         )
         ways: tuple[Sampler, ...] = (
@@ -84,7 +84,7 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
     return Outcome(
         [
             Panel(
-                "a pass of MNIST_Net with sorting, over one without",
+                "a pass of Conv_CIFAR_Net with sorting, over one without",
                 "lots in a pass",
                 "times a DP-SGD pass",
                 [
