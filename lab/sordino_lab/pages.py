@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from sordino.app import atomic_files
 from sordino.app.report.panel_figures import inline_svg
+from sordino.app.report.svg_figures import share_styles
 from sordino.app.report.templates import template_environment
 from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
@@ -64,7 +65,8 @@ def write_html(folder: Path, path: Path) -> Path:
         "missing": [one for name, one in experiments().items() if name not in results],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_files.write_file(path, template_environment().get_template("lab.html.jinja").render(values))
+    page = template_environment().get_template("lab.html.jinja").render(values)
+    atomic_files.write_file(path, share_styles(page))
     return path
 
 

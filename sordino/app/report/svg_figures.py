@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,9 +105,7 @@ def to_svg(drawing: Any, name: str, about: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = _shorten_svg(text)
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r"url\(#", f"url(#{name}-", text)
-    text = re.sub(r'href="#', f'href="#{name}-', text)
+    text = _rename_ids(text, name)
     # Tie the colours to the CSS variables of the page.
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
@@ -121,8 +120,8 @@ def to_svg(drawing: Any, name: str, about: str) -> str:
 def _shorten_svg(text: str) -> str:
     """Returns an inline SVG of about half the length that looks the same.
 
-    Coordinates get two decimals, a hundredth of a point. Groups lose ids that nothing refers to, texts lose a turn by no
-    angle, and space between tags goes.
+    Coordinates get two decimals, a hundredth of a point. Groups lose ids that nothing refers to, groups of one element go,
+    texts lose a turn by no angle, and space between tags goes.
     """
 
     def round_number(found: re.Match[str]) -> str:
@@ -135,7 +134,48 @@ def _shorten_svg(text: str) -> str:
     text = re.sub(r'<g id="[^"]*">', "<g>", text)
     # Only tags are changed: the texts between them are numbers that people read.
     text = re.sub(r"<[^>]*>", shorten_tag, text)
-    return re.sub(r">\s+<", "><", text)
+    text = re.sub(r">\s+<", "><", text)
+    # A group without attributes around one element, or around nothing, says nothing. Groups lie inside one another.
+    before = ""
+    while text != before:
+        before = text
+        text = re.sub(r"<g>(<(?:use|path|rect|text)\b[^<]*?(?:/>|</text>))?</g>", r"\1", text)
+    return text
+
+
+def _rename_ids(text: str, name: str) -> str:
+    """Returns an SVG whose ids are short and begin with `name`, so that no two figures of a page share one."""
+    # Matplotlib's ids are hashes, and a mark's id is repeated at every point where the mark stands.
+    numbers: dict[str, str] = {}
+    for found in re.findall(r'\bid="([^"]*)"', text):
+        numbers.setdefault(found, f"{name}-{len(numbers)}")
+    text = re.sub(r'\bid="([^"]*)"', lambda found: f'id="{numbers[found[1]]}"', text)
+    text = re.sub(r"url\(#([^)]*)\)", lambda found: f"url(#{numbers[found[1]]})", text)
+    # Browsers have read `href` without a namespace in inline SVG for years.
+    return re.sub(r'(?:xlink:)?href="#([^"]*)"', lambda found: f'href="#{numbers[found[1]]}"', text)
+
+
+def share_styles(page: str) -> str:
+    """Returns a page of inline figures in which every style that several elements repeat is written once, as a class.
+
+    Matplotlib writes the full style at every tick and mark, which is half of the text of a page of many figures.
+    """
+    counts = Counter(re.findall(r' style="([^"]*)"', page))
+    classes = {style: f"s{number}" for number, (style, count) in enumerate(counts.most_common()) if count > 2}
+
+    def shorten_style(found: re.Match[str]) -> str:
+        # An element with a class of its own keeps its style, because a second attribute would be ignored.
+        tag = found[0]
+        if ' class="' in tag:
+            return tag
+        return re.sub(
+            r' style="([^"]*)"', lambda style: f' class="{classes[style[1]]}"' if style[1] in classes else style[0], tag
+        )
+
+    begin = page.index("<svg") if "<svg" in page else len(page)
+    shortened = re.sub(r"<[a-z][^>]*>", shorten_style, page[begin:])
+    rules = "".join(f".{name}{{{style}}}" for style, name in classes.items())
+    return page[:begin].replace("</head>", f"<style>{rules}</style></head>", 1) + shortened
 
 
 def write_png(drawing: Any, path: Path) -> None:
