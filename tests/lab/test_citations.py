@@ -67,7 +67,7 @@ def spellings(value):
 
 COMPUTED = {
     ("wd-fixed-point", "θ, L2 inside the clip"): "θ*/(1+λ)",
-    ("sorting-price", "exact ranking, 250 lots (extrapolated)"): "the middle of 50 and 75",
+    ("sorting-price", "exact ranking, 250 lots"): "the middle of 50 and 75",
     ("abadi-composition", "strong composition, E = 100"): "Abadi et al. 2016, text to figure 2",
     ("abadi-composition", "moments accountant, E = 100"): "Abadi et al. 2016, text to figure 2",
     ("composition", "without drift, k=1000"): "ε√(2k ln 1/δ)",
