@@ -147,11 +147,18 @@ class Command:
     def _check(self) -> int:
         """Carries out `sordino lab check`: prints numbers beside the published ones and findings with their verdicts."""
         there = result_store.read_results(self.out)
-        names = [one.id for one in choose_experiments(self.names)] if self.names else list(there)
+        # An experiment of one's own that was run is known by its id too, which is what its result is called.
+        known = [name for name in self.names if name in there]
+        asked = [name for name in self.names if name not in there]
+        chosen = choose_experiments(asked) if asked else []
+        names = [*known, *(one.id for one in chosen)] if self.names else list(there)
         # A check of something that was never run would look as if it had passed.
-        missing = [name for name in names if name not in there]
+        missing = [one for one in chosen if one.id not in there]
         if missing:
-            raise ValueError(f"{', '.join(missing)}: not run yet; `sordino lab run {missing[0]} --quick`")
+            raise ValueError(
+                f"{', '.join(one.id for one in missing)}: not run yet; "
+                f"`sordino lab run {missing[0].file or missing[0].id} --quick`"
+            )
         if self.json:
             print(json.dumps({name: _shorten(there[name]) for name in names}, ensure_ascii=False))
             return 0

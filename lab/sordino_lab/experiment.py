@@ -179,8 +179,8 @@ class Experiment:
     """The claim, in one sentence."""
     setting: str = ""
     """The source's own setting."""
-    reduced: str = "nothing"
-    """What --quick leaves out."""
+    reduced: str = ""
+    """What --quick leaves out, or "nothing"; an experiment that does not say is taken to leave something out."""
     middle: str = ""
     """What the default size leaves out, where that differs from --quick."""
     differs: str = ""
@@ -200,6 +200,9 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.source not in (*ALL_SOURCES, OWN):
             raise ValueError(f"source={self.source!r}: need one of {', '.join((*ALL_SOURCES, OWN))}")
+        # Without trainings there may be nothing to reduce; with them a smaller size trains less.
+        if not self.reduced:
+            object.__setattr__(self, "reduced", "nothing" if self.plans is None else "a smaller size than --full")
 
     @property
     def is_first_look(self) -> bool:
@@ -208,7 +211,12 @@ class Experiment:
 
     def facts(self) -> dict[str, Any]:
         """Returns what the experiment says about itself, for JSON."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_FACTS}
+        return {name: getattr(self, name) for name in fact_names()}
+
+
+def fact_names() -> list[str]:
+    """Returns the names of the fields of an experiment that its result repeats."""
+    return [one.name for one in fields(Experiment) if one.name not in _NOT_FACTS]
 
 
 def _none_unless_finite(value: float | None) -> float | None:

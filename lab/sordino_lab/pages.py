@@ -5,6 +5,8 @@ The HTML page is one file that loads nothing: every result in the order of the p
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +20,17 @@ from sordino.app.report.svg_figures import share_styles
 from sordino.app.report.templates import template_environment
 from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import ALL_SOURCES, FAILS, HOLDS, UNTESTED, Compared, ExperimentSize, read_outcome
+from sordino_lab.experiment import (
+    ALL_SOURCES,
+    FAILS,
+    HOLDS,
+    OWN,
+    UNTESTED,
+    Compared,
+    ExperimentSize,
+    fact_names,
+    read_outcome,
+)
 from sordino_lab.scoreboard import Score, score_results, write_summary, write_table
 from sordino_lab.source_errors import SLIPS, list_not_private
 
@@ -26,6 +38,15 @@ INDEX_BEGIN, INDEX_END = "<!-- index: written by sordino_lab.pages -->", "<!-- e
 RESULTS_BEGIN, RESULTS_END = "<!-- results: written by sordino_lab.pages -->", "<!-- end of the results -->"
 _MOST_NUMBERS = 4
 """Numbers of an id that the table of results has; `sordino lab check` has all."""
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+"""The pages of the documentation, in a clone of the repository."""
+_READ_ON = {
+    "lab.md": "how to run the lab",
+    "called_private.md": "methods without a guarantee, with the numbers",
+    "lecture.md": "the lecture step by step",
+    "how_to/own_variants.md": "try a variant of your own",
+}
+"""Pages of the documentation that the top of the HTML page leads to."""
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
 """CSS classes of the verdicts."""
 
@@ -51,14 +72,19 @@ def write_html(folder: Path, path: Path) -> Path:
     entries = [_describe_result(one) for one in results.values()]
     verdicts = Counter(finding.verdict for one in entries for finding in one["findings"])
     scores = score_results(results)
+    contents = _list_contents(results)
+    pages = _find_reference_pages(path.parent)
+    for one in entries:
+        one["nouns"] = [(noun, pages.get(noun, "")) for noun in one["nouns"]]
     values = {
         "entries": entries,
         "summary": write_summary(scores),
         "scores": [_describe_score(one) for one in scores],
-        "contents": _list_contents(results),
-        "sources": ALL_SOURCES,
+        "contents": contents,
+        "sources": {number: name for number, name, _ in contents},
         "verdicts": {name: (_CLASSES[name], verdicts[name]) for name in _CLASSES},
         "classes": _CLASSES,
+        "read_on": _link_docs(path.parent),
         "not_private": list_not_private(),
         "slips": SLIPS,
         # Figures that were not run are named too, or the page would look complete when it is not.
@@ -74,7 +100,7 @@ def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, 
     """Returns the table of contents of the lab's HTML page: for each source its number, name and (figures, id, whether
     there is a result).
     """
-    return [
+    contents = [
         (
             number,
             name,
@@ -82,6 +108,35 @@ def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, 
         )
         for number, name in ALL_SOURCES.items()
     ]
+    # Experiments of a user's own are named after the papers, where there are any.
+    own = [(str(one["title"]), name, True) for name, one in results.items() if one["source"] == OWN]
+    return [*contents, (OWN, "Experiments of your own", own)] if own else contents
+
+
+def _link_docs(folder: Path) -> list[tuple[str, str]]:
+    """Returns what the top of the HTML page links to, as (address, words): pages of the documentation beside the code.
+
+    An installed package has no documentation beside it; then there are no links.
+    """
+    return [(_find_address(DOCS / name, folder), words) for name, words in _READ_ON.items() if (DOCS / name).is_file()]
+
+
+def _find_reference_pages(folder: Path) -> dict[str, str]:
+    """Returns the address of the reference page of every public name that has one, seen from the folder of the page."""
+    found: dict[str, str] = {}
+    for page in sorted(DOCS.glob("reference/**/*.md")):
+        text = page.read_text("utf-8")
+        # A page names an object by its whole path, or a module and which of its members it shows.
+        names = [one.rpartition(".")[2] for one in re.findall(r"^::: (\S+)", text, re.MULTILINE)]
+        members = [one for row in re.findall(r"members: \[([^]]*)\]", text) for one in row.split(", ")]
+        for name in (*names, *members):
+            found.setdefault(name, _find_address(page, folder))
+    return found
+
+
+def _find_address(page: Path, folder: Path) -> str:
+    """Returns the address of a page of the documentation, seen from a folder."""
+    return Path(os.path.relpath(page, folder.resolve())).as_posix()
 
 
 def _describe_score(one: Score) -> dict[str, str]:
@@ -104,7 +159,7 @@ def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
     outcome = read_outcome(result)
     name = result["id"]
     flag = {"full": " --full", "quick": " --quick"}.get(result["size"], "")
-    facts = {key: result[key] for key in (*experiments()[name].facts(), "size", "note", "processor")}
+    facts = {key: result[key] for key in (*fact_names(), "size", "note", "processor")}
     return {
         **facts,
         "reduced_to": describe_reduced(result),
@@ -123,8 +178,11 @@ def describe_reduced(result: Mapping[str, Any]) -> str:
     """Returns what stands behind the title of a result on the lab's page if the result is smaller than the source's;
     else nothing.
     """
-    # The word comes from the size of the result, not from what its note says.
-    one = experiments()[result["id"]]
+    # The word comes from the size of the result, not from what its note says. An experiment of a user's own is not in
+    # the catalogue, so its note has to do.
+    one = experiments().get(result["id"])
+    if one is None:
+        return "reduced" if result["note"].startswith("reduced") else ""
     return "reduced" if result_store.describe_reduction(ExperimentSize(result["size"]), one) else ""
 
 

@@ -15,7 +15,7 @@ from sordino.app.report.panels import panel_from_table
 from sordino.kernels.processor import processor_name
 from sordino.version import __version__
 from sordino_lab.catalogue import experiments
-from sordino_lab.experiment import Experiment, ExperimentSize, Outcome
+from sordino_lab.experiment import OWN, Experiment, ExperimentSize, Outcome
 
 SHIPPED = Path(__file__).parent / "results"
 OUT = Path("lab")
@@ -83,7 +83,7 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """Returns the results in the store by id, in the order of the papers: those of the folder, and of the package where
-    the folder has none.
+    the folder has none. Results of a user's own experiments in the folder come last.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in experiments():
@@ -93,4 +93,18 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
             if path.is_file():
                 found[name] = json.loads(path.read_text("utf-8"))
                 break
+    return {**found, **_read_own_results(folder)}
+
+
+def _read_own_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns the results in a folder that experiments of the user's own left there, by id."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        # Other JSON files may lie in the folder too; a result says of which source it is.
+        try:
+            result = json.loads(path.read_text("utf-8"))
+        except ValueError:
+            continue
+        if isinstance(result, dict) and result.get("source") == OWN and result.get("id") == path.stem:
+            found[path.stem] = result
     return found

@@ -78,6 +78,26 @@ def test_an_own_experiment_is_run_drawn_and_kept(folder, capsys):
     assert [line["label"] for line in result["panels"][0]["series"]] == ["flat", "smooth"]
     assert any("rules.py:Smooth" in command for command in result["commands"])
     assert (folder / "lab" / "smooth-clipping.png").stat().st_size > 1000
+    # A smaller size says so, and judges nothing.
+    assert result["note"].startswith("reduced (quick)")
+    assert [finding["holds"] for finding in result["findings"]] == [None]
+    # The lab then knows the result by its id and by its file, and the page has it.
+    capsys.readouterr()
+    for name in ("smooth-clipping", "smooth.py"):
+        assert main(["lab", "check", name]) == 0
+        assert "clipping without a kink is better" in capsys.readouterr().out
+    assert main(["lab", "show", "smooth.py"]) == 0
+    assert "rules.py:Smooth" in capsys.readouterr().out
+    assert main(["lab", "page", "--no-browser"]) == 0
+    page = (folder / "lab" / "index.html").read_text()
+    card = page[page.index('id="smooth-clipping"') :]
+    assert "Clipping without a kink (reduced)" in card[: card.index("</section>")]
+    assert "Experiments of your own" in page
+
+
+def test_an_own_experiment_that_was_not_run_is_named_by_its_file(folder, capsys):
+    assert main(["lab", "check", "smooth.py"]) != 0
+    assert "`sordino lab run smooth.py --quick`" in capsys.readouterr().err
 
 
 def test_a_file_without_an_experiment_is_refused(folder):

@@ -41,6 +41,24 @@ def test_the_page_has_every_id_with_figure_numbers_and_claim_and_loads_nothing(t
     assert not re.search(r'(src|href)="(https?:)?//', text)
 
 
+def test_the_page_leads_to_the_documentation_of_the_clone(tmp_path):
+    assert main(["lab", "page", "--out", str(tmp_path), "--no-browser"]) == 0
+    text = (tmp_path / "index.html").read_text()
+    # Anchors of the page itself and pictures that are part of it lead nowhere else.
+    links = set(re.findall(r'<a href="([^"#]+)"', text))
+    assert {ROOT / "docs" / "lab.md", ROOT / "docs" / "reference" / "clipping" / "flat.md"} <= {
+        (tmp_path / link).resolve() for link in links
+    }
+    assert all((tmp_path / link).is_file() for link in links)
+
+
+def test_a_page_of_many_figures_is_light(tmp_path):
+    assert main(["lab", "page", "--out", str(tmp_path), "--no-browser"]) == 0
+    text = (tmp_path / "index.html").read_text()
+    # A panel takes some 11 kB; written as matplotlib writes it, without the styles shared, it took 18.
+    assert len(text) < 13_000 * text.count("<svg")
+
+
 def test_the_commands_speak_json(tmp_path, capsys):
     assert main(["lab", "list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == len(experiments())
