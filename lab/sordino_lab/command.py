@@ -211,6 +211,8 @@ class Command:
                     print(f"  note: {text}")
                 for command in there[one.id]["commands"]:
                     print(f"  {command}")
+                if there[one.id]["commands"]:
+                    print("  (seed 0; further seeds of a curve are `--seed 1 --init-seed 1` and so on)")
         return 0
 
 

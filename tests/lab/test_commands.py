@@ -67,13 +67,18 @@ def test_every_command_parses_to_the_settings_of_its_curve(size, tmp_path):
         assert_same(plan, size)
 
 
-def test_the_commands_that_came_with_the_package_parse():
-    kinds = {}
+def test_every_command_that_came_with_the_package_repeats_a_curve_of_its_figure(tmp_path):
+    bench, count = Workbench(ExperimentSize.FULL, tmp_path), 0
     for path in sorted(result_store.SHIPPED.glob("*.json")):
-        for command in json.loads(path.read_text("utf-8"))["commands"]:
-            kinds.setdefault(shape_of(command), command)
-    for command in kinds.values():
-        assert settings_of(command).recipe.steps > 0, command
+        result = json.loads(path.read_text("utf-8"))
+        one = experiments()[path.stem]
+        if one.plans is None or result["size"] != ExperimentSize.FULL.value:
+            continue
+        curves = {digest(plan.settings(ExperimentSize.FULL, 0)) for plan in one.plans(bench)}
+        for command in result["commands"]:
+            assert digest(settings_of(command)) in curves, command
+            count += 1
+    assert count > 100
 
 
 PLANS = {
