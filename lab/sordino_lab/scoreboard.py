@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sordino.app.runs.settings import make_settings
 from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
+from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, ExperimentSize, read_outcome
+from sordino_lab.training_store import TRAININGS, digest
 from sordino_lab.workbench import Workbench
 
 PUBLISHED = Path(__file__).parent / "published.json"
@@ -175,12 +179,39 @@ def describe_recipes() -> dict[str, str]:
         some = [score for score in scores if score.number.id == one.id]
         if recipes and some:
             by_recipe.setdefault(recipes.most_common(1)[0][0], []).extend(some)
+    accuracies = _accuracies_of_recipes()
     described = {}
     for recipe, some in by_recipe.items():
         met, missed = (sum(one.status == status for one in some) for status in (MET, MISSED))
         ids = ", ".join(dict.fromkeys(one.number.id for one in some))
-        described[recipe] = f"{len(some)} published numbers, {met + missed} run as published, {met} met: {ids}"
-    return described
+        accuracy = f"test accuracy {accuracies.pop(recipe)}; " if recipe in accuracies else ""
+        described[recipe] = (
+            f"{accuracy}{len(some)} published numbers, {met + missed} run as published, {met} met: {ids}"
+        )
+    # Of recipes without published numbers the accuracy alone is known.
+    return {**described, **{recipe: f"test accuracy {accuracy}" for recipe, accuracy in accuracies.items()}}
+
+
+def _accuracies_of_recipes() -> dict[str, str]:
+    """Returns the test accuracy of every recipe of which the package has a training that changes nothing in it."""
+    bench = Workbench(ExperimentSize.FULL, TRAININGS, trains=False)
+    accuracies: dict[str, str] = {}
+    for one in experiments().values():
+        plans = [] if one.plans is None else one.plans(bench)
+        unchanged = [plan for plan in plans if plan.recipe not in accuracies and _is_recipe_itself(plan)]
+        for curve in bench.find_trained(unchanged):
+            ends = [100 * run.rows[-1]["test_accuracy"] for run in curve.runs]
+            spread = f" ± {statistics.stdev(ends):.2f}" if len(ends) > 1 else ""
+            seeds = "1 seed" if len(ends) == 1 else f"{len(ends)} seeds"
+            accuracies[curve.plan.recipe] = f"{statistics.mean(ends):.2f}{spread} % ({seeds})"
+    return accuracies
+
+
+def _is_recipe_itself(plan: CurvePlan) -> bool:
+    """Returns whether a plan of a curve trains its recipe with nothing changed but how often it is evaluated."""
+    settings = plan.settings(ExperimentSize.FULL, 0)
+    evaluated = {"seed": 0, "init_seed": 0, "evaluate_every": settings.options.evaluate_every}
+    return digest(settings) == digest(make_settings(plan.recipe, evaluated))
 
 
 def write_number(one: Compared | None) -> str:

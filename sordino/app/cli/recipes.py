@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -38,12 +39,12 @@ class Command:
         if self.json:
             print(json.dumps([recipe.flat_fields() for recipe in RECIPES]))
             return 0
-        rows = [("recipe", "ε", "test accuracy", "time", "how"), *(_row_of(recipe) for recipe in RECIPES)]
+        # Papers' recipes are measured by the lab, if it is installed.
+        measured = _measured_elsewhere()
+        rows = [("recipe", "ε", "test accuracy", "time", "how"), *(_row_of(one, measured) for one in RECIPES)]
         _print_aligned(rows)
         print("\nε at δ = 1e-05, everything that touches the data counted; CPU time, features cached. Train one with")
         print("`sordino train NAME --epsilon E`.")
-        # Papers' recipes are measured by the lab, if it is installed.
-        measured = _measured_elsewhere()
         if measured:
             print("\nRecipes of papers, beside the numbers that the papers print:")
             _print_aligned(sorted(measured.items()))
@@ -92,11 +93,11 @@ def _measured_elsewhere() -> dict[str, str]:
     return measured
 
 
-def _row_of(recipe: Recipe) -> tuple[str, ...]:
+def _row_of(recipe: Recipe, measured: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the row of a recipe in the table that `sordino recipes` prints."""
     privacy = f"{recipe.epsilon:g}" if recipe.epsilon is not None else f"σ {recipe.noise_multiplier:g}"
     # Nothing stands in for a figure that was not measured.
-    accuracy = "not measured"
+    accuracy = "by the lab, below" if recipe.name in measured else "not measured"
     if recipe.accuracy is not None:
         accuracy = f"{recipe.accuracy:.2%}" + ("" if recipe.spread is None else f" ± {recipe.spread:.2%}")
         accuracy += "" if recipe.seeds is None else f" ({recipe.seeds} seeds)"
