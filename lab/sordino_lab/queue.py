@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from sordino.app import atomic_files
@@ -33,7 +32,7 @@ from sordino_lab.runner import make_result
 from sordino_lab.scoreboard import published_numbers
 from sordino_lab.training_store import digest, train, unfinished_folder
 from sordino_lab.workbench import Workbench
-from sordino_lab.workers import Workers
+from sordino_lab.workers import Workers, interrupt_on_sigterm
 
 Say = Callable[[str], None]
 
@@ -103,9 +102,8 @@ class Queue:
         self.folder.mkdir(parents=True, exist_ok=True)
         failed: set[str] = set()
         bench = Workbench(ExperimentSize.FULL, self.folder)
-        before = signal.signal(signal.SIGTERM, _raise_interrupt)
         try:
-            with Workers(processes, niceness=19) as workers:
+            with interrupt_on_sigterm(), Workers(processes, niceness=19) as workers:
                 # Jobs are begun in this order while there is room; what ends is reported.
                 waiting = self.waiting()
                 jobs = {job.name: job for job in waiting}
@@ -143,7 +141,6 @@ class Queue:
                         )
                     time.sleep(_POLL)
         finally:
-            signal.signal(signal.SIGTERM, before)
             # The state on disk must not name workers that have ended, whatever ended the loop.
             self._write_state([], {}, paused=False)
         return len(failed)
@@ -312,7 +309,3 @@ def _write_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from sordino_lab.experiment import Experiment, ExperimentSize
 from sordino_lab.training_curves import TrainedCurve
 from sordino_lab.training_store import NotTrained, digest, is_known, train
 from sordino_lab.workbench import Workbench
-from sordino_lab.workers import run_all
+from sordino_lab.workers import interrupt_on_sigterm, run_all
 
 Say = Callable[[str], None]
 _MOST_NAMED = 4
@@ -54,8 +54,13 @@ def run_experiments(
         *(ExperimentJob(one.file or one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting),
     ]
     clock = ProgressClock(work, say)
-    _carry_out(trainings, bench, out, processes, clock)
-    _carry_out([job for job in work if job.settings is None], bench, out, processes, clock)
+    try:
+        with interrupt_on_sigterm():
+            _carry_out(trainings, bench, out, processes, clock)
+            _carry_out([job for job in work if job.settings is None], bench, out, processes, clock)
+    except KeyboardInterrupt:
+        say("stopped; what was finished is kept, and the same command goes on from there")
+        raise
     return [json.loads((out / f"{one.id}.json").read_text("utf-8")) for one in chosen]
 
 

@@ -17,9 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Any
 
 PATIENCE = 3.0
@@ -118,6 +120,24 @@ def run_all(jobs: Sequence[tuple[int, Callable[..., object], Sequence[Any]]], mo
                 yield number
             # Waiting in short pauses costs no processor time that the workers could use.
             time.sleep(_POLL)
+
+
+@contextmanager
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end this process as Ctrl-C does, so that its workers are asked to stop and keep a last checkpoint."""
+    # Python allows handlers in the main thread alone; elsewhere, as in a notebook's thread, SIGTERM stays what it was.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _work(parent: int, niceness: int, function: Callable[..., object], arguments: Sequence[Any]) -> None:

@@ -169,6 +169,23 @@ def test_workers_end_with_their_parent_within_seconds(tmp_path, number):
     assert not any(map(alive, pids))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_figure_that_was_interrupted_says_how_it_goes_on(tmp_path, number):
+    command = [sys.executable, "-m", "sordino", "lab", "run", "dp-gd", "--quick", "--out", str(tmp_path / "lab")]
+    environment = {**os.environ, "SORDINO_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heed_interrupts
+    ) as process:
+        assert process.stderr is not None
+        assert "trainings for 1 figures" in process.stderr.readline()
+        time.sleep(1.0)
+        process.send_signal(number)
+        said = process.stderr.read()
+        assert process.wait(30) == 130
+    assert "the same command goes on from there" in said
+    assert not (tmp_path / "lab" / "dp-gd.json").exists()
+
+
 def test_a_file_of_a_training_is_named_by_its_settings(tmp_path):
     settings = settings_of("sorted-top-k")
     path = keep(settings, train(settings, tmp_path), tmp_path)
