@@ -48,7 +48,8 @@ def run_experiments(
     waiting = [one for one in chosen if anew or not is_done(one, size, out)]
     trainings = _list_trainings(waiting, bench)
     if trainings:
-        say(f"{len(trainings)} trainings for {len(waiting)} figures")
+        figures = "1 figure" if len(waiting) == 1 else f"{len(waiting)} figures"
+        say(f"{len(trainings)} trainings for {figures}")
     work = [
         *trainings,
         *(ExperimentJob(one.file or one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting),

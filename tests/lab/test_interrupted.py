@@ -177,7 +177,7 @@ def test_a_figure_that_was_interrupted_says_how_it_goes_on(tmp_path, number):
         command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heed_interrupts
     ) as process:
         assert process.stderr is not None
-        assert "trainings for 1 figures" in process.stderr.readline()
+        assert "trainings for 1 figure" in process.stderr.readline()
         time.sleep(1.0)
         process.send_signal(number)
         said = process.stderr.read()
