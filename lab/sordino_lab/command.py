@@ -15,6 +15,7 @@ from sordino_lab.catalogue import choose_experiments, experiments, find_experime
 from sordino_lab.experiment import FAILS, HOLDS, UNTESTED, ExperimentSize, read_outcome
 
 _PAGE = "index.html"
+_KNOWN_WIDTH = len("known (full, 10 of 24 curves)")
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class Command:
         there = result_store.read_results(self.out)
         width = max(len(one.id) for one in some)
         for one in some:
-            known = f"known ({there[one.id]['size']})" if one.id in there else ""
-            print(f"{one.id:<{width}}  {one.source}  {known:<15} {one.figure}: {one.title}")
+            known = f"known ({result_store.describe_size(there[one.id])})" if one.id in there else ""
+            print(f"{one.id:<{width}}  {one.source}  {known:<{_KNOWN_WIDTH}} {one.figure}: {one.title}")
         print(
             f"\n{len(some)} figures; run one with `sordino lab run {some[0].id} --quick`, a first look with `sordino "
             "lab run seconds`"
@@ -252,7 +253,7 @@ def _count_verdicts(result: dict[str, Any]) -> str:
 def _print_check(result: dict[str, Any]) -> None:
     """Prints, for the command `sordino lab check`, the numbers of a result beside the published ones, and its findings."""
     outcome = read_outcome(result)
-    print(f"\n{result['id']} ({result['size']}, {result['seconds']:g} s)")
+    print(f"\n{result['id']} ({result_store.describe_size(result)}, {result['seconds']:g} s)")
     for one in outcome.compared:
         # A number that was not reached is a dash, not zero, and the spread is left out where one seed has none.
         ours = "–" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")

@@ -162,7 +162,7 @@ def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
     facts = {key: result[key] for key in (*fact_names(), "size", "note", "processor")}
     return {
         **facts,
-        "reduced_to": describe_reduced(result),
+        "lack": describe_lack(result),
         "seconds": f"{result['seconds']:.0f}" if result["seconds"] >= 10 else f"{result['seconds']:.2g}",
         "figures": [Markup(inline_svg(panel, f"{name}-{k}", result["note"])) for k, panel in enumerate(outcome.panels)],
         "compared": [_describe_comparison(one) for one in outcome.compared],
@@ -174,16 +174,16 @@ def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_reduced(result: Mapping[str, Any]) -> str:
-    """Returns what stands behind the title of a result on the lab's page if the result is smaller than the source's;
-    else nothing.
+def describe_lack(result: Mapping[str, Any]) -> str:
+    """Returns what stands behind the title of a result on the lab's page if the result is smaller than the source's or
+    lacks curves of it; else nothing.
     """
     # The word comes from the size of the result, not from what its note says. An experiment of a user's own is not in
     # the catalogue, so its note has to do.
     one = experiments().get(result["id"])
-    if one is None:
-        return "reduced" if result["note"].startswith("reduced") else ""
-    return "reduced" if result_store.describe_reduction(ExperimentSize(result["size"]), one) else ""
+    if one is not None and result_store.describe_reduction(ExperimentSize(result["size"]), one):
+        return result_store.REDUCED
+    return result_store.describe_lack(result)
 
 
 def _describe_comparison(one: Compared) -> dict[str, str]:
@@ -258,7 +258,9 @@ def write_results_table() -> str:
         verdicts = [one.verdict for one in outcome.findings]
         counts = " / ".join(str(verdicts.count(verdict)) for verdict in (HOLDS, FAILS, UNTESTED))
         said = _cell("; ".join(numbers[:_MOST_NUMBERS] + more))
-        rows.append(f"| `{name}` | {result['size']} | {result['seconds']:.0f} | {said} | {counts} |")
+        rows.append(
+            f"| `{name}` | {result_store.describe_size(result)} | {result['seconds']:.0f} | {said} | {counts} |"
+        )
         fails += [
             f"- `{name}` ({result['size']}): “{one.says}” ({one.line}). {one.because}."
             for one in outcome.findings

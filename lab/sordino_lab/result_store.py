@@ -19,6 +19,8 @@ from sordino_lab.experiment import OWN, Experiment, ExperimentSize, Outcome
 
 SHIPPED = Path(__file__).parent / "results"
 OUT = Path("lab")
+REDUCED = "reduced"
+"""What the title and the note of a result say that is smaller than the source's."""
 
 
 def cache_folder() -> Path:
@@ -34,7 +36,32 @@ def describe_reduction(size: ExperimentSize, one: Experiment) -> str:
     left_out = one.middle or one.reduced if size is ExperimentSize.MIDDLE else one.reduced
     if size is ExperimentSize.FULL or left_out.startswith("nothing"):
         return ""
-    return f"reduced ({size.value}): {left_out}"
+    return f"{REDUCED} ({size.value}): {left_out}"
+
+
+def describe_lack(result: Mapping[str, Any]) -> str:
+    """Returns what a result lacks of the source's figure, in two or three words for its title; empty where it lacks
+    nothing.
+
+    >>> describe_lack({"note": "", "curves": {"drawn": 3, "planned": 9}})
+    '3 of 9 curves'
+    """
+    if str(result["note"]).startswith(REDUCED):
+        return REDUCED
+    # Results without this entry were stored before it was there, or have no curves that could be missing.
+    curves = result.get("curves") or {"drawn": 0, "planned": 0}
+    drawn, planned = curves["drawn"], curves["planned"]
+    return f"{drawn} of {planned} curves" if drawn < planned else ""
+
+
+def describe_size(result: Mapping[str, Any]) -> str:
+    """Returns the size of a result in words, with the number of its curves where some are missing.
+
+    >>> describe_size({"size": "full", "note": "", "curves": {"drawn": 3, "planned": 9}})
+    'full, 3 of 9 curves'
+    """
+    lack = describe_lack(result)
+    return f"{result['size']}, {lack}" if lack and lack != REDUCED else str(result["size"])
 
 
 def is_source_size(size: ExperimentSize, one: Experiment) -> bool:
@@ -75,9 +102,9 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
     path = folder / f"{result['id']}.json"
     atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     panels = [panel_from_table(one) for one in result["panels"]]
-    # What is smaller than the source's run says so in the title.
-    is_reduced = str(result["note"]).startswith("reduced")
-    title = f"{result['title']} (reduced)" if is_reduced else result["title"]
+    # What is smaller than the source's run, or lacks curves of it, says so in the title.
+    lack = describe_lack(result)
+    title = f"{result['title']} ({lack})" if lack else result["title"]
     return [path, *panel_figures.save_figure(panels, folder, result["id"], result["note"], title)]
 
 

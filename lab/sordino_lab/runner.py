@@ -89,7 +89,9 @@ def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
     spent = time.process_time() - begun + sum(run.seconds for each in trained for run in each.runs)
     result = result_store.make_result(one, found, bench.size, spent)
     if bench.size is ExperimentSize.FULL and one.plans is not None:
-        result["note"] = _describe_seeds(trained, bench.missing(one.plans(bench)))
+        missing = bench.missing(one.plans(bench))
+        result["note"] = _describe_seeds(trained, missing)
+        result["curves"] = {"drawn": len(trained), "planned": len(trained) + len(missing)}
     result_store.write_result(out, result)
     return result
 

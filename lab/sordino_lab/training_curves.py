@@ -148,16 +148,22 @@ def _draw_distinct(trained: Sequence[TrainedCurve], field: str) -> list[Series]:
 
 def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, which: int) -> list[Series]:
     """Returns the published final values, loss (0) or accuracy (1), as stars at the last epoch of the trained curves."""
+    # A curve whose source prints no number has no star.
+    ends = [(one, one.series().x, published.get(one.plan.label, (None, None))[which]) for one in trained]
+    starred = [(one, at[-1], value) for one, at, value in ends if value is not None and at]
+    # Stars of one colour need one entry in the legend; of several, one for each colour, by the name of its curve.
+    several = len({one.plan.method for one, _, _ in starred}) > 1
     stars: list[Series] = []
-    for one in trained:
-        # A curve whose source prints no number has no star.
-        value = published.get(one.plan.label, (None, None))[which]
-        at = one.series().x
-        if value is not None and at:
-            # Only the first star is labelled, so that the legend has one entry for all of them.
-            label = "" if stars else "published, at the end"
-            stars.append(Series(label, at[-1:], [value], method=one.plan.method, variant=_STAR, points=True))
+    for one, end, value in starred:
+        label = f"published, {one.plan.label}" if several else "published, at the end"
+        is_named = any(star.method == one.plan.method for star in stars)
+        stars.append(mark_published("" if is_named else label, [(end, value)], one.plan.method))
     return stars
+
+
+def mark_published(label: str, points: Sequence[tuple[float, float]], method: str) -> Series:
+    """Returns published values, as pairs of x and y, as stars in the colour of a method."""
+    return Series(label, [x for x, _ in points], [y for _, y in points], method=method, variant=_STAR, points=True)
 
 
 def _draw_losses(title: str, lines: Sequence[Series]) -> Panel:
@@ -255,12 +261,19 @@ Grid = dict[str, dict[float, TrainedCurve]]
 Judge = Callable[["Workbench", Grid], Sequence[Finding]]
 
 
-def draw_swept(trained: Mapping[float, TrainedCurve], label: str, *, variant: int = 0, points: bool = False) -> Series:
-    """Returns the final accuracy of trained curves against a setting that was swept; with `points`, marks without a
-    line between them.
+def draw_swept(
+    trained: Mapping[float, TrainedCurve],
+    label: str,
+    *,
+    variant: int = 0,
+    points: bool = False,
+    field: str = "test_accuracy",
+) -> Series:
+    """Returns the final accuracy, or loss, of trained curves against a setting that was swept; with `points`, marks
+    without a line between them.
     """
     # The last evaluation of every value that was swept.
-    ends = {x: one.final() for x, one in trained.items()}
+    ends = {x: one.final(field) for x, one in trained.items()}
     first = next(iter(trained.values()))
     several = len(first.runs) > 1
     return Series(
@@ -320,9 +333,10 @@ class Sweep:
         notes: Sequence[str] = (),
         published: PublishedPairs | None = None,
         where: str = "",
+        with_loss: bool = False,
     ) -> Outcome:
         """Trains the curves of a sweep that are not there and returns the figure: final accuracy against the setting,
-        compared and judged.
+        compared and judged; `with_loss` adds a panel of the final losses.
         """
         grid = self.train(bench)
         every = [one for row in grid.values() for one in row.values()]
@@ -330,8 +344,15 @@ class Sweep:
         gaps = bool(bench.missing(self.plans(bench)))
         lines = [draw_swept(row, method, variant=k, points=gaps) for k, (method, row) in enumerate(grid.items())]
         lines += self._draw_published(bench, published or {})
+        panels = [Panel(self.title, self.name, "test accuracy, %", lines, xlog=True)]
+        if with_loss:
+            losses = [
+                draw_swept(row, method, variant=k, points=gaps, field="test_loss")
+                for k, (method, row) in enumerate(grid.items())
+            ]
+            panels.append(Panel(f"{self.title}: loss", self.name, "test loss", losses, xlog=True))
         return Outcome(
-            [Panel(self.title, self.name, "test accuracy, %", lines, xlog=True)],
+            panels,
             compare_with_published(every, published or {}, where),
             judge(bench, grid) if judge is not None else (),
             [*notes, *note_missing(bench, self.plans(bench)), *note_no_guarantee(every)],
@@ -348,13 +369,12 @@ class Sweep:
         """
         stars: list[Series] = []
         for method in self.methods:
-            for value in self._values_at(bench, method):
-                plan = self.plan(bench, method, value)
-                accuracy = published.get(plan.label, (None, None))[1]
-                if accuracy is not None:
-                    # One label is enough for the legend; further stars differ in colour alone.
-                    label = "" if stars else "published"
-                    stars.append(Series(label, [value], [accuracy], method=plan.method, variant=_STAR, points=True))
+            plans = {value: self.plan(bench, method, value) for value in self._values_at(bench, method)}
+            found = {value: published.get(plan.label, (None, None))[1] for value, plan in plans.items()}
+            points = [(value, accuracy) for value, accuracy in found.items() if accuracy is not None]
+            # Each method has an entry in the legend, because its stars have a colour of their own.
+            if points:
+                stars.append(mark_published(f"published, {method}", points, next(iter(plans.values())).method))
         return stars
 
 

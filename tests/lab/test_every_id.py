@@ -10,6 +10,8 @@ from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import ALL_SOURCES, ExperimentSize, read_outcome
 from sordino_lab.workbench import Workbench
 
+from sordino.app.report.method_colours import REFERENCES, colour_of
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory) -> Path:
@@ -31,6 +33,20 @@ def test_facts_without_a_function_are_refused(tmp_path, monkeypatch):
         experiments.__wrapped__()
 
 
+def methods_of_one_colour(panel):
+    """Methods of a panel that share their colour with another one there; lines of reference are no methods."""
+    methods = {one.method for one in [*panel.series, *panel.boxes]} - {"", *REFERENCES}
+    colours = [colour_of(method) for method in methods]
+    return sorted(method for method in methods if colours.count(colour_of(method)) > 1)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in result_store.SHIPPED.glob("*.json")))
+def test_no_two_methods_of_a_shipped_panel_share_a_colour(name):
+    shipped = read_outcome(json.loads((result_store.SHIPPED / f"{name}.json").read_text("utf-8")))
+    for panel in shipped.panels:
+        assert methods_of_one_colour(panel) == []
+
+
 @pytest.mark.parametrize("name", list(experiments()))
 def test_an_id_ends_in_panels_that_can_be_kept(name, kept):
     one = experiments()[name]
@@ -42,6 +58,8 @@ def test_an_id_ends_in_panels_that_can_be_kept(name, kept):
     assert all(panel.series or panel.boxes or panel.field for panel in again.panels)
     assert all(finding.line.split(":")[0] in {"000", "001", "002", "003", "004"} for finding in found.findings)
     assert all(math.isfinite(row.published) for row in found.compared)
+    for panel in again.panels:
+        assert methods_of_one_colour(panel) == []
 
 
 def networks_of(one, size, cache):

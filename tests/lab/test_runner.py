@@ -1,15 +1,18 @@
 """Runs are made once, a sweep goes on where it was, and methods start from one network."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from sordino_lab import result_store, runner, training_store
+from sordino_lab import pages, result_store, runner, training_store
 from sordino_lab.catalogue import choose_experiments, find_experiment
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
+from sordino_lab.training_curves import draw_learning
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
 
+from sordino.app.cli.main import main
 from sordino.app.runs.settings import make_settings
 
 ONE = CurvePlan(label="DP-SGD", method="dpsgd", recipe="thesis-mnist", given={"learning_rate": 0.1})
@@ -129,6 +132,50 @@ def test_a_reduced_run_says_so_on_its_figure():
     assert result_store.describe_reduction(ExperimentSize.FULL, one) == ""
     assert result_store.describe_reduction(ExperimentSize.MIDDLE, find_experiment("fmnist-noise")) == ""
     assert result_store.describe_reduction(ExperimentSize.QUICK, find_experiment("composition")) == ""
+
+
+@pytest.fixture
+def only_some(tmp_path, monkeypatch):
+    """Returns a bench of the source's size that finds a training where the recipe passes a test, and trains nothing."""
+    plan = replace(ONE, given={**ONE.given, "show_private": True})
+    run = Workbench(ExperimentSize.TINY, tmp_path).train([plan])[0].runs[0]
+
+    def make_bench(is_there):
+        monkeypatch.setattr(training_store, "find", lambda settings, own: run if is_there(settings.recipe) else None)
+        return Workbench(ExperimentSize.FULL, tmp_path, trains=False)
+
+    return make_bench
+
+
+def test_a_figure_that_lacks_curves_says_so_in_its_title_and_in_the_list(only_some, tmp_path, capsys):
+    one = find_experiment("sorted-mnist-fixed")
+    made = runner.make_result(one, only_some(lambda recipe: recipe.sampler is None), tmp_path)
+    assert made["curves"] == {"drawn": 3, "planned": 6}
+    assert "(3 of 6 curves)" in (tmp_path / f"{one.id}.svg").read_text("utf-8")
+    assert pages.describe_lack(made) == "3 of 6 curves"
+    assert main(["lab", "list", one.id, "--out", str(tmp_path)]) == 0
+    assert "known (full, 3 of 6 curves)" in capsys.readouterr().out
+    # All curves are there, or the result was stored before their number was.
+    assert result_store.describe_lack({**made, "curves": {"drawn": 6, "planned": 6}}) == ""
+    del made["curves"]
+    assert result_store.describe_lack(made) == ""
+
+
+def test_the_figure_of_abadi_is_drawn_from_the_levels_that_are_there(only_some):
+    bench = only_some(lambda recipe: recipe.epsilon != 8.0)
+    found = find_experiment("abadi-mnist").run(bench)
+    assert "δ at a fixed ε" in [panel.title for panel in found.panels]
+    assert any("all of ε = 8" in note for note in found.notes)
+    assert not any("ε = 8" in finding.says for finding in found.findings)
+
+
+def test_stars_of_several_methods_have_an_entry_in_the_legend_each(tmp_path):
+    other = CurvePlan(label="sorted", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"})
+    both = Workbench(ExperimentSize.TINY, tmp_path).train([ONE, other])
+    accuracy, loss = draw_learning(both, "t", {"DP-SGD": (0.5, 90.0), "sorted": (None, 91.0)})
+    stars = {one.label: one.method for one in accuracy.series if one.points}
+    assert stars == {"published, DP-SGD": "dpsgd", "published, sorted": "sorted"}
+    assert [one.label for one in loss.series if one.points] == ["published, at the end"]
 
 
 def test_results_are_json(tmp_path):

@@ -12,6 +12,8 @@ import sordino as sd
 from sordino.app.cli.main import main
 from sordino.app.report.compare_runs import _curves_of, compare_runs, write
 from sordino.app.report.difference import Amounts
+from sordino.app.report.svg_figures import ComparedLines, Line, draw_comparison
+from sordino.app.runs.recipe import describe_gradient
 from tests.browser import ACCESSIBLE, DESKTOP, PHONE, opened, page
 
 
@@ -55,6 +57,32 @@ def test_a_run_without_a_guarantee_has_hollow_marks(runs):
         "test accuracy, %",
         "test loss",
     ]
+
+
+def test_the_legend_of_a_comparison_stands_under_its_panels_and_is_not_cut_off():
+    names = ("one: dpsgd", "another: " + "a long description of its method " * 4)
+    lines = [Line(name, [0, 10, 20], [1.0, 2.0, 3.0], number) for number, name in enumerate(names)]
+
+    def check(made):
+        made.canvas.draw()
+        legend, whole = made.legends[0].get_window_extent(), made.bbox
+        assert [each.get_ylabel() for each in made.axes] == ["test accuracy, %", "test loss"]
+        for each in made.axes:
+            assert legend.y1 < each.get_tightbbox().y0
+            # The words stand over the axes, in the figure.
+            (words,) = each.texts
+            assert each.bbox.y1 <= words.get_window_extent().y0 < words.get_window_extent().y1 < whole.y1
+            assert words.get_window_extent().x1 < whole.x1
+        assert whole.y0 <= legend.y0
+        assert legend.x1 <= whole.x1
+
+    panels = [ComparedLines(lines, "test accuracy, %", 20.0), ComparedLines(lines, "test loss", 0.0)]
+    draw_comparison(panels, "steps", check)
+
+
+def test_a_rule_of_ones_own_is_named_without_its_folder():
+    table = {"method": "dpsgd", "weigher": "/some/where/rules.py:Smooth"}
+    assert describe_gradient(table) == "rules.py:Smooth"
 
 
 def flat(path):

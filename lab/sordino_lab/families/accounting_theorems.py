@@ -29,6 +29,7 @@ from sordino.events import Gaussian, Laplace, Poisson, Repeat
 from sordino.rng.streams import Rng
 from sordino.sampling.poisson import Poisson as PoissonSampler
 from sordino_lab.experiment import Compared, Figure, Finding, Outcome
+from sordino_lab.training_curves import mark_published
 from sordino_lab.workbench import Workbench
 
 GAUSSIAN_DELTA = 1e-5
@@ -110,6 +111,8 @@ def draw_gaussian_calibration(bench: Workbench) -> Outcome:
 
 
 COMPOSED_EPSILON, COMPOSED_DELTA = 0.1, 1e-3
+PRINTED_WITHOUT_DRIFT = 11.75
+"""ε of 1,000 releases by the formula of 003:517."""
 
 
 def draw_composition(bench: Workbench) -> Outcome:
@@ -135,15 +138,16 @@ def draw_composition(bench: Workbench) -> Outcome:
         Series("advanced, as the lecture draws it", counts, source, method="printed", variant=2),
         Series("advanced (Kairouz et al. 2015)", counts, advanced, method="advanced", variant=3),
         Series("optimal for any ε-DP release", counts, exact, method="exact"),
-        Series("Laplace noise itself, exact (PLD)", counts, laplace, method="l2-inside", variant=4),
-        Series("without drift, as printed: no bound", counts, driftless, method="sgd", variant=5),
+        Series("Laplace noise itself, exact (PLD)", counts, laplace, method="laplace-itself", variant=4),
+        Series("without drift, as printed: no bound", counts, driftless, method="driftless", variant=5),
+        mark_published("as printed, at k = 1000", [(1000, PRINTED_WITHOUT_DRIFT)], "driftless"),
     ]
     return Outcome(
         [
             Panel("k releases of ε = 0.1, δ' = 1e-3", "releases k", "ε in total", lines),
             Panel("the same, logarithmic", "releases k", "ε in total", lines, xlog=True, ylog=True),
         ],
-        [Compared("without drift, k=1000", driftless[-1], 11.75, "003:517")],
+        [Compared("without drift, k=1000", driftless[-1], PRINTED_WITHOUT_DRIFT, "003:517")],
         [
             Finding(
                 "k steps are (kε, 0)-DP; we can do better",
@@ -173,6 +177,8 @@ def draw_composition(bench: Workbench) -> Outcome:
 
 
 ABADI_RATE, ABADI_NOISE, ABADI_DELTA = 0.01, 4.0, 1e-5
+PRINTED_STRONG, PRINTED_MOMENTS = 9.34, 1.26
+"""ε at 100 epochs that the source prints (002:149)."""
 
 
 def draw_abadi_composition(bench: Workbench) -> Outcome:
@@ -188,7 +194,7 @@ def draw_abadi_composition(bench: Workbench) -> Outcome:
         ("strong composition, as printed: no bound", Strong(), "printed", 1),
         ("strong composition, made valid", Strong(valid=True), "strong", 2),
         ("moments accountant, as published", Moments(), "moments", 0),
-        ("Rényi", RDP(), "threshold", 3),
+        ("Rényi", RDP(), "rdp", 3),
         ("privacy loss distributions", PLD(), "pld", 0),
     )
     found = {name: [way.epsilon(event, ABADI_DELTA) for event in events] for name, way, _, _ in ways}
@@ -197,14 +203,16 @@ def draw_abadi_composition(bench: Workbench) -> Outcome:
     # Only these three are compared with the paper's numbers.
     strong, moments, pld = (found[ways[k][0]][at] for k in (0, 2, 4))
     lines = [Series(name, epochs, found[name], method=key, variant=v) for name, _, key, v in ways]
+    of_strong = mark_published("published, strong composition", [(100, PRINTED_STRONG)], "printed")
+    of_moments = mark_published("published, moments accountant", [(100, PRINTED_MOMENTS)], "moments")
     return Outcome(
         [
-            Panel("q = 0.01, σ = 4, δ = 1e-5", "epochs", "ε", lines, ylim=(0, 25)),
-            Panel("without strong composition", "epochs", "ε", lines[2:]),
+            Panel("q = 0.01, σ = 4, δ = 1e-5", "epochs", "ε", [*lines, of_strong, of_moments], ylim=(0, 25)),
+            Panel("without strong composition", "epochs", "ε", [*lines[2:], of_moments]),
         ],
         [
-            Compared("strong composition, E = 100", strong, 9.34, "002:149"),
-            Compared("moments accountant, E = 100", moments, 1.26, "002:149"),
+            Compared("strong composition, E = 100", strong, PRINTED_STRONG, "002:149"),
+            Compared("moments accountant, E = 100", moments, PRINTED_MOMENTS, "002:149"),
         ],
         [
             Finding(
@@ -463,13 +471,11 @@ def draw_single_sample(bench: Workbench) -> Outcome:
             theta = theta - 1 / (t + 10) * (gradient + rng.laplace(0, 2 / SINGLE_EPSILON, repeats)) / lots * 3
             course.append(float(((theta - 0.7) ** 2).mean()))
         errors[name] = course
-    lines = []
+    lines, colours = [], ("single-record", "lots", "fewer-lots")
     for k, (name, course) in enumerate(errors.items()):
         # Forty points are enough for a curve over a logarithmic axis.
         at = np.unique(np.geomspace(1, len(course), 40).astype(int))
-        lines.append(
-            Series(name, at, [course[t - 1] for t in at], method=("laplace", "gaussian", "moments")[k], variant=k)
-        )
+        lines.append(Series(name, at, [course[t - 1] for t in at], method=colours[k], variant=k))
     ratio = max(c / o for c, o in zip(certified, order, strict=True))
     return Outcome(
         [

@@ -86,10 +86,17 @@ def draw_sensitivity(bench: Workbench) -> Outcome:
                         "global: over all datasets of this size",
                         range(len(names)),
                         worst,
-                        method="classical",
+                        method="global-sensitivity",
                         points=True,
                     ),
-                    Series("local: of these ages", range(len(names)), here, method="exact", variant=1, points=True),
+                    Series(
+                        "local: of these ages",
+                        range(len(names)),
+                        here,
+                        method="local-sensitivity",
+                        variant=1,
+                        points=True,
+                    ),
                 ],
                 xticks=tuple(names),
                 ylog=True,
@@ -99,8 +106,14 @@ def draw_sensitivity(bench: Workbench) -> Outcome:
                 "records n",
                 "global sensitivity",
                 [
-                    Series(name, sizes, [global_sensitivity(AGE_QUERIES[name], k) for k in sizes], method=m, variant=v)
-                    for name, m, v in (("mean", "exact", 0), ("median", "classical", 1), ("sum", "moments", 2))
+                    Series(
+                        name,
+                        sizes,
+                        [global_sensitivity(AGE_QUERIES[name], k) for k in sizes],
+                        method=f"query-{name}",
+                        variant=v,
+                    )
+                    for v, name in enumerate(("mean", "median", "sum"))
                 ],
                 xlog=True,
                 ylog=True,
@@ -263,7 +276,7 @@ def draw_tradeoff_curves(bench: Workbench) -> Outcome:
             "Gaussian μ = 1, sampled at q = 0.1",
             alpha,
             subsampled_tradeoff(1.0, 0.1, alpha),
-            method="threshold",
+            method="sampled-gaussian",
             variant=3,
         ),
         Series("guessing", [0, 1], [1, 0], method="none", variant=3),

@@ -282,8 +282,8 @@ def draw_vector(bench: Workbench) -> Outcome:
                 "dimension d",
                 "mean of ‖error‖²",
                 [
-                    Series("measured, the lecture's noise", dims, lecture, method="gaussian", points=True),
-                    Series("measured, analytic noise", dims, exact, method="exact", variant=1, points=True),
+                    Series("measured, the lecture's noise", dims, lecture, method="lecture-noise", points=True),
+                    Series("measured, analytic noise", dims, exact, method="analytic", variant=1, points=True),
                     Series("σ²/n + σ²√d(4 ln²(2/δ) + 1/16)/nε", dims, bound, method="theory", variant=1),
                     Series("without privacy, σ²/n", dims, [1 / VECTOR_RECORDS] * len(dims), method="none", variant=2),
                 ],

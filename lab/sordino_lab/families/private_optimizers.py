@@ -179,7 +179,7 @@ def plan_full_batch(bench: Workbench) -> list[CurvePlan]:
     base = {"optimizer": "sgd", "learning_rate": 1.0, "epsilon": DESCENT_EPSILON, "model": "mlp"}
     methods: tuple[tuple[str, str, int, dict[str, str]], ...] = (
         ("DP-SGD, lots of 100", "dpsgd", 100, {}),
-        ("full batch, Gaussian noise", "moments", 2_000, {"sampler": "full"}),
+        ("full batch, Gaussian noise", "full-batch", 2_000, {"sampler": "full"}),
         ("full batch, Laplace noise", "laplace", 2_000, {"method": "dp-gd-laplace"}),
     )
     return [

@@ -267,7 +267,7 @@ def draw_landscape(bench: Workbench) -> Outcome:
     inf = float("inf")
     ways: dict[str, tuple[Query, str, str]] = {
         "SGD": (NoisySum(Flat(inf), Gaussian(0.0)), "sgd", "no noise"),
-        "ProjectedSGD": (Projected(Flat(inf), Gaussian(0.0), HILL_RATE), "none", "no noise"),
+        "ProjectedSGD": (Projected(Flat(inf), Gaussian(0.0), HILL_RATE), "projected-sgd", "no noise"),
         "DP-SGD": (NoisySum(Flat(1.0), Gaussian(2.0)), "dpsgd", ""),
         "ProjectedDPSGD": (Projected(Flat(1.0), Gaussian(2.0), HILL_RATE), "projected", "noiseless way"),
     }

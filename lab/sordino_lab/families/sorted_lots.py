@@ -14,7 +14,15 @@ from sordino.accounting import chance_of_acceptance
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Figure, Finding, Outcome
 from sordino_lab.thesis_plans import BEST_BOUNDS, ThesisTable, label_of, plan_cifar, plan_mnist
-from sordino_lab.training_curves import Grid, Sweep, TrainedCurve, draw_curves, final_mean, judge_higher
+from sordino_lab.training_curves import (
+    Grid,
+    Sweep,
+    TrainedCurve,
+    draw_curves,
+    final_mean,
+    judge_higher,
+    mark_published,
+)
 from sordino_lab.workbench import Workbench
 
 NO_NUMBERS = "The source prints no numbers for this figure."
@@ -246,7 +254,9 @@ MNIST_SEARCH = Sweep(
 def draw_mnist_search(bench: Workbench) -> Outcome:
     """Draws the search for the baseline of sorted lots on MNIST: the final accuracy of DP-SGD against the clip bound."""
     # The published number is the bound itself, not an accuracy, so it is compared apart.
-    outcome = MNIST_SEARCH.outcome(bench, _judge_mnist_search)
+    outcome = MNIST_SEARCH.outcome(bench, _judge_mnist_search, with_loss=True)
+    table = TABLES["sorted-mnist-median"].published
+    outcome = _mark_published_best(outcome, {7.5: table[label_of("DP-SGD", 0.1)]}, "published, at C = 7.5")
     row = MNIST_SEARCH.train(bench)["DP-SGD"]
     # The best of a search is known when all of it was trained.
     if not MNIST_SEARCH.is_complete(bench, "DP-SGD", row):
@@ -301,7 +311,11 @@ def draw_cifar_search(bench: Workbench) -> Outcome:
     """Draws the search for the baseline of sorted lots on CIFAR-10: the final accuracy of DP-SGD against the clip
     bound, a curve for each learning rate.
     """
-    outcome = CIFAR_SEARCH.outcome(bench)
+    outcome = CIFAR_SEARCH.outcome(bench, with_loss=True)
+    table = TABLES["sorted-cifar-best"].published
+    pairs = {BEST_BOUNDS[rate]: table[label_of("DP-SGD", rate)] for rate in SEARCH_RATES.values()}
+    where = ", ".join(f"{BEST_BOUNDS[rate]:g} (lr {rate:g})" for rate in SEARCH_RATES.values())
+    outcome = _mark_published_best(outcome, pairs, f"published, at C = {where}")
     grid = CIFAR_SEARCH.train(bench)
     # The source chose its bounds by loss, so they are judged by loss here, at rates for which all bounds were trained.
     searched = {way: row for way, row in grid.items() if CIFAR_SEARCH.is_complete(bench, way, row)}
@@ -328,6 +342,21 @@ def draw_cifar_search(bench: Workbench) -> Outcome:
         Compared(f"best C at lr {rate:g}, by loss", best[rate], BEST_BOUNDS[rate], "T4.4, 001:543") for rate in best
     ]
     return replace(outcome, compared=rows, findings=[finding])
+
+
+def _mark_published_best(
+    outcome: Outcome, pairs: Mapping[float, tuple[float | None, float | None]], label: str
+) -> Outcome:
+    """Returns the outcome of a search with stars at the bounds that the source chose: the loss and accuracy that its
+    tables print for DP-SGD there.
+    """
+    panels = []
+    for panel in outcome.panels:
+        which = 0 if panel.ylabel == "test loss" else 1
+        points = [(bound, value) for bound, pair in pairs.items() if (value := pair[which]) is not None]
+        star = mark_published(label, points, "printed")
+        panels.append(replace(panel, series=[*panel.series, star]))
+    return replace(outcome, panels=panels)
 
 
 def _bound_of_least_loss(row: Mapping[float, TrainedCurve]) -> float:

@@ -81,8 +81,8 @@ def draw_game(bench: Workbench) -> Outcome:
 Array = NDArray[np.float64]
 OTHER_GRADIENTS = np.array([[1.6, 0.5], [0.5, 1.3], [0.4, 0.6]])
 CHALLENGES = {
-    "with the green element": (np.array([-0.3, 1.7]), "l2-inside"),
-    "with the red element": (np.array([1.5, -1.2]), "sorted"),
+    "with the green element": (np.array([-0.3, 1.7]), "green-element"),
+    "with the red element": (np.array([1.5, -1.2]), "red-element"),
 }
 
 

@@ -18,7 +18,7 @@ from sordino.app import atomic_files
 from sordino.app.report import svg_figures
 from sordino.app.report.difference import Amounts, Difference, find_difference
 from sordino.app.report.evidence import Evidence, read
-from sordino.app.report.svg_figures import Line
+from sordino.app.report.svg_figures import ComparedLines, Line
 from sordino.app.report.templates import template_environment
 from sordino.app.runs.directory import Row
 from sordino.app.runs.recipe import PLAIN, describe_gradient
@@ -87,11 +87,11 @@ def _read_seeds(folder: Path) -> tuple[Evidence, ...]:
 
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
-    """Writes the page that compares runs, and its main figure as a PNG file beside it."""
-    # The first figure also goes to a file of its own, for slides.
+    """Writes the page that compares runs, and their accuracies and losses as a PNG file beside it."""
+    # Accuracy and loss also go to a file of their own, for slides.
     picture = page.with_suffix(".png")
-    lines, label, _, step = _curves_of(comparison)[0]
-    svg_figures.draw_comparison(lines, "steps", label, lambda made: svg_figures.write_png(made, picture), mark=step)
+    panels = [ComparedLines(lines, label, step) for lines, label, _, step in _curves_of(comparison)]
+    svg_figures.draw_comparison(panels, "steps", lambda made: svg_figures.write_png(made, picture))
     values = {
         "rows": comparison.rows(),
         "differences": comparison.differences,
@@ -163,7 +163,7 @@ def _draw_figures(comparison: Comparison) -> list[tuple[str, str]]:
         """Returns the lines of all compared runs as one inline SVG figure, with a mark at `at` if it is given."""
         return str(
             svg_figures.draw_comparison(
-                lines, xlabel, ylabel, lambda made: svg_figures.to_svg(made, name, about), mark=at
+                [ComparedLines(lines, ylabel, at)], xlabel, lambda made: svg_figures.to_svg(made, name, about)
             )
         )
 

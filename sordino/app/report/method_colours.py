@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from sordino.app.report.svg_figures import SERIES, SOFT
 
-_ORDER: tuple[tuple[str, ...], ...] = (
-    ("dpsgd", "decoupled", "pld", "exact", "analytic", "gaussian", "local-flat", "banded"),
-    ("sorted", "classical", "laplace", "strong", "basic", "local-layerwise", "inverse-banded"),
-    ("projected", "minimum", "moments", "advanced", "rdp", "momentum", "global-flat", "fitted-bands"),
-    ("l2-inside", "threshold", "noisy-lookahead", "private-sorted", "adam", "transfer", "global-layerwise"),
-    ("class-diverse", "quantile-sorted", "adagrad", "microbatches", "similar-length"),
-    ("median", "ignored", "printed", "jl", "attack", "own"),
-    ("sgd", "plain", "none", "theory"),
-    ("logarithmic", "adamw", "optimistic-lookahead", "captured", "pca", "truth"),
+_ORDER: tuple[str, ...] = (
+    "dpsgd decoupled pld exact analytic gaussian local-flat banded local-sensitivity query-mean lots",
+    "sorted classical laplace strong basic local-layerwise inverse-banded global-sensitivity query-median single-record "
+    "lecture-noise red-element",
+    "projected minimum moments advanced momentum global-flat fitted-bands full-batch constant-rate query-sum fewer-lots",
+    "l2-inside threshold noisy-lookahead private-sorted adam transfer global-layerwise rdp laplace-itself "
+    "sampled-gaussian green-element",
+    "class-diverse quantile-sorted adagrad microbatches similar-length pca projected-sgd",
+    "median ignored printed jl attack own",
+    "sgd plain driftless none theory",
+    "logarithmic adamw optimistic-lookahead captured truth",
 )
-"""Rows by colour; two of a row never meet in one panel. `own` is a variant of the user's."""
+"""Rows by colour; two methods of a row never meet in one panel. `own` is a variant of the user's."""
+REFERENCES = ("none", "theory")
+"""Not methods but what they are compared with, such as a formula or guessing: always grey, told apart by dashes."""
 
-COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_ORDER) for name in row}
+COLOURS: dict[str, str] = {name: SERIES[number] for number, row in enumerate(_ORDER) for name in row.split()}
 
 
 def colour_of(method: str) -> str:

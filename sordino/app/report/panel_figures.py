@@ -25,8 +25,9 @@ _MOST_MARKS = 40
 _WIDTH, _HEIGHT = 4.7, 3.5
 _LEGEND_ROW = 0.19
 _COLUMNS = 3
-_SHORT, _SHORTEST = 60, 3
-"""Up to which ratio a logarithmic axis shows numbers, and up to which it is no better than a plain one."""
+_SHORT, _SHORTEST = 100, 3
+"""Up to which ratio a logarithmic axis shows numbers, because it may have a single power of ten, and up to which it is no
+better than a plain one."""
 _LONG_NUMBERS = 10_000
 """From this number on, a plain axis across has fewer ticks."""
 _NAMES = 42

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,10 @@ STYLE: Any = {
 }
 """How every picture looks, in matplotlib's own words."""
 _SIZE = (4.7, 3.1)
+_COMPARED_HEIGHT = 2.5
+"""Inches of each of several panels that compare runs."""
+_LEGEND_LETTERS, _LEGEND_LINE = 56, 0.17
+"""Letters that fit in a line of a legend under a figure, and its height in inches."""
 _DOTS_PER_INCH = 160
 
 
@@ -69,8 +74,14 @@ class Line:
 
 
 @contextmanager
-def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
-    """Yields a figure for an SVG in the style of the pages, with its axes one above the other."""
+def open_figure(
+    panels: int = 1, panel_height: float = 1.75, below: float = 0.0, above: float = 0.0
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Yields a figure for an SVG in the style of the pages, with its axes one above the other.
+
+    Several panels are `panel_height` inches high each. So many inches as `below` and `above` say stay free under the axes,
+    for a legend, and over them.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -78,10 +89,11 @@ def open_figure(panels: int = 1) -> Iterator[tuple[Any, list[Any]]]:
 
     with plt.rc_context(STYLE):
         # Several panels share the x-axis and are lower each.
-        size = (_SIZE[0], _SIZE[1] if panels == 1 else 1.75 * panels + 0.3)
+        size = (_SIZE[0], below + above + (_SIZE[1] if panels == 1 else panel_height * panels + 0.3))
         drawing, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False)
         inch_x, inch_y = 1 / size[0], 1 / size[1]  # margins by hand: automatic layout doubles the time to draw
-        drawing.subplots_adjust(0.66 * inch_x, 0.5 * inch_y, 1 - 0.1 * inch_x, 1 - 0.1 * inch_y, hspace=0.14)
+        bottom, top = (0.5 + below) * inch_y, 1 - (0.1 + above) * inch_y
+        drawing.subplots_adjust(0.66 * inch_x, bottom, 1 - 0.1 * inch_x, top, hspace=0.14)
         # Labels of several panels stand in one line.
         axes_list = [row[0] for row in axes]
         drawing.align_ylabels(axes_list)
@@ -238,22 +250,52 @@ def draw_attack(curve: Tradeoff) -> str:
         )
 
 
-def draw_comparison(
-    lines: Sequence[Line], xlabel: str, ylabel: str, use: Callable[[Any], Any], mark: float | None = None
-) -> Any:
-    """Draws several runs in one figure for a page, as SVG or PNG, and returns what `use` makes of it."""
-    with open_figure() as (made, (axes,)):
-        _plot_lines(axes, lines, ylabel)
-        axes.set(xlabel=xlabel)
-        axes.set_xlim(left=0)
-        if mark is not None:
-            axes.axvline(mark, color=SOFT, linewidth=1.2, linestyle=":")
-            axes.annotate("they differ", (mark, 0.03), xycoords=("data", "axes fraction"), xytext=(4, 0),
-                          textcoords="offset points", color=SOFT)  # fmt: skip
-        # One line needs no legend, since the axis already says what it is.
-        if len(lines) > 1:
-            axes.legend(loc="best", fontsize=8.5)
+@dataclass(frozen=True)
+class ComparedLines:
+    """One pair of axes of a comparison: a line for each run."""
+
+    lines: Sequence[Line]
+    ylabel: str
+    mark: float | None = None
+    """Where the runs begin to differ."""
+
+
+def draw_comparison(panels: Sequence[ComparedLines], xlabel: str, use: Callable[[Any], Any]) -> Any:
+    """Draws several runs in one figure for a page, as SVG or PNG, and returns what `use` makes of it.
+
+    The panels stand one above the other, over one legend.
+    """
+    # One entry for each run, whichever panels it is in; long ones are wrapped. One line needs no legend.
+    names = dict.fromkeys(line.label for panel in panels for line in panel.lines)
+    labels = {name: "\n".join(textwrap.wrap(name, _LEGEND_LETTERS)) for name in names}
+    rows = sum(label.count("\n") + 1 for label in labels.values())
+    below = 0.1 + _LEGEND_LINE * rows if len(labels) > 1 else 0.0
+    above = 0.15 if any(panel.mark is not None for panel in panels) else 0.0
+    with open_figure(len(panels), _COMPARED_HEIGHT, below, above) as (made, axes):
+        for each, panel in zip(axes, panels, strict=True):
+            _plot_lines(each, panel.lines, panel.ylabel)
+            each.set_xlim(left=0)
+            if panel.mark is not None:
+                _mark_difference(each, panel.mark)
+        axes[-1].set(xlabel=xlabel)
+        if len(labels) > 1:
+            handles = {
+                name: each for axis in axes for each, name in zip(*axis.get_legend_handles_labels(), strict=True)
+            }
+            # The legend stands under the axes, where it hides neither curves nor the mark.
+            top = (below - 0.02) / made.get_figheight()
+            where = {"loc": "upper left", "bbox_to_anchor": (0.03, top), "borderaxespad": 0, "borderpad": 0}
+            made.legend([handles[name] for name in labels], labels.values(), fontsize=8.5, labelspacing=0.3, **where)
         return use(made)
+
+
+def _mark_difference(axes: Any, at: float) -> None:
+    """Marks in the axes of a figure where runs begin to differ; the words stand over the axes, where no curve is."""
+    axes.axvline(at, color=SOFT, linewidth=1.2, linestyle=":")
+    # Near an end of the axis centred words would run out of the figure.
+    along = at / axes.get_xlim()[1]
+    side = "left" if along < 0.2 else "right" if along > 0.8 else "center"
+    axes.annotate("they differ", (at, 1.01), xycoords=("data", "axes fraction"), ha=side, va="bottom", color=SOFT)
 
 
 def _plot_lines(axes: Any, lines: Sequence[Line], ylabel: str, colours: Sequence[str] = SERIES) -> None:

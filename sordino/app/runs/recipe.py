@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -349,9 +350,20 @@ MEASURED = tuple(field.name for field in fields(MeasuredFigures))
 def describe_gradient(table: Mapping[str, Any]) -> str:
     """Returns the private gradient that a recipe's table asks for, in words."""
     # Words of one's own stand alone beside plain DP-SGD, and after the name of any other method.
-    given_words = [str(table[name]) for name in ("sampler", "weigher", "query", "noise", "backend") if table.get(name)]
+    names = ("sampler", "weigher", "query", "noise", "backend")
+    given_words = [_without_folder(str(table[name])) for name in names if table.get(name)]
     method = str(table.get("method") or "unknown")
     return " × ".join(given_words if given_words and method == PLAIN else [method, *given_words])
+
+
+def _without_folder(word: str) -> str:
+    """Returns the name of a user's own code as FILE.py:NAME without the folders before it; other words as they are.
+
+    >>> _without_folder("/home/me/rules.py:Smooth"), _without_folder("automatic")
+    ('rules.py:Smooth', 'automatic')
+    """
+    file, mark, name = word.partition(".py:")
+    return f"{Path(file).name}{mark}{name}" if mark else word
 
 
 def from_table(table: Mapping[str, Any]) -> Recipe:
