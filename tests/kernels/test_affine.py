@@ -164,6 +164,10 @@ def test_the_choice_is_by_timing_or_by_the_processors_vectors():
     assert (
         choice_by_shape.choose_product_code("AVX512", wide=torch_computes_sixteen_at_once("AVX512", zen4)) == "compiled"
     )
+    zen5 = {"vendor_id": "AuthenticAMD", "cpu family": "26"}  # in one piece, which torch's products make no use of
+    assert (
+        choice_by_shape.choose_product_code("AVX512", wide=torch_computes_sixteen_at_once("AVX512", zen5)) == "compiled"
+    )
     assert choice_by_shape.choose_product_code("DEFAULT", wide=False) == "torch"
     workspace = Workspace()
     x, layer = torch.randn(512, 512), nn.Linear(512, 512)

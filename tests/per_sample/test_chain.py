@@ -1,14 +1,16 @@
 """Small Linear layers in a Sequential, taken as one layer: the loop's answers, and one by one where anything is unusual."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sordino.kernels.affine import load_affines
 from sordino.per_sample import Captured
 from sordino.per_sample.accelerations import linear_chains as chain
+from sordino.per_sample.formulas.formula_timing import Stopwatch
 from sordino.refusal import Refusal
 from tests.per_sample.oracle import same, square
 
@@ -66,6 +68,25 @@ def test_what_comes_out_may_be_changed_in_place(taken: list[int]) -> None:
 
     same(_net(), (torch.randn(10, 12),), loss)
     assert set(taken) == {3}
+
+
+@pytest.mark.parametrize("which", ["torch", "compiled"])
+def test_large_products_of_a_chain_give_the_loops_answers_by_either_code(
+    taken: list[int], which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def choose(self: Stopwatch, key: Hashable) -> str:
+        asked.append(str(key[0]))  # type: ignore[index]
+        return which
+
+    monkeypatch.setattr(Stopwatch, "known_choice", choose)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 96), nn.ReLU(), nn.Linear(96, 256), nn.ReLU(), nn.Linear(256, 5))
+    same(model, (torch.randn(90, 1, 28, 28),))
+    assert set(taken) == {3}
+    if load_affines() is not None:
+        assert {"mapped", "mapped back"} <= set(asked)
 
 
 class _Inside(nn.Module):

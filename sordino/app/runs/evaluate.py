@@ -34,7 +34,8 @@ from sordino.app.runs.run_device import device_of
 from sordino.ledger.ledger import Ledger
 from sordino.release.sealed import Sealed
 
-_CHUNK = 2000
+_CHUNK = 250
+"""Records at a time: few enough that the outputs of a layer stay near the processor."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from sordino.per_sample.formulas.gradient_part import GradientRows, Part, Squares
-from sordino.per_sample.formulas.matrix_product import Matmul
+from sordino.per_sample.formulas.matrix_product import Matmul, multiply_rows
 from sordino.per_sample.layers.linear import run_linear
 from sordino.per_sample.recording.layer_accelerations import FasterRule
 from sordino.per_sample.recording.sample_layout import OUTSIDE
@@ -159,7 +159,7 @@ def run_chain(tape: Tape, module: nn.Sequential, x: Tensor) -> Tensor:
     torch._C._set_grad_enabled(False)
     try:
         for link in links[:-1]:
-            h = link.between[0](torch._C._nn.linear(h, link.weight, link.bias))
+            h = link.between[0](multiply_rows("mapped", h, link.weight.t(), link.bias, tape.workspace))
             inputs.append(h)
             held += h.nbytes
     finally:
@@ -194,7 +194,7 @@ def _make_chain_parts(
                     "Gradients need the value that the layers computed with.\n"
                     "Change parameters outside loss_fn."
                 )
-            g = links[k - 1].between[1](g.mm(link.weight), a)
+            g = links[k - 1].between[1](multiply_rows("mapped back", g, link.weight, None, tape.workspace), a)
     return found
 
 

@@ -68,6 +68,9 @@ from sordino.release.vectors import accumulation_dtype
 _SMALL = 1 << 26
 """Multiplications; in fewer there is less to gain than a function of one's own in autograd's graph costs."""
 
+_SMALLER = 1 << 21
+"""The same for products outside autograd's graph, where only the call costs something."""
+
 _CANCELLED = 0.05
 """Below this share of its diagonal a Gram sum has lost more than a digit, and rows are computed instead."""
 
@@ -86,6 +89,25 @@ def run_linear_map(x: Tensor, weight: Tensor, bias: Tensor | None, size: int, wo
         return torch.nn.functional.linear(x, weight, bias)
     y: Tensor = _LinearMap.apply(x, weight, bias, len(x) // max(1, size), kernel, workspace)  # type: ignore[no-untyped-call]
     return y
+
+
+def multiply_rows(which: str, x: Tensor, m: Tensor, bias: Tensor | None, workspace: Workspace) -> Tensor:
+    """Returns x m + b for x (rows, k), one row for each sample, by whichever code is faster for their shapes; nothing is
+    recorded for autograd.
+
+    Args:
+        which: "mapped" for the forward pass of a linear map, "mapped back" for the gradient at its input. The two are
+            timed apart.
+        x: the input, or the gradient at the output.
+        m: the weight's transpose, or the weight.
+        bias: of the outputs.
+        workspace: has the stopwatch.
+
+    """
+    kernel = load_affines() if x.numel() * m.shape[1] >= _SMALLER else None
+    if kernel is None:
+        return _multiply_by_torch(x, m, bias)
+    return _run_fastest(which, x, m, bias, 1, kernel, workspace)
 
 
 class _LinearMap(torch.autograd.Function):
