@@ -1,14 +1,15 @@
 """GFLOP/s of the compiled products and 3×3 convolutions beside torch's and the direct kernel's.
 
-    python -m bench.kernels
+    python -m bench.kernels [--out FILE]
 
 Operations are counted as those of the direct sum. CPU time on one thread, the best of interleaved runs in a loop of
 their own; within a training step caches are colder. Writes bench/results/kernels_KIND.json, KIND being that of the
-processor.
+processor, or the name given.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from bench.step import RESULTS, kind
 from sordino.kernels import convolution as direct_rows
 from sordino.kernels import winograd, winograd_rows
 from sordino.kernels.affine import load_affines
+from sordino.kernels.processor import processor_name
 from sordino.kernels.product import load_products
 from sordino.per_sample.formulas.convolution_geometry import Geometry
 from sordino.per_sample.formulas.gradient_part import square_sum
@@ -103,12 +105,15 @@ def linear(inputs: int, outputs: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, writes the file and prints the table."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", default=f"kernels_{kind()}.json")
+    out = RESULTS / parser.parse_args().out
     torch.set_num_threads(1)
     result = {
         "convolutions, channels in, out, side": {str(shape): convolution(*shape) for shape in CONVOLUTIONS},
         "linear maps, in, out": {str(shape): linear(*shape) for shape in MAPS},
     }
-    (RESULTS / f"kernels_{kind()}.json").write_text(json.dumps(result, indent=1) + "\n")
+    out.write_text(json.dumps({"processor": processor_name(), **result}, indent=1) + "\n")
     for group, rows in result.items():
         print(group)  # noqa: T201
         for shape, row in rows.items():

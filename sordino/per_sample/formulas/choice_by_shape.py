@@ -3,9 +3,9 @@
 A run that is to be repeated bit by bit cannot ask a stopwatch, because formulas differ in rounding. These rules were
 read off one: every formula was timed on the layers of the MNIST CNN, the CIFAR net, ResNet-18 and WRN-16-4 (one thread,
 AVX2, `Stopwatch.fastest`). Where a rule and the stopwatch disagreed on those, the rule's choice took at most 1.4 times
-as long. The processor counts too: where sixteen floats are computed in one piece (`kernels/processor.py`), which was
-never timed, code that only does torch's own work again is not taken. `python -m bench.kernels` has the figures of those
-that were.
+as long. The processor counts too: where torch may compute sixteen floats in one piece and nothing was timed
+(`kernels/processor.py`), code that only does torch's own work again is not taken. `python -m bench.kernels` has the
+figures of the processors that were timed.
 
 Privacy: shapes are public; nothing here looks at a value.
 """

@@ -10,8 +10,8 @@ output (B, T, p), sample i's gradient is Σ_t g_it a_itᵀ.
 
 `run_linear_map` runs the map itself, y = x Wᵀ + b, and at the input g W, by the faster of two products. The compiled one
 takes float32 on the CPU with dense rows, outside autocast. Which is faster is found by timing, forward and backward each
-for itself; where nothing is measured the compiled one is taken on processors whose vectors are as wide as its own (also
-Zen 4, which runs wider ones in halves).
+for itself; where nothing is measured the compiled one is taken on processors whose vectors are as wide as its own, and on
+all of AMD's, where torch multiplies eight floats at a time. `multiply_rows` is the same product outside autograd's graph.
 
 Privacy: a Gram sum cancels where token gradients do, and then reads low. Samples whose squared norm is a small part of
 its own diagonal Σ_t ‖a_t‖²‖g_t‖² are measured again from rows, whose error is the square root of the Gram's; the others
