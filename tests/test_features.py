@@ -54,6 +54,13 @@ def test_logarithms_are_those_of_scattering_over_the_typical_sizes(folder, image
         take_logarithm(torch.zeros(2, 80, 7, 7))
 
 
+def test_the_pretrained_end_takes_maps_alone(folder):
+    with pytest.raises(
+        ValueError, match=r"(?s)records of shape 3 × 32 × 32: efficientnet-end takes maps of 192 channels"
+    ):
+        pretrained_weights.build_efficientnet_end((3, 32, 32), 10)
+
+
 def test_other_images_have_other_features(folder, images):
     other = images.clone()
     other[0, 0, 3, 3] ^= 1

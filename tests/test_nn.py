@@ -229,6 +229,20 @@ def test_folded_batch_norm_is_batch_norm():
     assert not any(p.requires_grad for p in network.parameters())
 
 
+def test_the_end_of_the_network_goes_on_from_the_maps_and_trains_privately():
+    network = efficientnet.EfficientNetLite0(side=64)
+    network.load_folded(published(network))
+    images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    features, maps = network(images), network.compute_maps(images)
+    assert maps.shape == (3, efficientnet.MAPS_WIDTH, 2, 2)
+    torch.manual_seed(0)
+    end = efficientnet.EfficientNetEnd(network, 10)
+    assert torch.allclose(end(maps), end.classifier(features), atol=1e-4)
+    assert all(p.requires_grad for p in end.parameters())
+    trains(end, maps)
+    assert not any(p.requires_grad for p in [*network.stem.parameters(), *network.blocks[:-1].parameters()])
+
+
 @pytest.mark.parametrize(("side", "kernel"), [(32, 3), (33, 3), (20, 5), (7, 5)])
 def test_strided_padding_is_more_at_the_end(side, kernel):
     """As TensorFlow's SAME: ⌈side/2⌉ outputs; the weights were trained with it."""

@@ -42,6 +42,7 @@ _SECONDS_PER_RECORD: Mapping[str, float] = {
     "mlp": 8e-6,
     "mnist-cnn": 6.5e-5,
     "cifar-net": 3.7e-4,
+    "efficientnet-end": 1e-3,
     "resnet18": 7e-3,
 }
 """CPU seconds for each record of a lot, by model."""

@@ -1,11 +1,12 @@
-"""EfficientNet-Lite0, frozen, as a source of features (Tan & Le 2019, arXiv:1905.11946).
+"""EfficientNet-Lite0, frozen, as a source of features, and its end to be fine-tuned (Tan & Le 2019, arXiv:1905.11946).
 
 The Lite variant of 2020 has no squeeze-and-excitation and ReLU6 throughout.
 
     stem 3×3/2 ─► 16 inverted bottlenecks ─► 1×1 to 1,280 ─► mean over places        input (x − 127)/128, x a byte
 
 Batch norm is folded into the convolution before it, w ← w·γ/√(v + ε), b ← β − m·γ/√(v + ε): it is a constant of a
-frozen network.
+frozen network. `EfficientNetEnd` has the last bottleneck, the 1×1 convolution and a classifier as trainable layers, with
+the norms folded in too, and takes what the frozen layers before it give.
 
 **Privacy:** the weights come from ImageNet, which is taken to be public; each image is mapped by itself. Whether
 ImageNet may be called public for the task at hand is the reader's to judge.
@@ -26,6 +27,9 @@ TYPICAL = 0.5
 """Root mean square of a feature on photographs, to one figure."""
 VERSION = 1
 """A number that goes up when the features change, so that cached ones are not mistaken for them."""
+
+MAPS_WIDTH = 192
+"""Channels of the maps before the last bottleneck."""
 
 _NORM_EPSILON = 1e-3
 _EXPANSION = 6
@@ -118,13 +122,19 @@ class EfficientNetLite0(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Returns EfficientNet-Lite0's features of images, before the classifier."""
+        x = self.blocks[-1](self.compute_maps(images))
+        return F.relu6(self.head(x), inplace=True).mean((2, 3))
+
+    @torch.no_grad()
+    def compute_maps(self, images: Tensor) -> Tensor:
+        """Returns what EfficientNet-Lite0's last bottleneck is given of images, (B, 192, side/32, side/32)."""
         # Pixels from 0 to 255 become about −1 to 1, as in the published training.
         x = images.to(torch.float32)
         if x.shape[2:] != (self.side, self.side):
             x = F.interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False)
         x = x.sub(127).div_(128).contiguous(memory_format=torch.channels_last)
-        x = self.blocks(F.relu6(self.stem(x), inplace=True))
-        return F.relu6(self.head(x), inplace=True).mean((2, 3))
+        maps: Tensor = self.blocks[:-1](F.relu6(self.stem(x), inplace=True))
+        return maps
 
     def load_folded(self, weights: Mapping[str, Tensor]) -> None:
         """Loads EfficientNet's weights in the published naming (`_blocks.3._bn1.weight` …), batch norm folded in; all
@@ -154,3 +164,28 @@ class EfficientNetLite0(nn.Module):
             module.conv.weight.data = folded  # this layout is the faster one here
             assert module.conv.bias is not None
             module.conv.bias.copy_(beta - mean * factor)
+
+
+class EfficientNetEnd(nn.Module):
+    """The end of EfficientNet-Lite0 for fine-tuning: its last bottleneck, its 1×1 convolution and a new classifier.
+
+    It takes maps (B, 192, H, W) of the frozen layers, `EfficientNetLite0.compute_maps`.
+
+    Args:
+        pretrained: the network that the two pretrained layers are taken from; they are trained here.
+        classes: outputs of the classifier, which begins at random.
+
+    """
+
+    def __init__(self, pretrained: EfficientNetLite0, classes: int) -> None:
+        super().__init__()
+        self.block, self.head = pretrained.blocks[-1], pretrained.head
+        self.block.requires_grad_(True)
+        self.head.requires_grad_(True)
+        self.classifier = nn.Linear(FEATURES, classes)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Returns a score for each class."""
+        # Not in place: the gradient of a convolution's input needs the activations as they were.
+        scores: Tensor = self.classifier(F.relu6(self.head(self.block(maps))).mean((2, 3)))
+        return scores

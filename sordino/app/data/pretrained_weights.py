@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino.app.data import cache
 from sordino.app.data.by_name import fetch_from_sources
 from sordino.app.data.download_sources import Pip, Source, Unavailable
+from sordino.nn import efficientnet
+from sordino.nn.mlp import count_classes
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,26 @@ def load_weights(weights: WeightsFile, say: Callable[[str], None] = lambda _: No
     tensors = torch.load(path, map_location="cpu", weights_only=True)
     assert isinstance(tensors, dict)
     return tensors
+
+
+def load_efficientnet(say: Callable[[str], None] = lambda _: None) -> efficientnet.EfficientNetLite0:
+    """Returns EfficientNet-Lite0 with its public pretrained weights, frozen."""
+    network = efficientnet.EfficientNetLite0()
+    network.load_folded(load_weights(EFFICIENTNET_LITE0, say))
+    return network
+
+
+def build_efficientnet_end(shape: Sequence[int], classes: int) -> nn.Module:
+    """Returns the pretrained end of EfficientNet-Lite0 with a new classifier, all of it trainable, for records that are
+    the maps of its frozen layers.
+    """
+    if len(shape) != 3 or shape[0] != efficientnet.MAPS_WIDTH:
+        raise ValueError(
+            f"records of shape {' × '.join(map(str, shape))}: efficientnet-end takes maps of "
+            f"{efficientnet.MAPS_WIDTH} channels, as features 'efficientnet-lite0-maps' are"
+        )
+    count_classes(classes)
+    return efficientnet.EfficientNetEnd(load_efficientnet(), classes)
 
 
 def _is_complete(weights: WeightsFile, path: Path) -> bool:

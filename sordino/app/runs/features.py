@@ -1,6 +1,7 @@
 """Images and texts as numbers: frozen feature maps by name, computed once for given records and cached on disk.
 
     scattering, scattering-folded, scattering-log, efficientnet-lite0    of images
+    efficientnet-lite0-maps    what its last bottleneck is given, (192, 5, 5), for the model efficientnet-end
     minilm    the mean of MiniLM's token vectors, (384,)
     tokens    token numbers and mask, (2, 64), for a model that reads them
     words     how often each word is there, by a hash of it into 4,096 places: no vocabulary, nothing to fetch
@@ -64,9 +65,11 @@ def _build_log_scattering(say: Say) -> Map:
 
 
 def _build_efficientnet(say: Say) -> Map:
-    network = efficientnet.EfficientNetLite0()
-    network.load_folded(pretrained_weights.load_weights(pretrained_weights.EFFICIENTNET_LITE0, say))
-    return network
+    return pretrained_weights.load_efficientnet(say)
+
+
+def _build_efficientnet_maps(say: Say) -> Map:
+    return pretrained_weights.load_efficientnet(say).compute_maps
 
 
 MAPS = {
@@ -76,6 +79,7 @@ MAPS = {
         FeatureMap("scattering-folded", scattering.VERSION, 50, scattering.TYPICAL, _build_folded_scattering),
         FeatureMap("scattering-log", scattering.VERSION, 50, (1.0,), _build_log_scattering),
         FeatureMap("efficientnet-lite0", efficientnet.VERSION, 8, (efficientnet.TYPICAL,), _build_efficientnet),
+        FeatureMap("efficientnet-lite0-maps", efficientnet.VERSION, 8, (1.0,), _build_efficientnet_maps),
     )
 }
 

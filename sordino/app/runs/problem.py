@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from sordino import nn as networks
 from sordino import schedules, validate
 from sordino.app.data.minilm import build_lora_classifier
+from sordino.app.data.pretrained_weights import build_efficientnet_end
 from sordino.app.runs.encoded_records import Prepared
 from sordino.app.runs.features import MAPS
 from sordino.app.runs.own_code import build_own_model, names_own_code
@@ -134,8 +135,12 @@ def loss_by_name(name: str, targets: Tensor) -> NamedLoss:
 
 _ONE_NOISE = (NoisySum, Microbatches, OptimisticLookahead)
 
-MODELS = {**networks.MODELS, "minilm-lora": build_lora_classifier}
-"""Models by name: those of the library, and MiniLM, whose files are fetched."""
+MODELS = {
+    **networks.MODELS,
+    "minilm-lora": build_lora_classifier,
+    "efficientnet-end": build_efficientnet_end,
+}
+"""Models by name: those of the library, and MiniLM and the end of EfficientNet-Lite0, whose files are fetched."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,6 +35,7 @@ FEATURES = (
     "scattering-folded",
     "scattering-log",
     "efficientnet-lite0",
+    "efficientnet-lite0-maps",
     "minilm",
     "tokens",
     "words",
@@ -57,7 +58,7 @@ class LearningTask:
     """Of `sordino data list`; or digits or spiral; or line, plane or cloud, which are numbers and have no classes."""
     features: str
     """A frozen feature map: none, scattering, scattering-folded, scattering-log, efficientnet-lite0; of texts minilm,
-    tokens, words."""
+    tokens, words. efficientnet-lite0-maps is for the model efficientnet-end."""
     pixel_mean: float | tuple[float, ...] = 0.5
     """Without a feature map, pixels in [0, 1] become (x − pixel_mean) / pixel_deviation: public numbers, one for all
     channels or one for each."""
