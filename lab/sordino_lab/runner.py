@@ -103,7 +103,8 @@ def _describe_seeds(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> 
     # A reader must see from the figure how many seeds it rests on.
     counts = sorted({len(each.runs) for each in trained})
     seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
-    said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve"
+    spread = "" if counts in ([], [1]) else " (mean ± deviation)"
+    said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve{spread}"
     if len(missing) > _MOST_NAMED:
         return f"{said}; not run yet: {len(missing)} of {len(missing) + len(trained)} curves"
     return f"{said}; not run yet: {'; '.join(missing)}" if missing else said

@@ -29,6 +29,8 @@ _ONE_TEST = 0.5
 """Points of accuracy: the standard deviation of the difference of two accuracies of 85 % on 10,000 images."""
 _STAR = 7
 """The variant that is drawn as a star."""
+_ASIDE = 0.05
+"""By which part of a training the star of each further method stands behind its end."""
 _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
 _SHORT_REASONS: Sequence[tuple[str, str]] = (
@@ -73,6 +75,11 @@ class TrainedCurve:
         ]
         all_finite = all(map(math.isfinite, values))
         return _mean(values), statistics.stdev(values) if len(values) > 1 and all_finite else 0.0
+
+    def describe_final(self, digits: int = 1) -> str:
+        """Returns the final accuracy of a trained curve in words; with one seed there is no spread to be written."""
+        mean, spread = self.final()
+        return f"{mean:.{digits}f} ± {spread:.{digits}f} %" if len(self.runs) > 1 else f"{mean:.{digits}f} %"
 
     def series(self, y: str = "test_accuracy", x: str = "epoch") -> Series:
         """Returns the mean over a trained curve's seeds against x, with the spread as a band."""
@@ -127,37 +134,45 @@ def shorten_reason(reason: str) -> str:
 
 
 def draw_learning(
-    trained: Sequence[TrainedCurve], title: str, published: PublishedPairs | None = None
+    trained: Sequence[TrainedCurve], title: str, published: PublishedPairs | None = None, against: str = "epoch"
 ) -> tuple[Panel, Panel]:
-    """Returns the panels of trained curves: accuracy and loss against epochs; published final values are drawn as stars
-    in the colour of their method.
+    """Returns the panels of trained curves: accuracy and loss against epochs, or against steps; published final values
+    are drawn as stars in the colour of their method at the end.
     """
     # Published values are drawn beside the curves that they should be compared with.
-    accuracy = [*_draw_distinct(trained, "test_accuracy"), *_draw_stars(trained, published or {}, 1)]
-    loss = [*_draw_distinct(trained, "test_loss"), *_draw_stars(trained, published or {}, 0)]
-    return (Panel(f"{title}: accuracy", "epochs", "test accuracy, %", accuracy), _draw_losses(f"{title}: loss", loss))
+    accuracy = [*_draw_distinct(trained, "test_accuracy", against), *_draw_stars(trained, published or {}, 1, against)]
+    loss = [*_draw_distinct(trained, "test_loss", against), *_draw_stars(trained, published or {}, 0, against)]
+    axis = f"{against}s"
+    return (
+        Panel(f"{title}: accuracy", axis, "test accuracy, %", accuracy),
+        _draw_losses(f"{title}: loss", axis, loss),
+    )
 
 
-def _draw_distinct(trained: Sequence[TrainedCurve], field: str) -> list[Series]:
+def _draw_distinct(trained: Sequence[TrainedCurve], field: str, against: str) -> list[Series]:
     """Returns one series for each trained curve, with marks and dashes of its own where two would look the same."""
     # Two curves of one colour and mark could not be told apart.
     looks = [(one.plan.method, one.plan.variant) for one in trained]
     alike = len(set(looks)) < len(looks)
-    return [replace(one.series(field), variant=k if alike else one.plan.variant) for k, one in enumerate(trained)]
+    return [
+        replace(one.series(field, against), variant=k if alike else one.plan.variant) for k, one in enumerate(trained)
+    ]
 
 
-def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, which: int) -> list[Series]:
-    """Returns the published final values, loss (0) or accuracy (1), as stars at the last epoch of the trained curves."""
+def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, which: int, against: str) -> list[Series]:
+    """Returns the published final values, loss (0) or accuracy (1), as stars at the end of the trained curves."""
     # A curve whose source prints no number has no star.
-    ends = [(one, one.series().x, published.get(one.plan.label, (None, None))[which]) for one in trained]
+    ends = [(one, one.series(x=against).x, published.get(one.plan.label, (None, None))[which]) for one in trained]
     starred = [(one, at[-1], value) for one, at, value in ends if value is not None and at]
     # Stars of one colour need one entry in the legend; of several, one for each colour, by the name of its curve.
-    several = len({one.plan.method for one, _, _ in starred}) > 1
+    methods = list(dict.fromkeys(one.plan.method for one, _, _ in starred))
     stars: list[Series] = []
     for one, end, value in starred:
-        label = f"published, {one.plan.label}" if several else "published, at the end"
+        label = f"published, {one.plan.label}" if len(methods) > 1 else "published, at the end"
         is_named = any(star.method == one.plan.method for star in stars)
-        stars.append(mark_published("" if is_named else label, [(end, value)], one.plan.method))
+        # Stars of several methods stand side by side, since published values often lie within one star.
+        at = end * (1 + _ASIDE * methods.index(one.plan.method))
+        stars.append(mark_published("" if is_named else label, [(at, value)], one.plan.method))
     return stars
 
 
@@ -166,7 +181,7 @@ def mark_published(label: str, points: Sequence[tuple[float, float]], method: st
     return Series(label, [x for x, _ in points], [y for _, y in points], method=method, variant=_STAR, points=True)
 
 
-def _draw_losses(title: str, lines: Sequence[Series]) -> Panel:
+def _draw_losses(title: str, axis: str, lines: Sequence[Series]) -> Panel:
     """Returns a panel of the losses of trained curves; a curve that blows up leaves the axis, so that the others can be
     seen.
     """
@@ -174,10 +189,10 @@ def _draw_losses(title: str, lines: Sequence[Series]) -> Panel:
     seen = [y for line in lines for y in line.y if math.isfinite(y) and y > 0]
     kept = [y for y in seen if y < _BLOWN_UP]
     if not kept or len(kept) == len(seen):
-        return Panel(title, "epochs", "test loss", lines, ylog=True)
+        return Panel(title, axis, "test loss", lines, ylog=True)
     lines = [replace(one, low=(), high=()) if max(one.y, default=0.0) >= _BLOWN_UP else one for one in lines]
     limits = (0.7 * min(kept), 1.6 * max(kept))
-    return Panel(f"{title} (what blows up is above)", "epochs", "test loss", lines, ylog=True, ylim=limits)
+    return Panel(f"{title} (what blows up is above)", axis, "test loss", lines, ylog=True, ylim=limits)
 
 
 def compare_with_published(trained: Sequence[TrainedCurve], published: PublishedPairs, where: str) -> list[Compared]:
@@ -218,7 +233,7 @@ def judge_higher(
     holds: bool | None = gap > -less
     if bench.is_tiny or not math.isfinite(gap) or abs(gap + less) <= noise:
         holds = None
-    because = f"{one.plan.label} {a[0]:.1f} ± {a[1]:.1f} %, {other.plan.label} {b[0]:.1f} ± {b[1]:.1f} %"
+    because = f"{one.plan.label} {one.describe_final()}, {other.plan.label} {other.describe_final()}"
     return Finding(says, line, holds, f"{because}{'; ' + why if why else ''}")
 
 
@@ -275,7 +290,7 @@ def draw_swept(
     # The last evaluation of every value that was swept.
     ends = {x: one.final(field) for x, one in trained.items()}
     first = next(iter(trained.values()))
-    several = len(first.runs) > 1
+    several = any(len(one.runs) > 1 for one in trained.values())
     return Series(
         label,
         list(ends),

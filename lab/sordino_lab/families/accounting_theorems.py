@@ -271,6 +271,11 @@ def draw_theorem_one(bench: Workbench) -> Outcome:
         for e in bench.pick((1.0,), (0.25, 1.0, 4.0, 8.0), (0.25, 1.0, 4.0, 8.0), (0.1, 0.25, 1.0, 4.0, 8.0))
     ]
     at = bench.pick((1.0,), (0.25, 1.0, 4.0, 8.0), (0.25, 1.0, 4.0, 8.0), (0.1, 0.25, 1.0, 4.0, 8.0))
+
+    def draw_limit(over: tuple[float, ...]) -> Series:
+        """Returns the line of the largest constant over a row of values."""
+        return Series("√2", [min(over), max(over)], [LARGEST_CONSTANT] * 2, method="theory", variant=3)
+
     return Outcome(
         [
             Panel(
@@ -280,7 +285,8 @@ def draw_theorem_one(bench: Workbench) -> Outcome:
                 [
                     Series(f"q = {q:g}", steps, row, method="pld", variant=k)
                     for k, (q, row) in enumerate(zip(rates, small, strict=True))
-                ],
+                ]
+                + [draw_limit(steps)],
                 xlog=True,
                 ylim=(0, 1.6),
             ),
@@ -288,7 +294,7 @@ def draw_theorem_one(bench: Workbench) -> Outcome:
                 "q = 0.01, T = 10,000, ε = 0.5",
                 "δ",
                 "σε / (q√(T ln 1/δ))",
-                [Series("", deltas, by_delta, method="pld")],
+                [Series("", deltas, by_delta, method="pld"), draw_limit(deltas)],
                 xlog=True,
                 ylim=(0, 1.6),
             ),
@@ -296,7 +302,7 @@ def draw_theorem_one(bench: Workbench) -> Outcome:
                 f"large ε: q = {rates[-1]:g}, T = {steps[-1]:,}",
                 "ε",
                 "σε / (q√(T ln 1/δ))",
-                [Series("", at, beyond, method="pld")],
+                [Series("", at, beyond, method="pld"), draw_limit(at)],
                 xlog=True,
                 ylim=(0, 1.6),
             ),
@@ -459,7 +465,7 @@ def draw_single_sample(bench: Workbench) -> Outcome:
     rng, repeats = bench.make_rng(8), bench.pick(2, 40, 200, 500)
     steps = bench.pick(50, 2_000, 10_000, 50_000)
     errors = {}
-    for name, batch in (("one record a step", 1), ("lots of 50", 50), ("lots of 50, as many records", -50)):
+    for name, batch in (("one record a step", 1), ("lots of 50", 50), ("lots of 50, stopped at as many records", -50)):
         # A negative number stands for as many records in all, and so for fewer steps.
         lots = abs(batch)
         theta, taken = np.zeros(repeats), steps if batch > 0 else steps // lots
@@ -480,14 +486,12 @@ def draw_single_sample(bench: Workbench) -> Outcome:
     return Outcome(
         [
             Panel(
-                f"k rounds of one record among {SINGLE_RECORDS}, Lap(2τ/1)",
+                f"one record of {SINGLE_RECORDS:,} a round, Lap(2τ/ε), ε = {SINGLE_EPSILON:g}",
                 "rounds k",
                 "ε at δ = 1e-5",
                 [
                     Series("certified (PLD)", rounds, certified, method="pld"),
-                    Series(
-                        "(ε/n)√(k ln 1/δ), the order of line 759: no bound", rounds, order, method="printed", variant=2
-                    ),
+                    Series("(ε/n)√(k ln 1/δ), the printed order: no bound", rounds, order, method="printed", variant=2),
                     Series("amplified, added up", rounds, basic, method="basic", variant=1),
                 ],
                 xlog=True,
@@ -506,8 +510,8 @@ def draw_single_sample(bench: Workbench) -> Outcome:
                 "no improvement due to n: batch size is one more hyperparameter",
                 "003:765",
                 bench.judge(errors["lots of 50"][-1] < errors["one record a step"][-1]),
-                f"error {errors['one record a step'][-1]:.3f} one record at a time, {errors['lots of 50'][-1]:.4f} "
-                "with lots of 50",
+                f"error {errors['one record a step'][-1]:.1e} one record at a time, {errors['lots of 50'][-1]:.1e} "
+                f"with lots of 50, after {steps:,} steps each",
             ),
         ],
     )
@@ -552,7 +556,7 @@ def draw_batch_size(bench: Workbench) -> Outcome:
                 "real size / expected",
                 [
                     Series(
-                        "mean, least and most",
+                        f"mean, smallest and largest of {draws:,} lots",
                         expected,
                         [float(sizes[lot].mean()) / lot for lot in expected],
                         low=[float(sizes[lot].min()) / lot for lot in expected],
@@ -569,12 +573,12 @@ def draw_batch_size(bench: Workbench) -> Outcome:
                 "parts of a lot",
                 [
                     Series(
-                        "mean, least and most",
+                        f"mean, least and most of {draws:,} lots",
                         expected,
                         [float(p.mean()) for p in parts.values()],
                         low=[float(p.min()) for p in parts.values()],
                         high=[float(p.max()) for p in parts.values()],
-                        method="captured",
+                        method="dpsgd",
                         points=True,
                     )
                 ],
@@ -582,7 +586,7 @@ def draw_batch_size(bench: Workbench) -> Outcome:
                 ylog=True,
             ),
             Panel(
-                "noise divided by the real size: what it tells",
+                "what noise divided by the real size tells of it",
                 "real size of the lot",
                 "information per step, nats",
                 lines,

@@ -73,7 +73,9 @@ def draw_sensitivity(bench: Workbench) -> Outcome:
     n = len(AGES)
     here = [local_sensitivity(query, AGES) for query in AGE_QUERIES.values()]
     worst = [global_sensitivity(query, n) for query in AGE_QUERIES.values()]
-    # A mean gets less sensitive with more records; a median and a sum do not.
+    # The marks of a query stand side by side: both sensitivities of a count and of a sum are the same. A mean gets less
+    # sensitive with more records; a median and a sum do not.
+    aside = 0.12
     sizes = (2, 3, 5, 9, 15, 25)
     return Outcome(
         [
@@ -84,14 +86,14 @@ def draw_sensitivity(bench: Workbench) -> Outcome:
                 [
                     Series(
                         "global: over all datasets of this size",
-                        range(len(names)),
+                        [k - aside for k in range(len(names))],
                         worst,
                         method="global-sensitivity",
                         points=True,
                     ),
                     Series(
                         "local: of these ages",
-                        range(len(names)),
+                        [k + aside for k in range(len(names))],
                         here,
                         method="local-sensitivity",
                         variant=1,
@@ -233,7 +235,10 @@ def draw_fundamental_law(bench: Workbench) -> Outcome:
                 f"from ε = {epsilons[0]:.2f} to {epsilons[-1]:.1f}",
             ),
         ],
-        notes=["The dip at 100 queries is that of least squares where there are as many answers as bits."],
+        notes=[
+            f"Curves are means of {repeats} repetitions, and bands reach from the least to the most of them.",
+            "The dip at 100 queries is that of least squares where there are as many answers as bits.",
+        ],
     )
 
 
@@ -414,14 +419,14 @@ def draw_model_inversion(bench: Workbench) -> Outcome:
     planted = (torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(9)) > 0.8).float() * 1.0
     x, y = torch.cat([x, planted[None]]), torch.cat([y, torch.tensor([INVERTED_CLASS])])
     pictures: dict[str, Picture] = {
-        "average of the class": np.asarray(x[:-1][y[:-1] == INVERTED_CLASS].mean(0)[0].numpy()),
-        "planted record of the class": np.asarray(planted[0].numpy()),
+        f"average of the class {INVERTED_CLASS}": np.asarray(x[:-1][y[:-1] == INVERTED_CLASS].mean(0)[0].numpy()),
+        f"planted record, labelled {INVERTED_CLASS}": np.asarray(planted[0].numpy()),
     }
     # The same network with and without privacy, attacked in the same way.
     plain, _ = train_classifier(x, y, 0.0, steps)
     private, epsilon = train_classifier(x, y, 2.0, steps)
-    pictures["inverted, no privacy"] = invert_class(plain, tuple(x.shape[1:]))
-    pictures[f"inverted, ε = {epsilon or 0:.1f}"] = invert_class(private, tuple(x.shape[1:]))
+    pictures[f"{INVERTED_CLASS} by inversion, no privacy"] = invert_class(plain, tuple(x.shape[1:]))
+    pictures[f"{INVERTED_CLASS} by inversion, ε = {epsilon or 0:.1f}"] = invert_class(private, tuple(x.shape[1:]))
     side = range(x.shape[-1])
     # Correlations say whether an inversion shows the class, which is no secret, or the planted record.
     average, record, before, after = pictures.values()

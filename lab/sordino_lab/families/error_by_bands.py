@@ -10,6 +10,7 @@ from sordino.app.report.panels import Panel, Series
 from sordino.matrix_factorization.strategies import Banded, InverseBanded, Strategy, error_in
 from sordino.matrix_factorization.workloads import Workload
 from sordino_lab.experiment import Compared, Figure, Outcome
+from sordino_lab.training_curves import mark_published
 from sordino_lab.workbench import Workbench
 
 STEPS = 1000
@@ -71,11 +72,9 @@ def draw_error_against_bands(bench: Workbench) -> Outcome:
     one_epoch, ten_epochs = lines(None), lines(SEPARATION)
     # The published values as marks. That of ten epochs follows from the published sensitivities: the rows of the
     # decoder are those of one epoch.
-    marks = Series(
-        "published", [b for _, _, b, _ in ONE_EPOCH], [value for *_, value in ONE_EPOCH], method="printed", points=True
-    )
+    marks = mark_published("published", [(b, value) for _, _, b, value in ONE_EPOCH], "printed")
     whole_of_ten = ONE_EPOCH[3][3] * WHOLE_SENSITIVITY[10] / WHOLE_SENSITIVITY[1]
-    mark_of_ten = Series("from the published sensitivity", [STEPS], [whole_of_ten], method="printed", points=True)
+    mark_of_ten = mark_published("from the published sensitivity", [(STEPS, whole_of_ten)], "printed")
     compared = [
         Compared(f"RMSE, {words}", error_in(strategy, workload).root_mean_square, value, _PLACES[words])
         for words, strategy, _, value in ONE_EPOCH

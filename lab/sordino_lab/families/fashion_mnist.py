@@ -57,7 +57,7 @@ def plan_tradeoff(bench: Workbench) -> list[CurvePlan]:
 
 def plan_batch(bench: Workbench) -> list[CurvePlan]:
     """Returns a plan for each lot size."""
-    return plan_fashion(bench, LOT_SIZES, "size", lambda size: {"batch": size})
+    return plan_fashion(bench, LOT_SIZES, "lot size", lambda size: {"batch": size})
 
 
 def draw_noise(bench: Workbench) -> Outcome:
@@ -132,7 +132,7 @@ def draw_tradeoff(bench: Workbench) -> Outcome:
 def _draw_through_training(trained: Mapping[float, TrainedCurve]) -> Panel:
     """Returns the panel of accuracy against ε through training."""
     lines = [one.series(x="epsilon") for one in trained.values()]
-    return Panel("through training", "ε at δ = 1e-5", "test accuracy, %", lines)
+    return Panel("through training", "ε at δ = 1e-5", "test accuracy, %", lines, xlog=True)
 
 
 def _collect_numbers(trained: Mapping[float, TrainedCurve]) -> dict[str, dict[str, float]]:
@@ -203,7 +203,7 @@ def draw_classes(bench: Workbench) -> Outcome:
             Panel(
                 "lost between no DP and σ = 4",
                 "class",
-                "points of accuracy",
+                "accuracy lost, points",
                 [Series("", range(count), drop, method="dpsgd", points=True)],
                 xticks=tuple(names),
             ),
@@ -261,10 +261,12 @@ def draw_convergence(bench: Workbench) -> Outcome:
     """Draws the convergence of a CNN on MNIST, beside the figures of Fashion-MNIST, under several noise scales."""
     trained = bench.train(plan_convergence(bench))
     return Outcome(
-        draw_learning(trained, "CNN on MNIST"),
+        draw_learning(trained, "CNN on MNIST", against="step"),  # the slides count iterations
         notes=[
-            "The slide makes no claim and prints no numbers, and neither lot nor bound: lots of 64 and C = 1 here: "
-            + ", ".join(f"{one.plan.label} {final_mean(one):.1f} %" for one in trained)
+            "The slide makes no claim and prints neither numbers nor its lot and bound. Here lots have 64 records and "
+            "C = 1, and accuracies end at: "
+            + ", ".join(f"{final_mean(one):.1f} % for {one.plan.label}" for one in trained)
+            + "."
         ],
         commands=bench.commands(plan_convergence(bench)),
     )

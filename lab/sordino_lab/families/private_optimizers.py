@@ -146,7 +146,7 @@ def draw_mnist_optimizers(bench: Workbench) -> Outcome:
     # One ε for every optimizer is what post-processing means.
     spent = {round(one.epsilon or 0.0, 6) for one in trained}
     return Outcome(
-        draw_learning(trained, "MNIST, C = 1, σ = 1.1"),
+        draw_learning(trained, f"MNIST, C = 1, σ = 1.1, ε = {max(spent):.2f}"),
         findings=[
             Finding(
                 "it is ok to use AdamW, by post-processing",
@@ -206,13 +206,13 @@ def draw_full_batch(bench: Workbench) -> Outcome:
     # Each method has ε = 3 and passes over the data as often as the others.
     trained = bench.train(plan_full_batch(bench))
     return Outcome(
-        draw_learning(trained, "ε = 3, equal work"),
+        draw_learning(trained, "three-armed cloud, ε = 3, equal work"),
         findings=[
             judge_higher(
                 bench,
                 trained[1],
                 trained[2],
-                "Gaussian noise for vectors (how about with Gaussian noise and vectors?)",
+                "Gaussian noise suits vectors better (a question there: how about with Gaussian noise and vectors?)",
                 "003:519",
                 why="Laplace noise needs a bound in L1, √d times as far",
             ),

@@ -272,7 +272,7 @@ def draw_landscape(bench: Workbench) -> Outcome:
         "ProjectedDPSGD": (Projected(Flat(1.0), Gaussian(2.0), HILL_RATE), "projected", "noiseless way"),
     }
     # The surface without the records' small shifts is what is drawn.
-    u, v = np.linspace(-3, 3, 50), np.linspace(-2, 2, 40)
+    u, v = np.linspace(-3.6, 3, 56), np.linspace(-1.6, 2.2, 38)
     grid = torch.stack(torch.meshgrid(torch.tensor(u), torch.tensor(v), indexing="xy"), -1).float()
     z = [row.tolist() for row in hill_height(grid[..., 0], grid[..., 1])]
     # One path of each method is drawn; steps, distances and strides are means over seeds.
@@ -297,6 +297,9 @@ def draw_landscape(bench: Workbench) -> Outcome:
         said = f"{name}, {counts[name][0]} steps"
         solid.append(Series(said, points[:, 0], points[:, 1], z=lift, method=method, variant=number, hollow=reason))
         above.append(Series(said, points[:, 0], points[:, 1], method=method, variant=number, hollow=reason))
+    # Where the paths begin, and where they lead.
+    for variant, (said, (x_at, y_at)) in enumerate((("start", HILL_START), ("minimum", HILL_MINIMUM)), start=5):
+        above.append(Series(said, [x_at], [y_at], method="theory", variant=variant, points=True))
     mean = {name: float(np.mean(found)) for name, found in counts.items()}
     return Outcome(
         [

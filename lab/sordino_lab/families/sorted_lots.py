@@ -43,10 +43,10 @@ TABLES: Mapping[str, ThesisTable] = {
         ],
         notes=[
             "The source prints ε = 1.769 over both rows. It is that of DP-SGD on Poisson lots; lots by rank have none.",
-            "The order hangs on the pixels, of which the source says nothing. They are in [0, 1] here, because "
-            "DP-SGD then ends where the source's does: at lr 0.01 and --full 70.2 % and a loss of 0.94, for 70.37 "
-            "and 0.93; in [−1, 1] it has 73.5 and 0.87, by the usual mean and deviation 81.8 and 0.57 (one seed "
-            "each, bench/pixels.py). In [−1, 1] sorted lots stay behind at the size between.",
+            "Which method is ahead depends on how the pixels are scaled, of which the source says nothing. They are in "
+            "[0, 1] here, because DP-SGD then ends where the source's does: at lr 0.01 and --full 70.2 % and a loss of "
+            "0.94, for 70.37 and 0.93; in [−1, 1] it has 73.5 and 0.87, by the usual mean and deviation 81.8 and 0.57 "
+            "(one seed each, bench/pixels.py). In [−1, 1] sorted lots stay behind at the default size.",
             "Lots of the longest gradients learn later than random ones, so a short run tells nothing of the end of "
             "a long one. The source's 30 epochs of 60,000 records are --full: some 27 CPU minutes for each sorted "
             "run.",
@@ -284,9 +284,8 @@ def _judge_mnist_search(bench: Workbench, grid: Grid) -> list[Finding]:
             "at learning rate 0.1, loss and accuracy are the best possible at C = 7.5",
             "001:449",
             bench.judge(all(gap <= noise for gap, noise in zip(behind, spread, strict=True))),
-            f"C = 7.5: {accuracy[7.5][0]:.2f} ± {accuracy[7.5][1]:.2f} %, loss {loss[7.5][0]:.3f}; best accuracy at "
-            f"C = {most:g}: {accuracy[most][0]:.2f} ± {accuracy[most][1]:.2f} %; least loss at "
-            f"C = {least:g}: {loss[least][0]:.3f}",
+            f"C = 7.5: {row[7.5].describe_final(2)}, loss {loss[7.5][0]:.3f}; best accuracy at C = {most:g}: "
+            f"{row[most].describe_final(2)}; least loss at C = {least:g}: {loss[least][0]:.3f}",
         )
     ]
 

@@ -81,9 +81,10 @@ def draw_game(bench: Workbench) -> Outcome:
 Array = NDArray[np.float64]
 OTHER_GRADIENTS = np.array([[1.6, 0.5], [0.5, 1.3], [0.4, 0.6]])
 CHALLENGES = {
-    "with the green element": (np.array([-0.3, 1.7]), "green-element"),
-    "with the red element": (np.array([1.5, -1.2]), "red-element"),
+    "green": (np.array([-0.3, 1.7]), "green-element"),
+    "red": (np.array([1.5, -1.2]), "red-element"),
 }
+"""The two elements that an attacker must tell apart: gradient and colour."""
 
 
 def clip_to_circle(g: Array) -> Array:
@@ -113,64 +114,56 @@ def _arrow(label: str, to: Array, method: str) -> Series:
 
 
 def draw_one_step(bench: Workbench) -> Outcome:
-    """Draws one step of DP-SGD with a challenge element in the clip circle, and one of ProjectedDPSGD, as the thesis
-    does.
+    """Draws one step of DP-SGD with a challenge element in its three parts, gradients, clipping and mean, and one of
+    ProjectedDPSGD, as the thesis does.
     """
-    # On the left one step of DP-SGD, on the right one with a look ahead.
     angle = np.linspace(0, 2 * np.pi, 80)
-    left = [
-        Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1),
-        *(_arrow("gradients of the others" if k == 0 else "", g, "none") for k, g in enumerate(OTHER_GRADIENTS)),
-        Series(
-            "clipped",
-            clip_to_circle(OTHER_GRADIENTS)[:, 0],
-            clip_to_circle(OTHER_GRADIENTS)[:, 1],
-            method="none",
-            variant=1,
-            points=True,
-        ),
-    ]
-    right = [Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1)]
+    circle = Series("clip bound C", np.cos(angle), np.sin(angle), method="theory", variant=1)
+    # First the three gradients that are there in any case, as they are and clipped.
+    first, second = (
+        [circle, *(_arrow(label if k == 0 else "", g, "none") for k, g in enumerate(some))]
+        for label, some in (
+            ("gradients of the other three", OTHER_GRADIENTS),
+            ("the other three, clipped", clip_to_circle(OTHER_GRADIENTS)),
+        )
+    )
+    third: list[Series] = []
+    ahead: list[Series] = []
     means, moved = [], []
-    for k, (name, (extra, method)) in enumerate(CHALLENGES.items()):
+    for name, (extra, method) in CHALLENGES.items():
         # The three others and one of the two elements that an attacker must tell apart.
         every = np.vstack([OTHER_GRADIENTS, extra])
         mean = clip_to_circle(every).mean(0)
         means.append(mean)
-        left.append(_arrow("", extra, method))
-        left.append(
-            Series(
-                f"{name}, clipped",
-                clip_to_circle(extra)[:1],
-                clip_to_circle(extra)[1:],
-                method=method,
-                variant=1,
-                points=True,
-            )
-        )
-        left.append(_arrow(f"{name}: mean of all, clipped", mean, method))
+        first.append(_arrow(f"challenge element, {name}", extra, method))
+        second.append(_arrow(f"challenge element, {name}, clipped", clip_to_circle(extra), method))
+        third.append(_arrow(f"mean with the {name} element", mean, method))
+        # With a look ahead there are two parts of the update; the mean without it is a mark beside them.
         virtual, plain, projected = look_ahead(every)
         moved.append(projected - plain)
         path = np.vstack([np.zeros(2), virtual, projected])
-        right.append(
+        ahead += [
             Series(
-                f"{name}: virtual step, update",
+                f"{name}: virtual step, rest",
                 path[:, 0],
                 path[:, 1],
                 method=method,
-                variant=k,
                 hollow="noiseless way",
                 arrows=True,
-            )
-        )
+            ),
+            Series(f"{name}: DPSGD's mean", [plain[0]], [plain[1]], method=method, variant=1, points=True),
+        ]
     # Each of four clipped gradients moves the mean by at most C/4, so an exchange moves it by 2C/4.
     gap = float(np.linalg.norm(means[0] - means[1]))
+    apart = np.vstack(means)
+    third.append(Series(f"{gap:.2f} apart, at most C/2", apart[:, 0], apart[:, 1], method="theory", variant=3))
+    axes = ("first parameter", "second parameter")
     return Outcome(
         [
-            Panel(
-                "DPSGD: four gradients, one of them unknown", "first parameter", "second parameter", left, equal=True
-            ),
-            Panel("ProjectedDPSGD: a look ahead, ρ = 2", "first parameter", "second parameter", right, equal=True),
+            Panel("DPSGD 1: gradients of a lot of four, C = 1", *axes, first, equal=True),
+            Panel("DPSGD 2: clipped to the circle", *axes, second, equal=True),
+            Panel("DPSGD 3: the mean of the four", *axes, third, equal=True),
+            Panel("ProjectedDPSGD: a look ahead, ρ = 2", *axes, ahead, equal=True),
         ],
         findings=[
             Finding(

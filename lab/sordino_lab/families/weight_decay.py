@@ -176,7 +176,7 @@ def draw_linear(bench: Workbench, weights: tuple[float, ...], line: str) -> Outc
         ],
         notes=[
             "σ = 0.1 as the source has it is far too little noise for a useful ε; the figure is about optimisation. "
-            "The source names neither its lot nor its steps; ours are lots of 50."
+            "The source names neither its lot nor its steps; ours are lots of 50. Bands are standard deviations over seeds."
         ],
     )
 
@@ -444,8 +444,10 @@ def sweep_noise(data: WeightDecayData) -> Figure:
         differ.
         """
         outside, inside = _final_means(grid)
-        # The largest distance between the methods over all noises.
+        # The largest distance between the methods over all noises. One seed each does not tell a difference from chance
+        # where the noise leaves little of the training, so it refutes nothing.
         gap = max(abs(i - o) for i, o in zip(inside, outside, strict=True))
+        several = all(len(one.runs) > 1 for row in grid.values() for one in row.values())
         return [
             Finding(
                 "the performance of both methods deteriorates as σ increases",
@@ -456,8 +458,8 @@ def sweep_noise(data: WeightDecayData) -> Figure:
             Finding(
                 "almost no difference in both methods",
                 data.noise_line,
-                bench.judge(gap < 1),
-                f"at most {gap:.2f} points apart",
+                bench.judge(gap < 1) if several or gap < 1 else None,
+                f"at most {gap:.2f} points apart" + ("" if several else ", with one seed at some noises"),
             ),
         ]
 

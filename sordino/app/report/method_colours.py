@@ -8,13 +8,13 @@ from __future__ import annotations
 from sordino.app.report.svg_figures import SERIES, SOFT
 
 _ORDER: tuple[str, ...] = (
-    "dpsgd decoupled pld exact analytic gaussian local-flat banded local-sensitivity query-mean lots",
-    "sorted classical laplace strong basic local-layerwise inverse-banded global-sensitivity query-median single-record "
+    "dpsgd decoupled pld exact analytic gaussian local-flat banded local-sensitivity lots",
+    "sorted classical laplace strong basic local-layerwise inverse-banded global-sensitivity single-record "
     "lecture-noise red-element",
     "projected minimum moments advanced momentum global-flat fitted-bands full-batch constant-rate query-sum fewer-lots",
     "l2-inside threshold noisy-lookahead private-sorted adam transfer global-layerwise rdp laplace-itself "
-    "sampled-gaussian green-element",
-    "class-diverse quantile-sorted adagrad microbatches similar-length pca projected-sgd",
+    "query-mean sampled-gaussian green-element",
+    "class-diverse quantile-sorted adagrad microbatches similar-length pca projected-sgd query-median",
     "median ignored printed jl attack own",
     "sgd plain driftless none theory",
     "logarithmic adamw optimistic-lookahead captured truth",

@@ -21,13 +21,17 @@ from sordino.app.report.panels import Boxes, Field, Panel, Series
 from sordino.app.report.svg_figures import CARD, DASHES, LINE, SOFT
 
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_STAR = "*"
+"""The mark of a published value."""
 _MOST_MARKS = 40
 _WIDTH, _HEIGHT = 4.7, 3.5
 _LEGEND_ROW = 0.19
 _COLUMNS = 3
-_SHORT, _SHORTEST = 100, 3
-"""Up to which ratio a logarithmic axis shows numbers, because it may have a single power of ten, and up to which it is no
-better than a plain one."""
+_SHORT, _SHORTEST = 1_000, 3
+"""Up to which ratio a logarithmic axis shows numbers, because it may have one or two powers of ten, and up to which it is
+no better than a plain one."""
+_MOST_TICKS, _MOST_TICK_LETTERS = 9, 28
+"""Numbers on a logarithmic axis that do not run into one another, and letters of all of them together on an axis across."""
 _LONG_NUMBERS = 10_000
 """From this number on, a plain axis across has fewer ticks."""
 _NAMES = 42
@@ -36,7 +40,7 @@ _ENTRY = 500
 """Points times letters of a legend's entry."""
 _LETTERS = 13.0
 """Of a note, in an inch."""
-_HEADING_LETTERS = 9.0
+_HEADING_LETTERS = 9.6
 """Of a heading, in an inch."""
 _TITLE = 450
 """Points times letters that fit over a panel."""
@@ -50,8 +54,9 @@ def draw_panels(panels: Sequence[Panel], note: str = "", heading: str = "") -> I
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    # The height of a row follows the longest legend in it.
-    columns = min(_COLUMNS, len(panels)) if len(panels) != 4 else 2
+    # Four or eight panels are two rows or blocks of equal length, which three columns would tear apart. The height of a
+    # row follows the longest legend in it.
+    columns = min(_COLUMNS, len(panels)) if len(panels) % 4 else 2
     rows = math.ceil(len(panels) / columns)
     heights = [
         _HEIGHT + _LEGEND_ROW * max(_legend_rows(one) for one in panels[row * columns : (row + 1) * columns])
@@ -178,7 +183,7 @@ def _draw_panel(axes: Any, one: Panel) -> None:
     axes.set_ylabel(one.ylabel)
     if solid:
         axes.set_zlabel(one.zlabel)
-        axes.view_init(elev=42, azim=-118)
+        axes.view_init(elev=40, azim=112)
         return
     # A logarithmic axis over a short range would show no number, so it stays linear.
     x_values, y_values = ([v for series in one.series for v in getattr(series, name)] for name in ("x", "y"))
@@ -187,9 +192,11 @@ def _draw_panel(axes: Any, one: Panel) -> None:
     if one.xlog and _ratio_of_extremes(x_values) > _SHORTEST:
         axes.set_xscale("log")
         _set_log_ticks(axes.xaxis, x_values)
-    elif x_values and max(x_values) >= _LONG_NUMBERS:
-        # Long numbers would run into one another at matplotlib's usual nine ticks.
-        axes.locator_params(axis="x", nbins=5)
+    elif not one.xticks:
+        # Epochs and steps are counted, so ticks of 2.5 are avoided. Long numbers would run into one another at the usual
+        # number of ticks.
+        is_long = bool(x_values) and max(x_values) >= _LONG_NUMBERS
+        axes.locator_params(axis="x", nbins=5 if is_long else 8, steps=[1, 2, 5, 10])
     if one.ylog and _ratio_of_extremes(y_values) > _SHORTEST:
         axes.set_yscale("log")
         _set_log_ticks(axes.yaxis, y_values)
@@ -219,14 +226,19 @@ def _set_log_ticks(axis: Any, values: Sequence[float]) -> None:
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-    # Over a short range powers of ten would leave the axis without a number.
+    # Over a short range powers of ten would leave the axis with hardly a number.
     axis.set_minor_formatter(NullFormatter())
     if _ratio_of_extremes(values) < _SHORT:
         positive = _positive_values(values)
-        fine = (1, 1.5, 2, 3, 4, 5, 7) if _ratio_of_extremes(values) < 10 else (1, 2, 5)
-        steps = [m * 10.0**k for k in range(-12, 13) for m in fine]
         low, high = min(positive) / 1.3, max(positive) * 1.3
-        axis.set_major_locator(FixedLocator([step for step in steps if low <= step <= high]))
+        # The finest numbers of which there are not too many; the last choice is taken in any case.
+        ticks: list[float] = []
+        for fine in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3)):
+            ticks = [step for k in range(-12, 13) for m in fine if low <= (step := m * 10.0**k) <= high]
+            letters = sum(len(f"{tick:g}") for tick in ticks) if axis.axis_name == "x" else 0
+            if len(ticks) <= _MOST_TICKS and letters <= _MOST_TICK_LETTERS:
+                break
+        axis.set_major_locator(FixedLocator(ticks))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
@@ -241,7 +253,9 @@ def _draw_series(axes: Any, one: Series) -> None:
         one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKS) or len(one.x) == 1
     )
     mark_every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKS else 1
-    # Long curves are marked sparsely; results without a guarantee are hollow.
+    # Long curves are marked sparsely; results without a guarantee are hollow. A published value lies over our curves and
+    # under our single marks, with an edge that sets it off from a curve of its own colour.
+    is_star = one.points and _MARKS[number] == _STAR
     axes.plot(
         one.x,
         one.y,
@@ -250,10 +264,12 @@ def _draw_series(axes: Any, one: Series) -> None:
         linestyle="none" if one.points else DASHES[number % len(DASHES)],
         marker=_MARKS[number] if marked else None,
         markevery=mark_every,
-        markersize=(10.0 if _MARKS[number] == "*" else 5.5) if one.points else 4.2,
+        markersize=(14.0 if is_star else 5.5) if one.points else 4.2,
         markerfacecolor=CARD if one.hollow else line_colour,
-        markeredgecolor=line_colour,
+        markeredgecolor=CARD if is_star else line_colour,
+        markeredgewidth=0.6 if is_star else 1.0,
         linewidth=1.5 if one.hollow else 2.0,
+        zorder=2.1 if is_star else 2.2 if one.points else 2.0,
     )
     # The spread over seeds: error bars for points, a band for curves.
     if one.low and one.high:
@@ -334,6 +350,7 @@ def _draw_solid_path(axes: Any, one: Series) -> None:
         color=shade,
         label=_legend_text(one),
         marker=_MARKS[one.variant % len(_MARKS)],
+        linestyle=DASHES[one.variant % len(DASHES)],
         markersize=3.2,
         markerfacecolor=CARD if one.hollow else shade,
         linewidth=1.4,
