@@ -29,7 +29,7 @@ from sordino_lab.catalogue import experiments
 from sordino_lab.curve_plan import expected_seconds
 from sordino_lab.experiment import Experiment, ExperimentSize
 from sordino_lab.runner import make_result
-from sordino_lab.scoreboard import published_numbers
+from sordino_lab.scoreboard import MISSED, PublishedNumber, published_numbers, score_results
 from sordino_lab.training_store import digest, train, unfinished_folder
 from sordino_lab.workbench import Workbench
 from sordino_lab.workers import Workers, interrupt_on_sigterm
@@ -58,7 +58,8 @@ _PUBLISHED = 60.0
 _SHIPPED_SMALLER = 4.0
 """How much more the curves of an id are worth together, if the figure that comes with the package is a smaller run."""
 _FURTHER_SEED = 0.1
-"""What a second or third seed is worth beside the first."""
+"""What a second or third seed is worth beside the first. Where a published number of the curve is missed it is worth as
+much as the first, because it tells a miss by chance from another."""
 _POLL = 0.5
 _LONGEST = 86_400.0
 """A training of more than a day is left to people with more cores; the status says how many there are."""
@@ -214,7 +215,9 @@ def all_jobs() -> list[QueuedJob]:
     needs none.
     """
     bench = Workbench(ExperimentSize.FULL, Path())
-    smaller = {name for name, made in result_store.read_results(result_store.SHIPPED).items() if _is_reduced(made)}
+    shipped = result_store.read_results(result_store.SHIPPED)
+    smaller = {name for name, made in shipped.items() if _is_reduced(made)}
+    missed = {(one.number.id, _label_of(one.number)) for one in score_results(shipped) if one.status == MISSED}
     found: dict[str, QueuedJob] = {}
     for one in experiments().values():
         # A curve that the source prints numbers of is worth more than one that it only draws. A number that belongs to
@@ -234,7 +237,7 @@ def all_jobs() -> list[QueuedJob]:
                 name = digest(settings)
                 worth = _worth_of(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0) + shared)
                 # Further seeds add a spread to what the first has shown.
-                worth *= 1.0 if seed == 0 else _FURTHER_SEED
+                worth *= 1.0 if seed == 0 or (one.id, plan.label) in missed else _FURTHER_SEED
                 before = found.get(name)
                 found[name] = QueuedJob(
                     name,
@@ -268,10 +271,16 @@ def _published_by_label(one: Experiment) -> dict[str, int]:
     counts: dict[str, int] = {}
     for number in published_numbers():
         if number.id == one.id:
-            # A number is named by what it measures and by its curve: "accuracy, DP-SGD, lr 0.1".
-            label = number.what.partition(", ")[2]
+            label = _label_of(number)
             counts[label] = counts.get(label, 0) + 1
     return counts
+
+
+def _label_of(number: PublishedNumber) -> str:
+    """Returns the label of the curve that a published number is about, which is named by what it measures and by its
+    curve: "accuracy, DP-SGD, lr 0.1".
+    """
+    return number.what.partition(", ")[2]
 
 
 def _is_reduced(made: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from sordino_lab import queue as queue_module
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
 from sordino_lab.queue import Queue, QueuedJob, all_jobs
+from sordino_lab.scoreboard import MET, MISSED, Score, published_numbers
 from sordino_lab.training_store import digest
 
 QUEUE = """
@@ -43,6 +44,17 @@ def test_what_is_worth_most_for_its_time_is_first(tmp_path, monkeypatch):
     assert [job.about for job in queue.waiting()] == ["seed 2", "seed 1", "seed 0"]
 
 
+@pytest.mark.parametrize("status", [MET, MISSED])
+def test_a_further_seed_is_worth_as_much_as_the_first_only_where_a_published_number_is_missed(status, monkeypatch):
+    number = next(one for one in published_numbers() if one.id == "sorted-mnist-fixed")
+    monkeypatch.setattr(queue_module, "score_results", lambda results: [Score(number, status)])
+    label = number.what.partition(", ")[2]
+    worth = {job.about: job.worth for job in all_jobs()}
+    first, second = (worth[f"{number.id}: {label}, seed {seed}"] for seed in (0, 1))
+    assert (second == first) is (status == MISSED)
+    assert second <= first
+
+
 def test_the_queue_has_every_training_of_the_sources_once_and_the_tables_of_the_thesis_first():
     every = all_jobs()
     assert len({job.name for job in every}) == len(every) > 300
@@ -51,7 +63,8 @@ def test_the_queue_has_every_training_of_the_sources_once_and_the_tables_of_the_
     # The sources' own networks: nothing at full size trains a stand-in.
     for job in every:
         if job.settings is not None and job.settings.recipe.name.endswith("cifar"):
-            assert job.settings.recipe.model in ("cifar-net", "resnet18", "hidden-1000"), job.about
+            pretrained = ("efficientnet-end",) if job.ids == ("transfer-cifar",) else ()
+            assert job.settings.recipe.model in ("cifar-net", "resnet18", "hidden-1000", *pretrained), job.about
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP")
