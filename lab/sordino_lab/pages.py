@@ -1,4 +1,4 @@
-"""Pages of the lab: the HTML page with every result, and the tables of docs/lab.md and docs/called_private.md.
+"""Pages of the lab: the HTML page with every result, and pages of docs: lab.md, lab_judgements.md and called_private.md.
 
 The HTML page is one file that loads nothing: every result in the order of the papers, with the scoreboard at its top.
 """
@@ -25,12 +25,14 @@ from sordino_lab.experiment import (
     FAILS,
     HOLDS,
     OWN,
+    SOURCES,
     UNTESTED,
     Compared,
     ExperimentSize,
     fact_names,
     read_outcome,
 )
+from sordino_lab.judgements import list_judgements
 from sordino_lab.scoreboard import Score, score_results, write_summary, write_table
 from sordino_lab.source_errors import SLIPS, list_not_private
 
@@ -42,11 +44,14 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 """The pages of the documentation, in a clone of the repository."""
 _READ_ON = {
     "lab.md": "how to run the lab",
+    "lab_judgements.md": "what every verdict tests",
     "called_private.md": "methods without a guarantee, with the numbers",
     "lecture.md": "the lecture step by step",
     "how_to/own_variants.md": "try a variant of your own",
 }
 """Pages of the documentation that the top of the HTML page leads to."""
+_TABLE_VERDICTS = {HOLDS: "holds", FAILS: "does not hold", UNTESTED: "cannot tell"}
+"""Verdicts in the words of the tables."""
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
 """CSS classes of the verdicts."""
 
@@ -207,7 +212,7 @@ def _describe_comparison(one: Compared) -> dict[str, str]:
 
 
 def write_documents(folder: Path) -> None:
-    """Writes the lab's pages in a folder of documents: the tables of lab.md and the page called_private.md."""
+    """Writes the lab's pages in a folder of documents: the tables of lab.md, lab_judgements.md and called_private.md."""
     # Only what stands between the marks is replaced; the rest of the page is written by people.
     page = folder / "lab.md"
     text = page.read_text("utf-8")
@@ -218,6 +223,7 @@ def write_documents(folder: Path) -> None:
         text = text[: text.index(begin)] + made + text[text.index(end) + len(end) :]
     atomic_files.write_file(page, text)
     atomic_files.write_file(folder / "called_private.md", write_called_private())
+    atomic_files.write_file(folder / "lab_judgements.md", write_judgements())
 
 
 def write_index() -> str:
@@ -297,6 +303,45 @@ def write_called_private() -> str:
         f"| line | what is printed | what is right | what follows from the misprint |\n|---|---|---|---|\n{slips}\n"
     )
     return head + "\n" + "\n".join(parts) + "\n" + tail
+
+
+def write_judgements() -> str:
+    """Returns the lab's page of what every verdict tests: a table for each source, with the verdicts of the results that
+    come with the package.
+    """
+    # A verdict belongs to a sentence; what a figure has not judged yet was not run.
+    results = result_store.read_results(result_store.SHIPPED)
+    verdicts = {
+        (name, one.line, one.says): _TABLE_VERDICTS[one.verdict]
+        for name, result in results.items()
+        for one in read_outcome(result).findings
+    }
+    parts = []
+    for number, name in SOURCES.items():
+        rows = [
+            f"| `{one.id}` | {_cell(one.says)} ({one.line}) | {_cell(one.test)} | {verdicts.get(one.key, 'not run')} |"
+            for one in list_judgements()
+            if experiments()[one.id].source == number
+        ]
+        parts.append(
+            f"## Source {number}: {name}\n\n"
+            "| figure | sentence of the source (line) | holds if | verdict |\n|---|---|---|---|\n"
+            + "\n".join(rows)
+            + "\n"
+        )
+    head = (
+        "# What every verdict tests\n\n"
+        "The [lab](lab.md) judges sentences of its five sources by numbers of its own. This page says for each of them\n"
+        "what is tested. 001:449 means line 449 of source 001, which is translated from German; words in brackets are\n"
+        "ours. Sentences that are questions, definitions, captions or references claim nothing: they are notes.\n\n"
+        "A verdict is *holds*, *does not hold* or *cannot tell*. Below the source's size, or on another network, the lab\n"
+        "cannot tell, whatever comes out. Two trainings differ *by more than chance* where their last evaluations are\n"
+        "farther apart than the deviation of the difference over seeds. Where one of them has a single seed, its own\n"
+        "deviation is that of a test on 10,000 images, or 3 % of a loss, and twice the deviation is asked for. The rules\n"
+        "are in `lab/sordino_lab/verdicts.py`, the sentences in `lab/sordino_lab/judgements.toml`. *Not run* means that\n"
+        "no result of the sentence comes with the package.\n"
+    )
+    return head + "\n" + "\n".join(parts)
 
 
 def _cell(text: str) -> str:

@@ -15,16 +15,16 @@ from typing import Any
 
 from sordino.app.report.panels import Panel
 from sordino_lab.curve_plan import CurvePlan
-from sordino_lab.experiment import Figure, Outcome
+from sordino_lab.experiment import Figure, Finding, Outcome
 from sordino_lab.training_curves import (
     PublishedPairs,
     TrainedCurve,
     compare_with_published,
     draw_learning,
-    judge_higher,
     note_missing,
     note_no_guarantee,
 )
+from sordino_lab.verdicts import is_better, negate, require_all
 from sordino_lab.workbench import Workbench
 
 RATES = (0.01, 0.1, 1.0)
@@ -97,6 +97,65 @@ def _variant_of(rate: float) -> int:
 
 
 @dataclass(frozen=True)
+class MethodComparison:
+    """Two methods of the thesis at one learning rate, of which the first is to be better at the end."""
+
+    better: str
+    worse: str
+    rate: float
+    field: str = "test_accuracy"
+    """test_accuracy, or test_loss, of which less is better."""
+    lead: float = 0.0
+    """By how much the first must be ahead; below 0, by how much it may be behind."""
+    most: float | None = None
+    """By how much it may be ahead; None for any lead."""
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The labels of the two curves."""
+        return label_of(self.better, self.rate), label_of(self.worse, self.rate)
+
+    def judge(self, trained: Mapping[str, TrainedCurve]) -> bool | None:
+        """Returns whether trained curves of the thesis compare as it says; None where chance may explain the difference,
+        or where a curve is missing.
+        """
+        if not set(self.labels) <= set(trained):
+            return None
+        one, other = (trained[label] for label in self.labels)
+        enough = is_better(one, other, self.field, by=self.lead)
+        if self.most is None:
+            return enough
+        return require_all([enough, negate(is_better(one, other, self.field, by=self.most))])
+
+    def describe(self, trained: Mapping[str, TrainedCurve]) -> str:
+        """Returns the two numbers of a comparison of the thesis in words."""
+        one, other = (trained[label] for label in self.labels)
+        if self.field == "test_loss":
+            losses = (f"{each.plan.label} {each.final('test_loss')[0]:.3f}" for each in (one, other))
+            return f"loss of {', of '.join(losses)}"
+        return f"{one.plan.label} {one.describe_final()}, {other.plan.label} {other.describe_final()}"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What the thesis says of one of its tables, as comparisons that must all come out."""
+
+    says: str
+    line: str
+    comparisons: Sequence[MethodComparison]
+    exceptions: int = 0
+    """How many of them may come out otherwise, where the sentence says `often` or `in nearly all cases`."""
+
+    def judge(self, bench: Workbench, trained: Mapping[str, TrainedCurve]) -> Finding | None:
+        """Returns the finding on a sentence of the thesis; None where none of its comparisons is trained."""
+        there = [one for one in self.comparisons if set(one.labels) <= set(trained)]
+        if not there:
+            return None
+        holds = require_all((one.judge(trained) for one in self.comparisons), exceptions=self.exceptions)
+        return Finding(self.says, self.line, bench.judge(holds), "; ".join(one.describe(trained) for one in there))
+
+
+@dataclass(frozen=True)
 class ThesisTable:
     """A table of the thesis: methods over learning rates, with the published (loss, accuracy)."""
 
@@ -115,8 +174,8 @@ class ThesisTable:
     given: Mapping[str, Any] = field(default_factory=dict)
     middle_rates: tuple[float, ...] | None = None
     """Learning rates of the middle size, where it leaves some out."""
-    says: Sequence[tuple[str, str, float, str, str]] = ()
-    """What the source says: (method above, method below, learning rate, sentence, line)."""
+    says: Sequence[Sentence] = ()
+    """What the source says of the table."""
     notes: Sequence[str] = ()
 
     @property
@@ -168,11 +227,7 @@ class ThesisTable:
         # What is not trained yet is named in a note; sentences about it are left open.
         trained = {one.plan.label: one for one in bench.find_trained(plans)}
         every = list(trained.values())
-        findings = [
-            judge_higher(bench, trained[label_of(one, rate)], trained[label_of(other, rate)], sentence, line)
-            for one, other, rate, sentence, line in self.says
-            if label_of(one, rate) in trained and label_of(other, rate) in trained
-        ]
+        findings = [found for one in self.says if (found := one.judge(bench, trained)) is not None]
         return Outcome(
             self._draw_panels(every),
             compare_with_published(every, self.published, self.where),

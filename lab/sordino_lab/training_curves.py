@@ -19,14 +19,13 @@ from sordino.app.report.panels import Panel, Series
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Compared, Finding, Outcome
 from sordino_lab.training_store import FinishedTraining, NotTrained
+from sordino_lab.verdicts import is_better
 
 if TYPE_CHECKING:
     from sordino_lab.workbench import Workbench
 
 PublishedPairs = Mapping[str, tuple[float | None, float | None]]
 """Published loss and accuracy by a plan's label."""
-_ONE_TEST = 0.5
-"""Points of accuracy: the standard deviation of the difference of two accuracies of 85 % on 10,000 images."""
 _STAR = 7
 """The variant that is drawn as a star."""
 _ASIDE = 0.05
@@ -221,18 +220,11 @@ def final_mean(one: TrainedCurve, field: str = "test_accuracy") -> float:
 def judge_higher(
     bench: Workbench, one: TrainedCurve, other: TrainedCurve, says: str, line: str, *, less: float = 0.0, why: str = ""
 ) -> Finding:
-    """Judges whether one trained curve ends above another in accuracy.
+    """Judges whether one trained curve ends above another in accuracy, or at most `less` points below it.
 
-    There is no verdict where the spread of the seeds covers the difference, whichever way it points. One seed has no
-    spread; then a difference that two tests on 10,000 images may have by chance, `_ONE_TEST`, has no verdict.
+    There is no verdict where chance may explain the difference, whichever way it points; see `verdicts.is_better`.
     """
-    # The verdict is withheld where chance alone may explain the difference.
-    a, b = one.final(), other.final()
-    several = len(one.runs) > 1 and len(other.runs) > 1
-    gap, noise = a[0] - b[0], math.hypot(a[1], b[1]) if several else _ONE_TEST
-    holds: bool | None = gap > -less
-    if bench.is_tiny or not math.isfinite(gap) or abs(gap + less) <= noise:
-        holds = None
+    holds = bench.judge(is_better(one, other, by=-less))
     because = f"{one.plan.label} {one.describe_final()}, {other.plan.label} {other.describe_final()}"
     return Finding(says, line, holds, f"{because}{'; ' + why if why else ''}")
 
@@ -254,18 +246,18 @@ def draw_curves(
     bench: Workbench,
     plans: Sequence[CurvePlan],
     title: str,
-    judge: Callable[[list[TrainedCurve]], Sequence[Finding]],
+    judge: Callable[[list[TrainedCurve]], Sequence[Finding]] | None = None,
     *,
     notes: Sequence[str] = (),
 ) -> Outcome:
-    """Trains some plans and returns the figure of their curves: accuracy and loss against epochs, judged, with notes
-    and commands.
+    """Trains some plans and returns the figure of their curves: accuracy and loss against epochs, judged where the source
+    claims something of them, with notes and commands.
     """
     # The source's sentences are judged on the curves that are drawn, and on nothing else.
     trained = bench.train(plans)
     return Outcome(
         draw_learning(trained, title),
-        findings=judge(trained),
+        findings=judge(trained) if judge is not None else (),
         notes=[*notes, *note_no_guarantee(trained)],
         commands=bench.commands(plans),
     )

@@ -36,7 +36,7 @@ class Workbench:
         """Whether this is the size of the tests, at which nothing can be judged."""
         return self.size is ExperimentSize.TINY
 
-    def judge(self, holds: bool) -> bool | None:
+    def judge(self, holds: bool | None) -> bool | None:
         """Returns the verdict, or None at the size of the tests; the result store withholds it from all that is reduced."""
         return None if self.is_tiny else holds
 

@@ -36,6 +36,7 @@ from sordino_lab.training_curves import (
     note_no_guarantee,
 )
 from sordino_lab.training_store import NotTrained
+from sordino_lab.verdicts import estimate_noise, is_better, is_more, reaches, require_all
 from sordino_lab.workbench import Workbench
 
 NOISES = ((8.0, 16.0), (4.0, 7.0), (2.0, 4.0))
@@ -162,17 +163,9 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
     stars = mark_published("published", [(level.epsilon, level.published) for level in LEVELS], "printed")
     # Training accuracies are private; they are there only where the run was asked to disclose them.
     looked = [one for one in every if one.series("train_accuracy").x]
-    together = Finding(
-        "training and test accuracy go together",
-        "002:160",
-        bench.judge(all(abs(final_mean(one, "train_accuracy") - final_mean(one)) < 4 for one in looked))
-        if looked
-        else None,
-        "; ".join(
-            f"{one.plan.label}: {final_mean(one, 'train_accuracy'):.1f} % train, {final_mean(one):.1f} % test"
-            for one in looked
-        )
-        or "not looked at",
+    together = "; ".join(
+        f"{one.plan.label}: {final_mean(one, 'train_accuracy'):.1f} % train, {final_mean(one):.1f} % test"
+        for one in looked
     )
     return Outcome(
         [
@@ -208,9 +201,9 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
                 for level in LEVELS
                 if level in spent and level in printed
             ),
-            together,
         ],
         [
+            *([f"Training accuracies beside those on the test images: {together}."] if looked else []),
             "The published 95 and 97 % took some 200 and 700 epochs in the original; as printed, --full runs 100, "
             "300 and 700, within each ε. Accountant: PLD; the private PCA is in the claim.",
             f"Where all of ε is spent the network is the paper's, and this differs: {DIFFERS}. Chosen on training images "
@@ -236,14 +229,12 @@ def _mark_ends(ones: Mapping[PrivacyLevel, TrainedCurve]) -> Series:
 
 def _judge_level(bench: Workbench, level: PrivacyLevel, spent: TrainedCurve, printed: TrainedCurve) -> Finding:
     """Judges whether the accuracy published by Abadi et al. for one noise level is reached within the published ε."""
-    # A short run may confirm the sentence and cannot refute it.
-    accuracy = final_mean(spent)
-    inside = (spent.epsilon or 99.0) <= level.epsilon
-    told = not bench.is_tiny and (bench.size is not ExperimentSize.QUICK or accuracy >= level.published)
+    # Lots and rates are ours where all of ε is spent: what is judged is whether the network gets there within ε.
+    inside = spent.epsilon is not None and spent.epsilon <= level.epsilon
     return Finding(
-        f"{level.published:g} % at ε = {level.epsilon:g}",
+        f"the paper achieved {level.published:g} % test set accuracy for ({level.epsilon:g}, 1e-5)-differential privacy",
         "002:160",
-        (inside and accuracy >= level.published) if told else None,
+        bench.judge(require_all([inside, reaches(spent, level.published)])),
         f"{spent.describe_final()} at ε = {spent.epsilon or 0:.3f} (PLD, PCA counted) after "
         f"{spent.runs[0].rows[-1]['epoch']:.0f} epochs; with the printed rate and lots {final_mean(printed):.1f} % at "
         f"{printed.epsilon or 0:.2f} after {printed.runs[0].rows[-1]['epoch']:.0f}",
@@ -284,6 +275,8 @@ def _with_train(ones: Sequence[TrainedCurve]) -> list[Series]:
     return [*(one.series() for one in ones), *train]
 
 
+_LARGE_IMPACT = 5.0
+"""Points of accuracy from which on an impact is large."""
 FRONTIER_DELTAS = (1e-5, 1e-4, 1e-3, 1e-2)
 PRINTED_EPSILON, PRINTED_DELTA, PRINTED_ACCURACY = 0.25, 1e-2, 90.0
 """Where the paper prints an accuracy of its frontier, and that accuracy, %."""
@@ -326,18 +319,25 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
     )
     # How far accuracy moves along ε, and at one ε along δ.
     ends = [front[-1][1] - front[0][1] for front in best.values()]
-    middle = sorted(e for e, _ in found[1e-5])[len(found[1e-5]) // 2]
-    by_delta = [next((a for e, a in reversed(front) if e <= middle), 0.0) for front in best.values()]
+    # Every ε at which all curves have begun: there the best accuracies within ε are compared over δ.
+    begun = max(front[0][0] for front in best.values())
+    over_delta = []
+    for epsilon in sorted(e for points in found.values() for e, _ in points if e >= begun):
+        reached = [max(a for e, a in front if e <= epsilon) for front in best.values()]
+        over_delta.append((max(reached) - min(reached), epsilon))
+    apart, widest = max(over_delta)
     return Outcome(
         [Panel("best accuracy within (ε, δ)", "ε", "test accuracy, %", lines, xlog=True)],
         [Compared("accuracy at ε = 0.25, δ = 0.01", at, PRINTED_ACCURACY, "002:164", unit="%")],
         [
             Finding(
-                "for a fixed δ varying ε has a large impact, for a fixed ε there is less difference with δ",
+                "for a fixed δ, varying the value of ε can have a large impact on accuracy, but for any fixed ε, there is "
+                "less difference with different δ values",
                 "002:164",
-                bench.judge(max(ends) > max(by_delta) - min(by_delta)),
-                f"accuracy moves by {max(ends):.1f} points over ε, by {max(by_delta) - min(by_delta):.1f} over δ at ε "
-                f"= {middle:.2f}",
+                bench.judge(max(ends) > _LARGE_IMPACT and apart < min(ends)),
+                f"accuracy moves by {min(ends):.1f} to {max(ends):.1f} points over ε at a fixed δ, and by at most "
+                f"{apart:.1f} "
+                f"over δ at a fixed ε, which is at ε = {widest:.2f}",
             )
         ],
         notes=[
@@ -374,7 +374,7 @@ def draw_mnist_parts(bench: Workbench) -> Outcome:
                 bench,
                 trained[0],
                 trained[1],
-                "projecting on principal directions improves the model",
+                "a differentially private version of the ordinary PCA ensues an overall development in the model quality",
                 "002:132",
                 why=f"ε = {trained[0].epsilon or 0:.2f} with it and {trained[1].epsilon or 0:.2f} without",
             ),
@@ -382,7 +382,8 @@ def draw_mnist_parts(bench: Workbench) -> Outcome:
                 bench,
                 trained[0],
                 trained[2],
-                "a small benefit from starting with a larger rate and decaying it",
+                "a small benefit was observed in starting with a relatively larger rate and then linearly decaying it to a "
+                "smaller value",
                 "002:134",
             ),
         ],
@@ -440,13 +441,13 @@ def plan_sweeps(bench: Workbench) -> list[CurvePlan]:
 def draw_mnist_sweeps(bench: Workbench) -> Outcome:
     """Draws the accuracy of Abadi et al.'s training on MNIST when one of six parameters varies."""
     # By how much accuracy moves along each parameter while the others stay at the reference.
-    panels, spread = [], {}
+    panels, spread, curves = [], {}, {}
     every = []
     for name, row in plan_grid(bench).items():
         trained = {value: bench.train([each])[0] for value, each in row.items()}
         every += list(trained.values())
         found = [final_mean(each) for each in trained.values()]
-        spread[name] = max(found) - min(found)
+        spread[name], curves[name] = max(found) - min(found), list(trained.values())
         panels.append(Panel(VARIED[name][0], VARIED[name][0], "test accuracy, %", [draw_swept(trained, "")], xlog=True))
     # The paper says that structure matters less than training parameters.
     widest = max(spread, key=lambda name: spread[name])
@@ -454,12 +455,10 @@ def draw_mnist_sweeps(bench: Workbench) -> Outcome:
         panels,
         findings=[
             Finding(
-                "accuracy is more sensitive to training parameters such as batch size and noise than to the structure "
-                "of the network",
+                "model accuracy is more sensitive to training parameters such as batch size and noise level than to the "
+                "structure of a neural network",
                 "002:116",
-                bench.judge(
-                    spread.get("widths", 0.0) < min(spread.get("batch", 0.0), spread.get("noise_multiplier", 0.0))
-                ),
+                bench.judge(_is_less_sensitive(curves, "widths", ("batch", "noise_multiplier"))),
                 ", ".join(f"{VARIED[name][0]} {value:.1f}" for name, value in spread.items())
                 + f" points; most: {VARIED[widest][0]}",
             )
@@ -470,6 +469,28 @@ def draw_mnist_sweeps(bench: Workbench) -> Outcome:
             *note_no_guarantee(every),
         ],
         commands=bench.commands(plan_sweeps(bench)),
+    )
+
+
+def _is_less_sensitive(curves: Mapping[str, Sequence[TrainedCurve]], name: str, others: Sequence[str]) -> bool | None:
+    """Returns whether accuracy moves less along one parameter of Abadi et al.'s training than along each of some others;
+    None where chance may explain it, or where one of them was not varied.
+    """
+    if not {name, *others} <= set(curves):
+        return None
+
+    def ends(parameter: str) -> tuple[TrainedCurve, TrainedCurve]:
+        ordered = sorted(curves[parameter], key=final_mean)
+        return ordered[0], ordered[-1]
+
+    def width(parameter: str) -> float:
+        lowest, highest = ends(parameter)
+        return final_mean(highest) - final_mean(lowest)
+
+    # The best and the worst accuracy along a parameter have each their own deviation.
+    return require_all(
+        is_more(width(other) - width(name), math.hypot(estimate_noise(*ends(other)), estimate_noise(*ends(name))))
+        for other in others
     )
 
 
@@ -541,13 +562,12 @@ def draw_cifar_lots(bench: Workbench) -> Outcome:
             for lot, epsilon, accuracy in PRINTED_CIFAR
         ],
         [
-            judge_higher(
-                bench,
-                trained[2],
-                trained[0],
-                "a lot size of 600 leads to poor results; we need 2,000 or more",
+            Finding(
+                "a lot size of 600 leads to poor results on this dataset and we need to increase it to 2,000 or more for "
+                "results reported",
                 "002:178",
-                why=", ".join(f"{one.plan.label}: ε = {one.epsilon or 0:.2f}" for one in trained),
+                bench.judge(require_all(is_better(one, trained[0]) for one in trained[1:])),
+                ", ".join(f"{one.plan.label}: {one.describe_final()} at ε = {one.epsilon or 0:.2f}" for one in trained),
             )
         ],
         [

@@ -58,6 +58,14 @@ TYPES: dict[str, tuple[Callable[[Array], Array], str, tuple[bool, bool, bool]]] 
     "global, layerwise": (clip_global_layerwise, "global-layerwise", (True, True, True)),
 }
 """By name: weights of a gradient's entries, colour, and the source's three columns."""
+PRINTED_ROWS = {
+    "no clipping": "No clipping",
+    "local, flat": "Local with Flat",
+    "local, layerwise": "Local with Layerwise",
+    "global, flat": "Global with Flat",
+    "global, layerwise": "Global with Layerwise",
+}
+"""The rows of the source's table by name."""
 DASHED = {"no clipping": 0, "local, flat": 1, "local, layerwise": 2, "global, flat": 1, "global, layerwise": 3}
 """Dashes by name: of three curves that coincide the first is solid and the others leave gaps, so that all are seen."""
 
@@ -134,15 +142,22 @@ def draw_clipping_types(bench: Workbench) -> Outcome:
             xticks=("none", "local, flat", "local, layerwise", "global, flat", "global, layerwise"),
         )
     )
-    columns = ("PSD kernel", "loss falls throughout", "to 0 loss")
+    columns = ("PSD NTK", "Loss convergence", "To 0 loss")
     return Outcome(
         panels,
         findings=[
             Finding(
-                f"{kind}: {', '.join(('yes' if v else 'no') + ' ' + c for v, c in zip(said, columns, strict=True))}",
+                PRINTED_ROWS[kind]
+                + ": "
+                + ", ".join(f"{c} {'Yes' if v else 'No'}" for v, c in zip(said, columns, strict=True)),
                 f"004:{258 + k}",
                 bench.judge(found[kind] == said),
-                ", ".join(f"{c}: {'yes' if v else 'no'}" for v, c in zip(found[kind], columns, strict=True)),
+                ", ".join(
+                    f"{'' if v else 'no '}{words}"
+                    for v, words in zip(
+                        found[kind], ("positive kernel", "loss that never rises", "loss that reaches 0"), strict=True
+                    )
+                ),
             )
             for k, (kind, (_, _, said)) in enumerate(TYPES.items())
         ],

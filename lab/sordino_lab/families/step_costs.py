@@ -127,7 +127,7 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
         compared if is_source_lots else [],
         [
             Finding(
-                "the time of an epoch rose by a factor of 50 to 75",
+                "at batch size 200 the running time of an epoch rose by a factor of 50 to 75",
                 "001:505",
                 bench.judge(_PRINTED_PRICE[0] <= exact[-1] <= _PRINTED_PRICE[1]),
                 f"{exact[-1]:.1f} times at {counts[-1]} lots",
@@ -194,8 +194,8 @@ def draw_speed(bench: Workbench) -> Outcome:
     # What the backend itself plans with, so that nothing else in the process counts.
     memory = {name: backend().sample_bytes(model) / 1e6 for name, (_, _, backend) in some.items()}
     ticks = tuple(some)
-    # JL is judged against exact norms by book-keeping, which its authors did not have.
-    ours = times["book-keeping\n(ours)"]
+    # DP-SGD of the slides computes all gradients; book-keeping, which needs none, is said beside it.
+    ours, written_out = times["book-keeping\n(ours)"], times["torch.func"]
     jl = times.get("JL, r = 50", ours)
     return Outcome(
         [
@@ -223,7 +223,7 @@ def draw_speed(bench: Workbench) -> Outcome:
             Finding(
                 "DP-SGD-JL results in faster training time",
                 "004:359",
-                bench.judge(jl < ours),
+                bench.judge(jl < written_out),
                 f"{jl:.1f} ms by JL with 50 projections, {ours:.1f} ms by exact norms from book-keeping, "
                 f"{times.get('torch.func', 0):.1f} ms with gradients written out",
             ),

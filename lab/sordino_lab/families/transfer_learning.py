@@ -16,6 +16,7 @@ from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import Figure, Finding, Outcome
 from sordino_lab.thesis_plans import plan_cifar
 from sordino_lab.training_curves import final_mean, note_no_guarantee
+from sordino_lab.verdicts import is_better
 from sordino_lab.workbench import Workbench
 
 EPSILON = 3.0
@@ -104,9 +105,10 @@ def draw_transfer(bench: Workbench) -> Outcome:
         ],
         findings=[
             Finding(
-                "a model pretrained on public data reaches a higher accuracy than one from scratch (both without DP)",
-                "004:347",
-                bench.judge(max(plain_head, tuned) > plain_scratch),
+                "one solution to improve accuracy while minimizing computational cost is transfer learning, in which data "
+                "is pretrained on public data",
+                "004:327",
+                bench.judge(is_better(trained[3], trained[1])),
                 f"without DP {plain_head:.1f} % on frozen ImageNet features, {tuned:.1f} % with the network's end "
                 f"fine-tuned and {plain_scratch:.1f} % from scratch; at ε = 3 {head:.1f} % on the features and "
                 f"{scratch:.1f} % from scratch, all on the same records in the same lots",
