@@ -336,8 +336,7 @@ def draw_mnist_frontier(bench: Workbench) -> Outcome:
                 "002:164",
                 bench.judge(max(ends) > _LARGE_IMPACT and apart < min(ends)),
                 f"accuracy moves by {min(ends):.1f} to {max(ends):.1f} points over ε at a fixed δ, and by at most "
-                f"{apart:.1f} "
-                f"over δ at a fixed ε, which is at ε = {widest:.2f}",
+                f"{apart:.1f} over δ at a fixed ε, which is at ε = {widest:.2f}",
             )
         ],
         notes=[

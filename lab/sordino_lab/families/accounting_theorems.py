@@ -178,9 +178,8 @@ def draw_composition(bench: Workbench) -> Outcome:
                 "003:501",
                 bench.judge(is_above_everywhere(source, exact) and at_large >= needed),
                 f"the theorem's drift has a factor ε more. Below ε = 1 the slip errs on the safe side, "
-                f"{source[-1]:.2f} for "
-                f"{advanced[-1]:.2f} at ε = 0.1 and k = 1000; at ε = {LARGE_EPSILON:g} it promises {at_large:.0f}, and "
-                f"{needed:.0f} is needed",
+                f"{source[-1]:.2f} for {advanced[-1]:.2f} at ε = 0.1 and k = 1000; at ε = {LARGE_EPSILON:g} it "
+                f"promises {at_large:.0f}, and {needed:.0f} is needed",
             ),
         ],
         [
@@ -240,8 +239,7 @@ def draw_abadi_composition(bench: Workbench) -> Outcome:
             "9.34 is figure 2's own reading of strong composition, with qε for amplification; made valid the same "
             f"theorem gives {found[ways[1][0]][at]:.2f}.",
             "The “best possible (least) privacy cost” of line 110 is the least over λ, and not the least that can "
-            "be proved: "
-            f"privacy loss distributions certify {pld:.3f} where the moments accountant says {moments:.3f}.",
+            f"be proved: privacy loss distributions certify {pld:.3f} where the moments accountant says {moments:.3f}.",
         ],
     )
 
@@ -546,10 +544,8 @@ def draw_single_sample(bench: Workbench) -> Outcome:
         ],
         notes=[
             "The handwritten notes at line 765, “one more hyperparameter” and “Batch size”, claim nothing. Here the "
-            "error is "
-            f"{errors['one record a step'][-1]:.1e} one record at a time and {errors['lots of 50'][-1]:.1e} with "
-            f"lots of 50, "
-            f"after {steps:,} steps each."
+            f"error is {errors['one record a step'][-1]:.1e} one record at a time and {errors['lots of 50'][-1]:.1e} with "
+            f"lots of 50, after {steps:,} steps each."
         ],
     )
 
@@ -633,9 +629,8 @@ def draw_batch_size(bench: Workbench) -> Outcome:
         ],
         notes=[
             "“I don't know my batch size! very large → mem error” is a handwritten worry (003:782). Sizes vary by "
-            "√(qn(1−q)), "
-            f"within {100 * off:.0f} % here; a lot is processed in parts of a fixed size, so the memory that it takes does "
-            "not.",
+            f"√(qn(1−q)), within {100 * off:.0f} % here; a lot is processed in parts of a fixed size, so the memory "
+            f"that it takes does not.",
             "A handwritten formula divides the sum by |B| (003:788). The noise then tells |B| itself: "
             f"{float(209_514 / 2 * ((250 / 251) ** 2 - 1 - 2 * np.log(250 / 251))):.2f} nats a step for MNIST_Net at 250 "
             "records; divided by the expected size it tells nothing.",

@@ -124,9 +124,9 @@ def draw_sensitivity(bench: Workbench) -> Outcome:
         ],
         notes=[
             "The source defines both sensitivities (004:94 and 106) and claims nothing of these queries. Here the "
-            "global one "
-            f"is {'' if all(w >= h for w, h in zip(worst, here, strict=True)) else 'not '}at least the local one for every "
-            f"query; the median of these ages moves by at most {here[4]:g} years, that of some dataset by {worst[4]:g}.",
+            f"global one is {'' if all(w >= h for w, h in zip(worst, here, strict=True)) else 'not '}at least the "
+            f"local one for every query; the median of these ages moves by at most {here[4]:g} years, that of some "
+            f"dataset by {worst[4]:g}.",
             "Noise in proportion to local sensitivity is not private: the amount of noise tells about the data. "
             "Noise must be scaled to the global one, or to a smooth bound on the local one.",
         ],

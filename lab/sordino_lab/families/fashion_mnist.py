@@ -222,8 +222,7 @@ def draw_classes(bench: Workbench) -> Outcome:
         notes=[
             "Line 381 only lists the paper of Bagdasaryan and Shmatikov, whose title says that differential privacy has "
             f"disparate impact. Here the classes below the median without DP lose {_mean_of(drop[hard]):.1f} "
-            f"points, the others "
-            f"{_mean_of(drop[~hard]):.1f}.",
+            f"points, the others {_mean_of(drop[~hard]):.1f}.",
             "The network without DP has a rate of 0.1: at the private one's it was unstable.",
             *note_no_guarantee(trained),
         ],

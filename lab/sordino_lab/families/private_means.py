@@ -183,8 +183,7 @@ def draw_clipped(bench: Workbench) -> Outcome:
         ],
         notes=[
             f"The theorem's τ is not the best for these data: τ = {best:.1f} has an error of {min(by_bound):.4f}, "
-            f"the rule's τ "
-            f"= {rule:.1f} one of {at_rule:.4f}. It is the best for the worst data."
+            f"the rule's τ = {rule:.1f} one of {at_rule:.4f}. It is the best for the worst data."
         ],
     )
 
@@ -229,8 +228,7 @@ def draw_noiseless(bench: Workbench) -> Outcome:
             "Both handwritten sentences are questions. Is there an (ε, δ) for the exact mean (003:162)? No: for two "
             "neighbouring datasets the outputs are two different numbers, so every δ < 1 is broken.",
             "Is there one for the mean plus N(0, ρ²) (003:165)? No: a Gaussian record is not bounded, so ε grows "
-            "without end "
-            "with the record that is exchanged. Clipped, it is bounded.",
+            "without end with the record that is exchanged. Clipped, it is bounded.",
             f"If the other {NOISELESS_RECORDS - 1} records were secret and random, their own sampling noise σ/√n "
             f"would hide a shift of σ/n with ε = {average:.2f}. Differential privacy does not grant that secret: the "
             "attacker may know them all.",
@@ -305,8 +303,7 @@ def draw_vector(bench: Workbench) -> Outcome:
                     slope < _AT_MOST_ROOT and all(m <= b * s for m, b, s in zip(lecture, bound, slack, strict=True))
                 ),
                 f"measured exponent of d {slope:.2f}, and errors below the proved form, at one δ; with the "
-                f"lecture's own ρ the "
-                "factor of δ is ln²(2/δ), not ln(1/δ), with analytic noise ln(1/δ) is right",
+                f"lecture's own ρ the factor of δ is ln²(2/δ), not ln(1/δ), with analytic noise ln(1/δ) is right",
             ),
         ],
     )

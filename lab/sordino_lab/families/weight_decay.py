@@ -474,8 +474,7 @@ def sweep_bound(data: WeightDecayData) -> Figure:
                 data.bound_line,
                 bench.judge(ahead if complete or ahead is False else None),
                 f"L2 inside is ahead at {sum(gain > 0 for gain in gains)} of {len(gains)} bounds, from "
-                f"{min(gains):+.2f} to "
-                f"{max(gains):+.2f} points",
+                f"{min(gains):+.2f} to {max(gains):+.2f} points",
             ),
         ]
 
