@@ -16,4 +16,4 @@ def test_a_row_from_remembered_lengths_is_expected_to_take_a_share_of_the_exact_
     remembered = replace(exact, parameters={"remeasured": 10.0})
     seconds = [expected_seconds(plan.settings(bench.size, 0)) for plan in (exact, remembered)]
     # 25,000 records before a step on average; or ten lots of 200, and 50,000 for each of 250 steps.
-    assert seconds[0] - seconds[1] == pytest.approx(7_500 * (25_000 - 2_200) * 8e-4)
+    assert seconds[0] - seconds[1] == pytest.approx(7_500 * (25_000 - 2_200) * 3.7e-4)
