@@ -40,8 +40,8 @@ _EXACT_PENALTY = (
     "reaches the per-sample gradients keeps the published accuracy (wd-mnist-ignored)"
 )
 _COLLAPSED = (
-    "At learning rate 1 and C = 5 the noise destroys the network within the first epochs: two runs of ours fall from 20 and "
-    "21 % after one epoch to chance after six and call every record the same class, while their loss is near the published "
+    "At learning rate 1 and C = 5 the noise destroys the network within the first epochs: two runs of ours fall from 20 "
+    "and 21 % after one epoch to chance after six and call every record the same class, while their loss is near the published "
     "one. The source has one run, which ends above chance"
 )
 _PIXELS = (
