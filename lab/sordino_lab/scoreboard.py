@@ -41,8 +41,8 @@ _EXACT_PENALTY = (
 )
 _COLLAPSED = (
     "At learning rate 1 and C = 5 the noise destroys the network within the first epochs: two runs of ours fall from 20 "
-    "and 21 % after one epoch to chance after six and call every record the same class, while their loss is near the published "
-    "one. The source has one run, which ends above chance"
+    "and 21 % after one epoch to chance after six and call every record the same class, while their loss is near the "
+    "published one. The source has one run, which ends above chance"
 )
 _PIXELS = (
     "Our network learns a little faster in the middle of a training: in all six rows of DP-SGD on CIFAR-10 that the thesis "
