@@ -70,7 +70,6 @@ REASONS: Mapping[tuple[str, str], str] = {
     ("sorted-mnist-fixed", "accuracy, sorted, lr 0.01"): _EARLY,
     ("sorted-mnist-median", "accuracy, DP-SGD, lr 1"): _CHAOTIC,
     ("sorted-mnist-median", "loss, DP-SGD, lr 1"): _CHAOTIC,
-    ("projected-cifar", "accuracy, DP-SGD, lr 0.1"): _PIXELS,
     ("projected-cifar-noise", "accuracy, DP-SGD, lr 0.1"): _PIXELS,
     ("sorted-cifar-best-50", "accuracy, DP-SGD, lr 0.01"): _PIXELS,
     ("sorted-cifar-c5", "accuracy, DP-SGD, lr 1"): _COLLAPSED,
