@@ -72,7 +72,8 @@ def torch_computes_sixteen_at_once(instructions: str, said: dict[str, str] | Non
 
     That is so on processors with AVX-512 that are not AMD's, where no kernel was timed. On AMD's torch multiplies
     matrices eight floats at a time, and on Zen 5, which computes sixteen in one piece, the compiled product of matrices
-    took 0.47 of torch's time, and Winograd's passes 0.4 to 0.7 of that of torch's convolutions (`python -m bench.kernels`).
+    took 0.43 to 0.46 of torch's time, and Winograd's passes 0.5 to 0.7 of that of torch's convolutions, but 1.05 at the
+    input of 16 channels (`python -m bench.kernels`).
 
     >>> intel = {"vendor_id": "GenuineIntel", "cpu family": "6"}
     >>> zen_5 = {"vendor_id": "AuthenticAMD", "cpu family": "26"}

@@ -186,6 +186,5 @@ class EfficientNetEnd(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Returns a score for each class."""
-        # Not in place: the gradient of a convolution's input needs the activations as they were.
         scores: Tensor = self.classifier(F.relu6(self.head(self.block(maps))).mean((2, 3)))
         return scores

@@ -42,7 +42,7 @@ def draw_binary(bench: Workbench) -> Outcome:
     # The two errors that the lecture prints, of which it says that the measured one is at most so large.
     above_printed, above_noted = -math.inf, -math.inf
 
-    def exceed(ours: list[tuple[float, float]], at: list[tuple[int, float]], factor: float) -> float:
+    def measure_excess(ours: list[tuple[float, float]], at: list[tuple[int, float]], factor: float) -> float:
         """Returns by how many standard errors the measured error of a private mean exceeds 1/n + factor/(n²ε²) at most."""
         return max(
             (m - 1 / n - factor / (n * e) ** 2) / max(s, 1e-300) for (m, s), (n, e) in zip(ours, at, strict=True)
@@ -58,8 +58,8 @@ def draw_binary(bench: Workbench) -> Outcome:
         # The largest gap is counted in standard errors of the measurement, so that it means the same at every n and ε.
         most = max([most, *(abs(m - t) / max(s, 1e-300) for (m, s), t in zip(ours, theory, strict=True))])
         places = [(size, epsilon) for size in sizes]
-        above_printed = max(above_printed, exceed(ours, places, 2.0))
-        above_noted = max(above_noted, exceed(ours, places, 1.0))
+        above_printed = max(above_printed, measure_excess(ours, places, 2.0))
+        above_noted = max(above_noted, measure_excess(ours, places, 1.0))
         lines += [
             _draw_errors(f"measured, ε = {epsilon:g}", sizes, ours, k),
             Series(f"p(1−p)/n + 2/n²ε², ε = {epsilon:g}", sizes, theory, method="theory", variant=k),
