@@ -45,10 +45,11 @@ _COLLAPSED = (
     "published one. The source has one run, which ends above chance"
 )
 _PIXELS = (
-    "Our network learns a little faster in the middle of a training: in all six rows of DP-SGD on CIFAR-10 that the thesis "
-    "ends between 33 and 51 % our first seed ends 0.6 to 1.4 points higher. With the deviation of the pixels "
-    "(0.247, 0.2435, 0.2616) in place of the usual one (0.2023, 0.1994, 0.201), that seed at C = 1 and learning rate 0.1 ends at 36.38 % in "
-    "place of 36.97, for the published 35.8 (bench/results/pixels.json); the source does not say how it scaled"
+    "Our network learns a little faster in the middle of a training: in all six rows of DP-SGD on CIFAR-10 that the "
+    "thesis ends between 33 and 51 % our first seed ends 0.6 to 1.4 points higher. With the deviation of the pixels "
+    "(0.247, 0.2435, 0.2616) in place of the usual one (0.2023, 0.1994, 0.201), that seed at C = 1 and learning rate 0.1 "
+    "ends at 36.38 % in place of 36.97, for the published 35.8 (bench/results/pixels.json); the source does not say how "
+    "it scaled"
 )
 _EARLY = (
     "One run of ours against one of the source's, while the network still learns: at the same setting DP-SGD ends between "
