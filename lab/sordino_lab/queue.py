@@ -55,9 +55,9 @@ _WORTH: Mapping[str, float] = {
 _ORDINARY = 1.0
 _PUBLISHED = 60.0
 """How much more a curve is worth for each number that the source prints of it."""
-_SHIPPED_SMALLER = 4.0
-"""How much more the curves of an id are worth together, if the figure that comes with the package is a smaller run."""
-_FURTHER_SEED = 0.1
+_NO_FULL_FIGURE = 120.0
+"""How much more the curves of an id are worth together, if no figure of it at the source's size comes with the package."""
+_FURTHER_SEED = 0.02
 """What a second or third seed is worth beside the first. Where a published number of the curve is missed it is worth as
 much as the first, because it tells a miss by chance from another."""
 _POLL = 0.5
@@ -216,17 +216,17 @@ def all_jobs() -> list[QueuedJob]:
     """
     bench = Workbench(ExperimentSize.FULL, Path())
     shipped = result_store.read_results(result_store.SHIPPED)
-    smaller = {name for name, made in shipped.items() if _is_reduced(made)}
+    full = {name for name, made in shipped.items() if not _is_reduced(made)}
     missed = {(one.number.id, _label_of(one.number)) for one in score_results(shipped) if one.status == MISSED}
     found: dict[str, QueuedJob] = {}
     for one in experiments().values():
         # A curve that the source prints numbers of is worth more than one that it only draws. A number that belongs to
-        # no single curve, such as the best of a search, needs all of them, and so does a figure that is to be replaced.
+        # no single curve, such as the best of a search, needs all of them, and so does a figure that is not there.
         published = _published_by_label(one)
         plans = one.plans(bench) if one.plans is not None else []
         labels = {plan.label for plan in plans}
         of_all = sum(count for label, count in published.items() if label not in labels)
-        shared = (_PUBLISHED * of_all + _SHIPPED_SMALLER * (one.id in smaller)) / max(1, len(plans))
+        shared = (_PUBLISHED * of_all + _NO_FULL_FIGURE * (one.id not in full)) / max(1, len(plans))
         if one.plans is None:
             worth = _worth_of(one.id) * (1.0 + shared)
             found[one.id] = QueuedJob(one.id, one.id, worth, max(1.0, 10 * one.seconds), (one.id,))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from sordino_lab import queue as queue_module
+from sordino_lab import result_store
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
 from sordino_lab.queue import Queue, QueuedJob, all_jobs
@@ -53,6 +54,18 @@ def test_a_further_seed_is_worth_as_much_as_the_first_only_where_a_published_num
     first, second = (worth[f"{number.id}: {label}, seed {seed}"] for seed in (0, 1))
     assert (second == first) is (status == MISSED)
     assert second <= first
+
+
+def test_figures_that_the_package_lacks_at_the_source_s_size_come_before_those_it_has(monkeypatch):
+    shipped = result_store.read_results(result_store.SHIPPED)
+    full = [job.worth for job in all_jobs() if "outlook-fine-tuning" in job.ids]
+    shipped["outlook-fine-tuning"]["size"] = ExperimentSize.QUICK.value
+    monkeypatch.setattr(queue_module.result_store, "read_results", lambda folder: shipped)
+    quick = [job.worth for job in all_jobs() if "outlook-fine-tuning" in job.ids]
+    del shipped["outlook-fine-tuning"]
+    absent = [job.worth for job in all_jobs() if "outlook-fine-tuning" in job.ids]
+    assert absent == quick
+    assert all(before < after for before, after in zip(full, absent, strict=True))
 
 
 def test_the_queue_has_every_training_of_the_sources_once_and_the_tables_of_the_thesis_first():
