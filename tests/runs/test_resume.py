@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import traceback
 
 import pytest
 import torch
@@ -254,3 +255,35 @@ def test_killed_before_anything_was_released_a_run_begins_anew(tmp_path, calm):
         os.rename(path, tmp_path.parent / f"{tmp_path.name}-{path.name}")
     resumed(tmp_path)
     assert all(are_same(calm.run, tmp_path).values())
+
+
+def test_killed_at_any_write_before_its_first_step_a_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, calm):
+    flush = os.fsync
+
+    def train_until_write(number, folder):
+        """Trains until the given number of writes has reached the disk; returns whether it died before its first step."""
+        writes = iter(range(1, number + 1))
+
+        def flush_or_die(descriptor):
+            flush(descriptor)
+            if next(writes) == number:
+                raise Crash
+
+        monkeypatch.setattr(os, "fsync", flush_or_die)
+        view = CrashesAt(1)
+        try:
+            sordino.fit("spiral", out=folder, view=view, **TINY)
+        except Crash as death:
+            return "show_step" not in {frame.name for frame in traceback.extract_tb(death.__traceback__)}
+        finally:
+            monkeypatch.setattr(os, "fsync", flush)
+
+    number, outcomes = 1, {}
+    while train_until_write(number, folder := tmp_path / str(number)):
+        # Without a configuration there is no run to go on with.
+        if (folder / directory.CONFIG).exists():
+            resumed(folder)
+            outcomes[number] = are_same(calm.run, folder)
+        number += 1
+    assert len(outcomes) > 10
+    assert {number: found for number, found in outcomes.items() if not all(found.values())} == {}

@@ -104,7 +104,9 @@ class Training:
 
     def begin(self) -> None:
         """Begins a new run: the first checkpoint is on the disk before anything is released."""
+        # The ledger has its first line alone until then: a run that dies before its first checkpoint is begun anew.
         self.save()
+        self._enter_parameters()
         self._reserve_steps(self.run.current_environment())
 
     def resume(self, checkpoint: Checkpoint, secret: Mapping[str, Any] | None) -> None:
@@ -145,6 +147,9 @@ class Training:
             self.view.say(
                 f"replaying up to {steps_at_risk} steps that were released before: same noise, same result, no new cost"
             )
+        # A run that died between its first checkpoint and the line about its first parameters lacks that line.
+        if self.private.steps == 0:
+            self._enter_parameters()
         # The next steps are entered on the disk before they are drawn.
         self.run.write_rows(self.rows)
         self._reserve_steps(self.run.current_environment())
@@ -220,7 +225,8 @@ class Training:
         # A second checkpoint of one step would only rewrite the same state.
         if self.saved_step == self.private.steps:
             return
-        self._enter_parameters()
+        if self.private.steps:
+            self._enter_parameters()
         self._write_claim_if_void()
         self._write_key()
         if self.run.is_writer:

@@ -170,10 +170,10 @@ class WriteAheadLedger:
             self._file.truncate(whole)  # a line cut short by a crash was never acted on
             if new and self.released_below:
                 raise ValueError(f"{self.path}: a run was begun here; use `sordino resume {folder}`")
+            atomic_files.flush_folder(folder)
         except BaseException:
             self._file.close()
             raise
-        atomic_files.flush_folder(folder)
 
     @property
     def lineage(self) -> int:
