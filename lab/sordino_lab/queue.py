@@ -58,8 +58,8 @@ _PUBLISHED = 60.0
 _NO_FULL_FIGURE = 120.0
 """How much more the curves of an id are worth together, if no figure of it at the source's size comes with the package."""
 _FURTHER_SEED = 0.02
-"""What a second or third seed is worth beside the first. Where a published number of the curve is missed it is worth as
-much as the first, because it tells a miss by chance from another."""
+"""What a second or third seed is worth beside the first. Where a published number of the curve is missed, or one of all
+curves together, it is worth as much as the first, because it tells a miss by chance from another."""
 _POLL = 0.5
 _LONGEST = 86_400.0
 """A training of more than a day is left to people with more cores; the status says how many there are."""
@@ -227,6 +227,7 @@ def all_jobs() -> list[QueuedJob]:
         labels = {plan.label for plan in plans}
         of_all = sum(count for label, count in published.items() if label not in labels)
         shared = (_PUBLISHED * of_all + _NO_FULL_FIGURE * (one.id not in full)) / max(1, len(plans))
+        miss_of_all = any(name == one.id and label not in labels for name, label in missed)
         if one.plans is None:
             worth = _worth_of(one.id) * (1.0 + shared)
             found[one.id] = QueuedJob(one.id, one.id, worth, max(1.0, 10 * one.seconds), (one.id,))
@@ -237,7 +238,7 @@ def all_jobs() -> list[QueuedJob]:
                 name = digest(settings)
                 worth = _worth_of(one.id) * (1.0 + _PUBLISHED * published.get(plan.label, 0) + shared)
                 # Further seeds add a spread to what the first has shown.
-                worth *= 1.0 if seed == 0 or (one.id, plan.label) in missed else _FURTHER_SEED
+                worth *= 1.0 if seed == 0 or miss_of_all or (one.id, plan.label) in missed else _FURTHER_SEED
                 before = found.get(name)
                 found[name] = QueuedJob(
                     name,

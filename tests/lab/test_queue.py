@@ -56,6 +56,15 @@ def test_a_further_seed_is_worth_as_much_as_the_first_only_where_a_published_num
     assert second <= first
 
 
+@pytest.mark.parametrize("status", [MET, MISSED])
+def test_further_seeds_of_a_search_count_as_the_first_where_its_best_bound_is_missed(status, monkeypatch):
+    number = next(one for one in published_numbers() if one.id == "mnist-clip-search")
+    monkeypatch.setattr(queue_module, "score_results", lambda results: [Score(number, status)])
+    worth = {job.about: job.worth for job in all_jobs() if job.ids[-1] == number.id}
+    first, second = (worth[f"{number.id}: DP-SGD, C = 2.5, seed {seed}"] for seed in (0, 1))
+    assert (second == first) is (status == MISSED)
+
+
 def test_figures_that_the_package_lacks_at_the_source_s_size_come_before_those_it_has(monkeypatch):
     shipped = result_store.read_results(result_store.SHIPPED)
     full = [job.worth for job in all_jobs() if "outlook-fine-tuning" in job.ids]
