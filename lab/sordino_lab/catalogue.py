@@ -55,7 +55,8 @@ def _join(name: str, facts: Mapping[str, Any], sizes: Mapping[str, Mapping[str, 
     # An experiment's own words win over those of its group.
     given = {**sizes.get(facts.get("sizes", ""), {}), **facts}
     given.pop("sizes", None)
-    return Experiment(id=name, run=figure.run, plans=figure.plans, **{**given, "nouns": tuple(given["nouns"])})
+    given["nouns"] = tuple(given["nouns"])
+    return Experiment(id=name, run=figure.run, plans=figure.plans, measures_time=figure.measures_time, **given)
 
 
 def find_experiment(name: str) -> Experiment:

@@ -42,7 +42,7 @@ LONGEST_FIRST_LOOK = 6.0
 """CPU seconds at --quick up to which an experiment belongs to `sordino lab run seconds`."""
 
 
-_NOT_FACTS = ("seconds", "run", "plans", "file")
+_NOT_FACTS = ("seconds", "run", "plans", "measures_time", "file")
 """Fields of an experiment that are no part of its result."""
 
 
@@ -159,6 +159,8 @@ class Figure:
     run: Callable[[Workbench], Outcome]
     plans: Callable[[Workbench], Sequence[CurvePlan]] | None = None
     """The trainings, so that they can be done beforehand and side by side; None where nothing is trained."""
+    measures_time: bool = False
+    """Whether it measures how long something takes, which other work on the machine would falsify."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +196,8 @@ class Experiment:
     run: Callable[[Workbench], Outcome]
     plans: Callable[[Workbench], Sequence[CurvePlan]] | None = None
     """The trainings that it needs, so that they can be done beforehand and side by side."""
+    measures_time: bool = False
+    """Whether it measures how long something takes; the queue leaves it to a quiet machine."""
     file: str = ""
     """The file of a user's own experiment; empty for the figures of the sources."""
 

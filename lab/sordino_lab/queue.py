@@ -172,6 +172,12 @@ class Queue:
             lines.append(
                 f"{len(left) - len(short)} more take over a day each, {long} together; the queue leaves them out"
             )
+        # What measures time would measure the queue, too, so a person has to choose the moment.
+        timed = [one.id for one in experiments().values() if one.measures_time and not self._is_drawn(one.id)]
+        if timed:
+            lines.append(
+                f"{', '.join(timed)}: measured on a quiet machine only, by `sordino lab run {' '.join(timed)} --full`"
+            )
         state = json.loads(self.state_file.read_text("utf-8")) if self.state_file.is_file() else {}
         if self.pause_file.exists():
             since = datetime.fromtimestamp(self.pause_file.stat().st_mtime)
@@ -195,9 +201,13 @@ class Queue:
         """
         if job.settings is not None:
             return training_store.find(job.settings, self.trainings) is not None
+        return self._is_drawn(job.name)
+
+    def _is_drawn(self, name: str) -> bool:
+        """Returns whether the figure of an id is there at the source's size, of this queue or in the package."""
         # A smaller size does not count: the queue is there to run figures as the sources did.
         for folder in (self.out, result_store.SHIPPED):
-            path = folder / f"{job.name}.json"
+            path = folder / f"{name}.json"
             if path.is_file() and json.loads(path.read_text("utf-8"))["size"] == ExperimentSize.FULL.value:
                 return True
         return False
@@ -212,7 +222,7 @@ class Queue:
 
 def all_jobs() -> list[QueuedJob]:
     """Returns all jobs of the queue: every training of every id at the source's own size, once, and every figure that
-    needs none.
+    needs none. Figures that measure time are left out, because the queue works beside everything else.
     """
     bench = Workbench(ExperimentSize.FULL, Path())
     shipped = result_store.read_results(result_store.SHIPPED)
@@ -228,6 +238,8 @@ def all_jobs() -> list[QueuedJob]:
         of_all = sum(count for label, count in published.items() if label not in labels)
         shared = (_PUBLISHED * of_all + _NO_FULL_FIGURE * (one.id not in full)) / max(1, len(plans))
         miss_of_all = any(name == one.id and label not in labels for name, label in missed)
+        if one.measures_time:
+            continue
         if one.plans is None:
             worth = _worth_of(one.id) * (1.0 + shared)
             found[one.id] = QueuedJob(one.id, one.id, worth, max(1.0, 10 * one.seconds), (one.id,))

@@ -136,6 +136,18 @@ def written(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+def test_what_measures_time_is_left_to_a_quiet_machine(tmp_path, monkeypatch):
+    assert {"speed-jl", "sorting-price"} & {name for job in all_jobs() for name in job.ids} == set()
+    monkeypatch.setattr(queue_module.result_store, "SHIPPED", tmp_path)
+    queue = Queue(tmp_path, tmp_path / "trainings", tmp_path / "out")
+    for name in ("speed-jl", "sorting-price"):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / f"{name}.json").write_text('{"size": "quick"}')
+    assert "`sordino lab run sorting-price speed-jl --full`" in queue.status()
+    (tmp_path / "out" / "speed-jl.json").write_text('{"size": "full"}')
+    assert "speed-jl" not in queue.status()
+
+
 def test_status_needs_no_queue_that_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(queue_module, "all_jobs", lambda: jobs(1))
     said = Queue(tmp_path, tmp_path / "trainings", tmp_path / "out").status()

@@ -244,4 +244,7 @@ def draw_speed(bench: Workbench) -> Outcome:
     )
 
 
-FIGURES = {"sorting-price": Figure(draw_sorting_price), "speed-jl": Figure(draw_speed)}
+FIGURES = {
+    "sorting-price": Figure(draw_sorting_price, measures_time=True),
+    "speed-jl": Figure(draw_speed, measures_time=True),
+}
