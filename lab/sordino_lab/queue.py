@@ -47,7 +47,6 @@ _WORTH: Mapping[str, float] = {
     "mean": 3.0,
     "outlook": 1.5,
     "sorted-cifar": 2.0,
-    "wd-cifar-baseline": 4.0,
     "wd-cifar": 1.0,
     "projected": 1.5,
 }
