@@ -6,7 +6,7 @@ import re
 import pytest
 
 from sordino.app.report.method_colours import COLOURS, colour_of
-from sordino.app.report.panel_figures import inline_svg, save_figure
+from sordino.app.report.panel_figures import draw_panels, inline_svg, save_figure
 from sordino.app.report.panels import Boxes, Field, Panel, Series, panel_from_table
 
 LINE = Series("ours", [0, 1, 2], [1.0, 2.0, float("nan")], low=[0.5, 1, 1], high=[2, 3, 3], method="dpsgd")
@@ -67,6 +67,75 @@ def test_a_drawing_for_a_page_is_short_and_keeps_its_numbers():
     for used in re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', text):
         assert f'id="{used[0] or used[1]}"' in text
     assert len(text) < 14_000
+
+
+def ticks_of(panel, axis="xaxis"):
+    """Returns the numbers that stand on an axis of a panel as it is drawn."""
+    with draw_panels([panel]) as made:
+        made.canvas.draw()
+        (axes,) = made.axes
+        low, high = axes.get_xlim() if axis == "xaxis" else axes.get_ylim()
+        return [
+            text.get_text()
+            for at, text in zip(
+                getattr(axes, axis).get_majorticklocs(), getattr(axes, axis).get_ticklabels(), strict=True
+            )
+            if low <= at <= high
+        ]
+
+
+def test_a_logarithmic_axis_has_its_numbers_at_few_values_and_at_round_ones_otherwise():
+    def sweep(values):
+        return Panel("t", "σ", "accuracy, %", [Series("ours", values, range(len(values)), method="dpsgd")], xlog=True)
+
+    assert ticks_of(sweep([1.3, 2.6, 6.5, 13, 65])) == ["1.3", "2.6", "6.5", "13", "65"]
+    # These would run into one another.
+    assert ticks_of(sweep([1, 2, 9.4, 9.5, 10])) == ["1", "1.5", "2", "3", "4", "5", "7", "10"]
+    # So would round numbers here.
+    assert all("10^" in text for text in ticks_of(sweep([1000 * 1.5**k for k in range(16)])))
+
+
+def test_numbers_of_a_plain_axis_are_short():
+    loss = Panel("t", "epochs", "test loss", [Series("ours", [0, 1], [2.3001, 2.3035], method="dpsgd")])
+    assert ticks_of(loss, "yaxis") == ["2.300", "2.301", "2.302", "2.303"]
+
+
+def test_a_legend_gives_the_reason_in_full_within_the_panel():
+    reason = "lots by rank, bound from the lot"
+    one = Series("sorted, median, lr 0.01", [0, 1], [1, 2], method="median", hollow=reason)
+    with draw_panels([Panel("t", "epochs", "loss", [one])]) as made:
+        made.canvas.draw()
+        (legend,) = made.legends
+        assert legend.get_texts()[0].get_text().replace("\n", " ") == f"{one.label}; no guarantee: {reason}"
+        box = legend.get_window_extent()
+        assert box.x1 <= made.bbox.x1
+        assert box.y0 >= 0
+
+
+def test_a_published_value_of_a_method_without_a_guarantee_is_a_hollow_star():
+    stars = [Series(name, [1], [2], method=name, variant=7, points=True, hollow=why) for name, why in KINDS]
+    with draw_panels([Panel("t", "epochs", "loss", stars)]) as made:
+        private, none = made.axes[0].lines
+    assert private.get_markerfacecolor() == colour_of("dpsgd")
+    assert none.get_markerfacecolor() != none.get_markeredgecolor() == colour_of("sorted")
+
+
+KINDS = (("dpsgd", ""), ("sorted", "lots by rank"))
+
+
+def test_long_curves_of_one_colour_are_told_apart_by_marks():
+    long = [Series(str(k), range(100), range(100), method="pld", variant=k) for k in range(2)]
+    with draw_panels([Panel("t", "x", "y", long), Panel("t", "x", "y", long[:1])]) as made:
+        both, alone = ([line.get_marker() for line in axes.lines] for axes in made.axes)
+    assert len(set(both)) == 2
+    assert "None" not in both
+    assert alone == ["None"]
+
+
+def test_a_picture_has_whole_pixels_at_its_edge():
+    picture = Field(range(3), range(3), [(0, 1, 2)] * 3, image=True)
+    with draw_panels([Panel("t", "x", "y", field=picture)]) as made:
+        assert made.axes[0].get_xlim() == (-0.5, 2.5)
 
 
 def test_a_method_has_one_colour_and_an_unknown_one_is_refused():

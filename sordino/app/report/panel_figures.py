@@ -30,14 +30,18 @@ _COLUMNS = 3
 _SHORT, _SHORTEST = 1_000, 3
 """Up to which ratio a logarithmic axis shows numbers, because it may have one or two powers of ten, and up to which it is
 no better than a plain one."""
-_MOST_TICKS, _MOST_TICK_LETTERS = 9, 28
+_MOST_TICKS, _MOST_TICK_LETTERS = 9, 26
 """Numbers on a logarithmic axis that do not run into one another, and letters of all of them together on an axis across."""
+_MOST_VALUES, _AXIS_INCHES = 8, 3.4
+"""Up to how many values a logarithmic axis across has its numbers at the values themselves, and how far it stretches."""
+_DIGIT_INCHES, _POINT_INCHES, _GAP_INCHES = 0.084, 0.042, 0.06
+"""Widths of a digit and of a decimal point on an axis, and the least space between two numbers."""
 _LONG_NUMBERS = 10_000
 """From this number on, a plain axis across has fewer ticks."""
 _NAMES = 42
 """Letters of all names together that fit under a panel side by side."""
-_ENTRY = 500
-"""Points times letters of a legend's entry."""
+_LEGEND_POINTS, _ENTRY_LETTERS, _SHORT_ENTRY_LETTERS = 8.2, 62, 26
+"""The size of the letters of a legend; how many of them fit on a line, and how many where two entries share a line."""
 _LETTERS = 13.0
 """Of a note, in an inch."""
 _HEADING_LETTERS = 9.6
@@ -132,35 +136,38 @@ def _legend_entries(one: Panel) -> list[Series | Boxes]:
 
 
 def _legend_text(entry: Series | Boxes) -> str:
-    """Returns the legend text of an entry, with the reason if it has no guarantee."""
-    return f"{entry.label}; no guarantee: {entry.hollow}" if entry.hollow else entry.label
+    """Returns the legend text of an entry, with the reason if it has no guarantee, in lines that fit in a panel."""
+    text = f"{entry.label}; no guarantee: {entry.hollow}" if entry.hollow else entry.label
+    return "\n".join(textwrap.wrap(text, _ENTRY_LETTERS))
+
+
+def _legend_columns(one: Panel) -> int:
+    """Returns how many entries of a panel's legend share a line of its figure: two if all are short."""
+    return 1 if any(len(_legend_text(entry)) > _SHORT_ENTRY_LETTERS for entry in _legend_entries(one)) else 2
 
 
 def _legend_rows(one: Panel) -> int:
-    """Returns how many rows the legend of a panel takes in its figure."""
-    # Long entries get a row each; short ones stand two in a row.
-    entries = _legend_entries(one)
-    long = any(len(_legend_text(entry)) > 26 for entry in entries)
-    return len(entries) if long else math.ceil(len(entries) / 2)
+    """Returns how many lines the legend of a panel takes in its figure."""
+    lines = sum(_legend_text(entry).count("\n") + 1 for entry in _legend_entries(one))
+    return math.ceil(lines / _legend_columns(one))
 
 
 def _draw_legend(made: Any, axes: Any, one: Panel, left: float, top: float) -> None:
     """Draws the legend of a panel under its axes in the figure."""
-    # The letters shrink for a long entry, so that it does not run out of the panel.
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        columns = 1 if _legend_rows(one) == len(handles) else 2
+        # A sample of a line is long enough to show its dashes on both sides of its mark.
         made.legend(
             handles,
             labels,
             loc="upper left",
             bbox_to_anchor=(left, top),
-            ncols=columns,
-            fontsize=min(7.6, _ENTRY / max(map(len, labels))),
+            ncols=_legend_columns(one),
+            fontsize=_LEGEND_POINTS,
             borderaxespad=0,
             borderpad=0,
             labelspacing=0.28,
-            handlelength=2.3,
+            handlelength=3.2,
             columnspacing=1.2,
         )
 
@@ -177,8 +184,10 @@ def _draw_panel(axes: Any, one: Panel) -> None:
         _draw_field(axes, one.field)
     for boxes in one.boxes:
         _draw_boxes(axes, boxes)
+    colours = [colour_of(series.method) for series in one.series if not series.points and not series.arrows]
     for series in one.series:
-        _draw_solid_path(axes, series) if solid else _draw_series(axes, series)
+        is_alone = colours.count(colour_of(series.method)) < 2
+        _draw_solid_path(axes, series) if solid else _draw_series(axes, series, is_alone=is_alone)
     axes.set_xlabel(one.xlabel)
     axes.set_ylabel(one.ylabel)
     if solid:
@@ -200,6 +209,9 @@ def _draw_panel(axes: Any, one: Panel) -> None:
     if one.ylog and _ratio_of_extremes(y_values) > _SHORTEST:
         axes.set_yscale("log")
         _set_log_ticks(axes.yaxis, y_values)
+    elif one.field is None:
+        # Few ticks have short numbers, which leave room for the name of the axis.
+        axes.locator_params(axis="y", nbins=7, steps=[1, 2, 5, 10])
     if one.xticks:
         # Names that would touch each other are set aslant; the axes give up a little height for them.
         slant = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if _slant_height(one) else {}
@@ -221,41 +233,71 @@ def _ratio_of_extremes(values: Sequence[float]) -> float:
 
 
 def _set_log_ticks(axis: Any, values: Sequence[float]) -> None:
-    """Sets the ticks of a logarithmic axis of a panel's figure: plain numbers if it is short, powers of ten if it is
-    long.
+    """Sets the ticks of a logarithmic axis of a panel's figure: the values themselves if they are few, plain numbers if
+    the axis is short, powers of ten if it is long.
     """
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-    # Over a short range powers of ten would leave the axis with hardly a number.
     axis.set_minor_formatter(NullFormatter())
-    if _ratio_of_extremes(values) < _SHORT:
-        positive = _positive_values(values)
-        low, high = min(positive) / 1.3, max(positive) * 1.3
-        # The finest numbers of which there are not too many; the last choice is taken in any case.
-        ticks: list[float] = []
-        for fine in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3)):
-            ticks = [step for k in range(-12, 13) for m in fine if low <= (step := m * 10.0**k) <= high]
-            letters = sum(len(f"{tick:g}") for tick in ticks) if axis.axis_name == "x" else 0
-            if len(ticks) <= _MOST_TICKS and letters <= _MOST_TICK_LETTERS:
-                break
+    if _ratio_of_extremes(values) >= _SHORT:
+        return
+    # A setting that was swept is read off best at the values that it had.
+    ticks = sorted(set(_positive_values(values)))
+    if axis.axis_name == "x" and 2 < len(ticks) <= _MOST_VALUES and _fit_side_by_side(ticks):
+        axis.set_minor_locator(NullLocator())
+    else:
+        ticks = _choose_round_ticks(values, is_across=axis.axis_name == "x")
+    # Without ticks the axis keeps powers of ten. Over a short range they would leave it with hardly a number.
+    if ticks:
         axis.set_major_locator(FixedLocator(ticks))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _draw_series(axes: Any, one: Series) -> None:
-    """Draws a panel's curve or cloud of points with its spread into the figure, in the colour of its method."""
+def _choose_round_ticks(values: Sequence[float], *, is_across: bool) -> list[float]:
+    """Returns round numbers for a short logarithmic axis of a panel's figure; none if they would run into one another."""
+    # The finest numbers of which there are not too many.
+    positive = _positive_values(values)
+    low, high = min(positive) / 1.3, max(positive) * 1.3
+    for fine in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3)):
+        ticks = [step for k in range(-12, 13) for m in fine if low <= (step := m * 10.0**k) <= high]
+        letters = sum(len(f"{tick:g}") for tick in ticks) if is_across else 0
+        if len(ticks) <= _MOST_TICKS and letters <= _MOST_TICK_LETTERS:
+            return ticks
+    return []
+
+
+def _fit_side_by_side(ticks: Sequence[float]) -> bool:
+    """Returns whether numbers on a logarithmic axis across a panel of a figure have space between them."""
+    widths = [sum(_POINT_INCHES if sign == "." else _DIGIT_INCHES for sign in f"{tick:g}") for tick in ticks]
+    inches = _AXIS_INCHES / math.log(ticks[-1] / ticks[0])
+    return all(
+        inches * math.log(after / before) >= (width + next_width) / 2 + _GAP_INCHES
+        for (before, after), (width, next_width) in zip(pairwise(ticks), pairwise(widths), strict=True)
+    )
+
+
+def _draw_series(axes: Any, one: Series, *, is_alone: bool) -> None:
+    """Draws a panel's curve or cloud of points with its spread into the figure, in the colour of its method.
+
+    A curve that is not alone in its colour has marks, however long it is.
+    """
     # Colour says the method, dashes and mark the variant of it.
     line_colour, number = colour_of(one.method), one.variant % len(_MARKS)
     if one.arrows:
         _draw_arrows(axes, one, line_colour)
         return
+    can_be_marked = one.method != "theory" and len(one.x) > 2
     marked = (
-        one.points or bool(one.hollow) or (one.method != "theory" and 2 < len(one.x) <= _MOST_MARKS) or len(one.x) == 1
+        one.points
+        or bool(one.hollow)
+        or (can_be_marked and (len(one.x) <= _MOST_MARKS or not is_alone))
+        or len(one.x) == 1
     )
     mark_every = max(1, len(one.x) // 12) if not one.points and len(one.x) > _MOST_MARKS else 1
     # Long curves are marked sparsely; results without a guarantee are hollow. A published value lies over our curves and
-    # under our single marks, with an edge that sets it off from a curve of its own colour.
+    # under our single marks; a filled one has an edge that sets it off from a curve of its own colour.
     is_star = one.points and _MARKS[number] == _STAR
+    has_edge = is_star and not one.hollow
     axes.plot(
         one.x,
         one.y,
@@ -266,8 +308,8 @@ def _draw_series(axes: Any, one: Series) -> None:
         markevery=mark_every,
         markersize=(14.0 if is_star else 5.5) if one.points else 4.2,
         markerfacecolor=CARD if one.hollow else line_colour,
-        markeredgecolor=CARD if is_star else line_colour,
-        markeredgewidth=0.6 if is_star else 1.0,
+        markeredgecolor=CARD if has_edge else line_colour,
+        markeredgewidth=0.6 if has_edge else 1.0,
         linewidth=1.5 if one.hollow else 2.0,
         zorder=2.1 if is_star else 2.2 if one.points else 2.0,
     )
@@ -334,7 +376,11 @@ def _draw_field(axes: Any, one: Field) -> None:
     if one.surface:
         axes.plot_surface(*np.meshgrid(x, y), z, color=LINE, alpha=0.45, linewidth=0, rasterized=True, shade=True)
     elif one.image:
-        axes.imshow(z, cmap="gray_r", extent=(x[0], x[-1], y[-1], y[0]), aspect="equal", interpolation="nearest")
+        # A pixel reaches half a step to each side of its place, so that the picture has all of its edge.
+        (left, right), (top, bottom) = (
+            (at[0] - half, at[-1] + half) for at in (x, y) for half in [(at[1] - at[0]) / 2]
+        )
+        axes.imshow(z, cmap="gray_r", extent=(left, right, bottom, top), aspect="equal", interpolation="nearest")
         axes.grid(visible=False)
     else:
         axes.contour(x, y, z, levels=14, colors=SOFT, linewidths=0.6, alpha=0.6)
