@@ -40,18 +40,23 @@ def describe_reduction(size: ExperimentSize, one: Experiment) -> str:
 
 
 def describe_lack(result: Mapping[str, Any]) -> str:
-    """Returns what a result lacks of the source's figure, in two or three words for its title; empty where it lacks
-    nothing.
+    """Returns what a result lacks of the source's figure, in a few words for its title: how many of its curves there are,
+    and the methods of which there are none. Empty where it lacks nothing.
 
     >>> describe_lack({"note": "", "curves": {"drawn": 3, "planned": 9}})
     '3 of 9 curves'
+    >>> describe_lack({"note": "", "curves": {"drawn": 3, "planned": 9, "lacking": ["median", "minimum"]}})
+    '3 of 9 curves, none of median or minimum yet'
     """
     if str(result["note"]).startswith(REDUCED):
         return REDUCED
     # Results without this entry were stored before it was there, or have no curves that could be missing.
     curves = result.get("curves") or {"drawn": 0, "planned": 0}
     drawn, planned = curves["drawn"], curves["planned"]
-    return f"{drawn} of {planned} curves" if drawn < planned else ""
+    if drawn >= planned:
+        return ""
+    lacking = curves.get("lacking")
+    return f"{drawn} of {planned} curves" + (f", none of {' or '.join(lacking)} yet" if lacking else "")
 
 
 def describe_size(result: Mapping[str, Any]) -> str:

@@ -96,6 +96,23 @@ def _variant_of(rate: float) -> int:
     return {0.001: 3, 0.01: 0, 0.1: 1, 1.0: 2}.get(rate, 4)
 
 
+def draw_by_rate(
+    plans: Sequence[CurvePlan], trained: Sequence[TrainedCurve], title: str, published: PublishedPairs | None = None
+) -> list[Panel]:
+    """Returns a panel for each learning rate of a figure of the thesis, so that a panel has few curves: accuracies first,
+    then losses. What is published of plans that are not trained is drawn all the same.
+    """
+    pairs_of_panels = []
+    for rate in dict.fromkeys(plan.given["learning_rate"] for plan in plans):
+        some = [one for one in trained if one.plan.given["learning_rate"] == rate]
+        there = {one.plan.label for one in some}
+        missing = [plan for plan in plans if plan.given["learning_rate"] == rate and plan.label not in there]
+        # A rate of which nothing was trained has no panel, which would be an empty frame.
+        if some:
+            pairs_of_panels.append(draw_learning(some, f"{title}, lr {rate:g}", published, missing=missing))
+    return [accuracy for accuracy, _ in pairs_of_panels] + [loss for _, loss in pairs_of_panels]
+
+
 @dataclass(frozen=True)
 class MethodComparison:
     """Two methods of the thesis at one learning rate, of which the first is to be better at the end."""
@@ -207,18 +224,6 @@ class ThesisTable:
             return plan_mnist(bench, method, rate, bound, **self.given)
         return plan_cifar(bench, method, rate, bound, epochs=self.epochs, **self.given)
 
-    def _draw_panels(self, trained: Sequence[TrainedCurve]) -> list[Panel]:
-        """Returns a panel for each learning rate of a table of the thesis, so that a panel has few curves: accuracies
-        first, then losses.
-        """
-        pairs_of_panels = []
-        for rate in self.rates:
-            some = [one for one in trained if one.plan.given["learning_rate"] == rate]
-            # A rate of which nothing was trained has no panel, which would be an empty frame.
-            if some:
-                pairs_of_panels.append(draw_learning(some, f"{self.title}, lr {rate:g}", self.published))
-        return [accuracy for accuracy, _ in pairs_of_panels] + [loss for _, loss in pairs_of_panels]
-
     def draw(self, bench: Workbench) -> Outcome:
         """Trains what is not there of a table of the thesis, draws, compares with the published numbers and judges the
         sentences.
@@ -229,7 +234,7 @@ class ThesisTable:
         every = list(trained.values())
         findings = [found for one in self.says if (found := one.judge(bench, trained)) is not None]
         return Outcome(
-            self._draw_panels(every),
+            draw_by_rate(plans, every, self.title, self.published),
             compare_with_published(every, self.published, self.where),
             findings,
             [*self.notes, *note_missing(bench, plans), *note_no_guarantee(every)],

@@ -29,16 +29,24 @@ PublishedPairs = Mapping[str, tuple[float | None, float | None]]
 _STAR = 7
 """The variant that is drawn as a star."""
 _ASIDE = 0.05
-"""By which part of a training the star of each further method stands behind its end."""
+"""By which part of a training the star of the first method stands behind its end, and each further one behind that."""
 _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
+NOISELESS_LOOKAHEAD = "looks ahead without noise"
+"""Why ProjectedDPSGD has no guarantee, in the words of a legend."""
 _SHORT_REASONS: Sequence[tuple[str, str]] = (
     ("ranked the records by their gradients", "lots by rank"),
     ("the lot's own gradient lengths", "bound from the lot"),
-    ("second gradients where the lot's own", "noiseless way"),
+    ("second gradients where the lot's own", NOISELESS_LOOKAHEAD),
     ("noise multiplier is 0", "no noise"),
 )
 """Words of a reason why there is no guarantee, and what a legend says for it."""
+_REASONS_BY_SETTING: Sequence[tuple[str, str, str]] = (
+    ("sampler", "sorted-", "lots by rank"),
+    ("weigher", "batch-", "bound from the lot"),
+    ("query", "projected", NOISELESS_LOOKAHEAD),
+)
+"""Field of a plan, how its value begins, and what a legend says of it: of plans that have no training to ask."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +140,35 @@ def shorten_reason(reason: str) -> str:
     return ", ".join(found) or reason.split(":")[0].split(";")[0][:60]
 
 
+def expect_reason(plan: CurvePlan) -> str:
+    """Returns a few words of why a curve that is not trained yet has no guarantee, for the legend; empty where it has one.
+
+    >>> expect_reason(CurvePlan(label="s", method="sorted", recipe="thesis-mnist", given={"sampler": "sorted-top-k"}))
+    'lots by rank'
+    """
+    return ", ".join(
+        said for name, begins, said in _REASONS_BY_SETTING if str(plan.given.get(name, "")).startswith(begins)
+    )
+
+
 def draw_learning(
-    trained: Sequence[TrainedCurve], title: str, published: PublishedPairs | None = None, against: str = "epoch"
+    trained: Sequence[TrainedCurve],
+    title: str,
+    published: PublishedPairs | None = None,
+    against: str = "epoch",
+    missing: Sequence[CurvePlan] = (),
 ) -> tuple[Panel, Panel]:
     """Returns the panels of trained curves: accuracy and loss against epochs, or against steps; published final values
-    are drawn as stars in the colour of their method at the end.
+    are drawn as stars in the colour of their method behind the end, also those of plans that are `missing`.
     """
     # Published values are drawn beside the curves that they should be compared with.
-    accuracy = [*_draw_distinct(trained, "test_accuracy", against), *_draw_stars(trained, published or {}, 1, against)]
-    loss = [*_draw_distinct(trained, "test_loss", against), *_draw_stars(trained, published or {}, 0, against)]
+    accuracy, loss = (
+        [
+            *_draw_distinct(trained, field, against),
+            *_draw_stars(trained, missing, published or {}, which, against),
+        ]
+        for field, which in (("test_accuracy", 1), ("test_loss", 0))
+    )
     axis = f"{against}s"
     return (
         Panel(f"{title}: accuracy", axis, "test accuracy, %", accuracy),
@@ -158,26 +186,53 @@ def _draw_distinct(trained: Sequence[TrainedCurve], field: str, against: str) ->
     ]
 
 
-def _draw_stars(trained: Sequence[TrainedCurve], published: PublishedPairs, which: int, against: str) -> list[Series]:
-    """Returns the published final values, loss (0) or accuracy (1), as stars at the end of the trained curves."""
+def _draw_stars(
+    trained: Sequence[TrainedCurve],
+    missing: Sequence[CurvePlan],
+    published: PublishedPairs,
+    which: int,
+    against: str,
+) -> list[Series]:
+    """Returns the published final values, loss (0) or accuracy (1), as stars behind the ends of the trained curves.
+
+    A curve that is missing has its star where it would end, so that a reader sees what the source found.
+    """
+    # A missing curve would end with the others.
+    ends = [(one.plan, one.hollow, at[-1]) for one in trained if (at := one.series(x=against).x)]
+    last = max((end for _, _, end in ends), default=0.0)
+    asked = [*ends, *((plan, expect_reason(plan), last) for plan in missing if ends)]
     # A curve whose source prints no number has no star.
-    ends = [(one, one.series(x=against).x, published.get(one.plan.label, (None, None))[which]) for one in trained]
-    starred = [(one, at[-1], value) for one, at, value in ends if value is not None and at]
+    found = [(*one, published.get(one[0].label, (None, None))[which]) for one in asked]
+    starred = [(plan, hollow, end, value) for plan, hollow, end, value in found if value is not None]
     # Stars of one colour need one entry in the legend; of several, one for each colour, by the name of its curve.
-    methods = list(dict.fromkeys(one.plan.method for one, _, _ in starred))
+    methods = list(dict.fromkeys(plan.method for plan, _, _, _ in starred))
     stars: list[Series] = []
-    for one, end, value in starred:
-        label = f"published, {one.plan.label}" if len(methods) > 1 else "published, at the end"
-        is_named = any(star.method == one.plan.method for star in stars)
-        # Stars of several methods stand side by side, since published values often lie within one star.
-        at = end * (1 + _ASIDE * methods.index(one.plan.method))
-        stars.append(mark_published("" if is_named else label, [(at, value)], one.plan.method))
+    for plan, hollow, end, value in starred:
+        label = f"published, {_name_method(plan)}" if len(methods) > 1 else "published, at the end"
+        is_named = any(star.method == plan.method for star in stars)
+        # Stars stand behind the end, where they hide no mark of ours, and those of several methods side by side, since
+        # published values often lie within one star.
+        at = end * (1 + _ASIDE * (1 + methods.index(plan.method)))
+        not_run = " (not run here yet)" if plan in missing else ""
+        stars.append(mark_published("" if is_named else label + not_run, [(at, value)], plan.method, hollow))
     return stars
 
 
-def mark_published(label: str, points: Sequence[tuple[float, float]], method: str) -> Series:
-    """Returns published values, as pairs of x and y, as stars in the colour of a method."""
-    return Series(label, [x for x, _ in points], [y for _, y in points], method=method, variant=_STAR, points=True)
+def _name_method(plan: CurvePlan) -> str:
+    """Returns the label of a plan without its learning rate: the name of its method.
+
+    >>> _name_method(CurvePlan(label="sorted, median, lr 0.1", method="median", recipe="thesis-mnist"))
+    'sorted, median'
+    """
+    return plan.label.partition(", lr ")[0]
+
+
+def mark_published(label: str, points: Sequence[tuple[float, float]], method: str, hollow: str = "") -> Series:
+    """Returns published values, as pairs of x and y, as stars in the colour of a method; without a guarantee they are
+    hollow.
+    """
+    x, y = [at for at, _ in points], [value for _, value in points]
+    return Series(label, x, y, method=method, variant=_STAR, points=True, hollow=hollow)
 
 
 def _draw_losses(title: str, axis: str, lines: Sequence[Series]) -> Panel:

@@ -8,7 +8,8 @@ from sordino_lab import pages, result_store, runner, training_store
 from sordino_lab.catalogue import choose_experiments, find_experiment
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
-from sordino_lab.training_curves import draw_learning
+from sordino_lab.thesis_plans import METHODS
+from sordino_lab.training_curves import draw_learning, expect_reason
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
 
@@ -150,11 +151,11 @@ def only_some(tmp_path, monkeypatch):
 def test_a_figure_that_lacks_curves_says_so_in_its_title_and_in_the_list(only_some, tmp_path, capsys):
     one = find_experiment("sorted-mnist-fixed")
     made = runner.make_result(one, only_some(lambda recipe: recipe.sampler is None), tmp_path)
-    assert made["curves"] == {"drawn": 3, "planned": 6}
-    assert "(3 of 6 curves)" in (tmp_path / f"{one.id}.svg").read_text("utf-8")
-    assert pages.describe_lack(made) == "3 of 6 curves"
+    assert made["curves"] == {"drawn": 3, "planned": 6, "lacking": ["sorted"]}
+    assert "(3 of 6 curves, none of sorted yet)" in (tmp_path / f"{one.id}.svg").read_text("utf-8")
+    assert pages.describe_lack(made) == "3 of 6 curves, none of sorted yet"
     assert main(["lab", "list", one.id, "--out", str(tmp_path)]) == 0
-    assert "known (full, 3 of 6 curves)" in capsys.readouterr().out
+    assert "known (full, 3 of 6 curves, none of sorted yet)" in capsys.readouterr().out
     # All curves are there, or the result was stored before their number was.
     assert result_store.describe_lack({**made, "curves": {"drawn": 6, "planned": 6}}) == ""
     del made["curves"]
@@ -176,6 +177,24 @@ def test_stars_of_several_methods_have_an_entry_in_the_legend_each(tmp_path):
     stars = {one.label: one.method for one in accuracy.series if one.points}
     assert stars == {"published, DP-SGD": "dpsgd", "published, sorted": "sorted"}
     assert [one.label for one in loss.series if one.points] == ["published, at the end"]
+
+
+def test_what_is_published_of_a_curve_that_is_missing_is_drawn_where_it_would_end(only_some):
+    found = find_experiment("sorted-mnist-fixed").run(only_some(lambda recipe: recipe.sampler is None))
+    lines, stars = ([one for one in found.panels[0].series if one.points == points] for points in (False, True))
+    assert [one.label for one in stars] == ["published, DP-SGD", "published, sorted (not run here yet)"]
+    assert [one.hollow for one in stars] == ["", "lots by rank"]
+    # Both stand behind the end, where they hide nothing.
+    end = max(x for line in lines for x in line.x)
+    assert end < stars[0].x[0] < stars[1].x[0]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_reason_that_a_missing_curve_has_no_guarantee_is_the_one_that_its_training_gives(name, tmp_path):
+    colour, words = METHODS[name]
+    plan = CurvePlan(label=name, method=colour, recipe="thesis-mnist", given=words)
+    (one,) = Workbench(ExperimentSize.TINY, tmp_path).train([plan])
+    assert expect_reason(plan) == one.hollow
 
 
 def test_results_are_json(tmp_path):

@@ -22,11 +22,11 @@ from sordino.release.noise import Gaussian
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.descent import descend
 from sordino_lab.experiment import Compared, Figure, Finding, Outcome
-from sordino_lab.thesis_plans import RATES, MethodComparison, Sentence, ThesisTable, plan_cifar
+from sordino_lab.thesis_plans import RATES, MethodComparison, Sentence, ThesisTable, draw_by_rate, plan_cifar
 from sordino_lab.training_curves import (
+    NOISELESS_LOOKAHEAD,
     TrainedCurve,
     draw_curves,
-    draw_learning,
     judge_higher,
     note_missing,
     note_no_guarantee,
@@ -102,13 +102,15 @@ def plan_bounds(bench: Workbench) -> list[CurvePlan]:
 
 
 def draw_bounds(bench: Workbench) -> Outcome:
-    """Draws ProjectedDPSGD against DP-SGD at larger bounds, two panels for each."""
+    """Draws ProjectedDPSGD against DP-SGD at larger bounds, two panels for each bound and learning rate."""
     # Curves that are not trained yet are left out and named in a note.
-    found = {one.plan.label: one for one in bench.find_trained(plan_bounds(bench))}
+    plans = plan_bounds(bench)
+    found = {one.plan.label: one for one in bench.find_trained(plans)}
     panels: list[Panel] = []
     for bound in LARGER_BOUNDS:
-        some = [one for one in found.values() if one.plan.given["bound"] == bound]
-        panels += draw_learning(some, f"CIFAR-10, C = {bound:g}, ρ = 2") if some else []
+        of_bound = [plan for plan in plans if plan.given["bound"] == bound]
+        some = [found[plan.label] for plan in of_bound if plan.label in found]
+        panels += draw_by_rate(of_bound, some, f"CIFAR-10, C = {bound:g}, ρ = 2")
     findings = [
         judge_higher(
             bench,
@@ -125,10 +127,10 @@ def draw_bounds(bench: Workbench) -> Outcome:
         findings=findings,
         notes=[
             "The source prints no numbers for this figure.",
-            *note_missing(bench, plan_bounds(bench)),
+            *note_missing(bench, plans),
             *note_no_guarantee(list(found.values())),
         ],
-        commands=bench.commands(plan_bounds(bench)),
+        commands=bench.commands(plans),
     )
 
 
@@ -283,7 +285,7 @@ def draw_landscape(bench: Workbench) -> Outcome:
         "SGD": (NoisySum(Flat(inf), Gaussian(0.0)), "sgd", "no noise"),
         "ProjectedSGD": (Projected(Flat(inf), Gaussian(0.0), HILL_RATE), "projected-sgd", "no noise"),
         "DP-SGD": (NoisySum(Flat(1.0), Gaussian(2.0)), "dpsgd", ""),
-        "ProjectedDPSGD": (Projected(Flat(1.0), Gaussian(2.0), HILL_RATE), "projected", "noiseless way"),
+        "ProjectedDPSGD": (Projected(Flat(1.0), Gaussian(2.0), HILL_RATE), "projected", NOISELESS_LOOKAHEAD),
     }
     # The surface without the records' small shifts is what is drawn.
     u, v = np.linspace(-3.6, 3, 56), np.linspace(-1.6, 2.2, 38)

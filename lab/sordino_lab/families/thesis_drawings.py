@@ -19,6 +19,7 @@ from sordino.sampling.poisson import Poisson
 from sordino.schedules import Cosine, Epochs, Logarithmic
 from sordino_lab.descent import descend, squared_error
 from sordino_lab.experiment import Figure, Finding, Outcome
+from sordino_lab.training_curves import NOISELESS_LOOKAHEAD
 from sordino_lab.workbench import Workbench
 
 
@@ -158,7 +159,7 @@ def draw_one_step(bench: Workbench) -> Outcome:
                 path[:, 0],
                 path[:, 1],
                 method=method,
-                hollow="noiseless way",
+                hollow=NOISELESS_LOOKAHEAD,
                 arrows=True,
             ),
             Series(f"{name}: DPSGD's mean", [plain[0]], [plain[1]], method=method, variant=1, points=True),
