@@ -165,7 +165,11 @@ def test_a_figure_that_lacks_curves_says_so_in_its_title_and_in_the_list(only_so
 def test_the_figure_of_abadi_is_drawn_from_the_levels_that_are_there(only_some):
     bench = only_some(lambda recipe: recipe.epsilon != 8.0)
     found = find_experiment("abadi-mnist").run(bench)
+    assert [panel.title for panel in found.panels[:3]] == ["ε = 0.5", "ε = 2", "ε = 8"]
     assert "δ at a fixed ε" in [panel.title for panel in found.panels]
+    # As printed and with all of ε spent, on test and on training images, and the published value.
+    looks = [(one.method, one.variant) for one in found.panels[0].series]
+    assert len(looks) == len(set(looks)) == 5
     assert any("all of ε = 8" in note for note in found.notes)
     assert [finding.says.split()[3] for finding in found.findings] == ["90", "95"]
 

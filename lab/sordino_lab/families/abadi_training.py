@@ -86,6 +86,8 @@ class PrivacyLevel:
 
 
 LEVELS = (PrivacyLevel(0.5, 90.0, 16.0, 20), PrivacyLevel(2.0, 95.0, 5.0, 40), PrivacyLevel(8.0, 97.0, 2.0, 120))
+_BEHIND_END = 1.25
+"""At how many times the last epoch the star of a published accuracy stands, on a logarithmic axis."""
 LOT, CLIP, LEARNING_RATE = 1_200, 1.0, 4.0
 """Of `plan_within`."""
 DIFFERS = (
@@ -144,7 +146,8 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
     # As printed first, then with all of each ε spent; what is not trained yet is named in a note.
     printed = _find_by_level(bench, plan_printed(bench))
     spent = _find_by_level(bench, [plan_within(bench, one, k) for k, one in enumerate(LEVELS)])
-    every = [*printed.values(), *spent.values()]
+    both = (printed, spent)
+    every = [one for by_level in both for one in by_level.values()]
     if not every:
         raise NotTrained(f"nothing trained at the size {bench.size.value}")
     rows = [
@@ -169,14 +172,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
     )
     return Outcome(
         [
-            *(
-                Panel(title, "epochs", "accuracy, %", [*_with_train(list(ones.values())), _mark_ends(ones)], xlog=True)
-                for title, ones in (
-                    ("lots and rate as printed", printed),
-                    ("lots and rate of ours, all of ε spent", spent),
-                )
-                if ones
-            ),
+            *(_draw_level(level, ones) for level in LEVELS if (ones := [by[level] for by in both if level in by])),
             Panel(
                 "privacy spent",
                 "epochs",
@@ -220,11 +216,14 @@ def _find_by_level(bench: Workbench, plans: Sequence[CurvePlan]) -> dict[Privacy
     return {level: one for level, several in found.items() for one in several}
 
 
-def _mark_ends(ones: Mapping[PrivacyLevel, TrainedCurve]) -> Series:
-    """Returns the published accuracies as stars at the last epochs of the trainings that are compared with them."""
-    ends = [(one.series().x[-1], level.published) for level, one in ones.items()]
-    said = ", ".join(f"{level.epsilon:g}" for level in ones)
-    return mark_published(f"published: ε = {said}", ends, "printed")
+def _draw_level(level: PrivacyLevel, ones: Sequence[TrainedCurve]) -> Panel:
+    """Returns the panel of one level of Abadi et al.: test and training accuracy against epochs, and the published
+    accuracy behind the last epoch.
+    """
+    # The levels are panels of their own, as in the source: together their curves would hide one another.
+    end = max(one.series().x[-1] for one in ones)
+    star = mark_published("published, test", [(_BEHIND_END * end, level.published)], "printed")
+    return Panel(f"ε = {level.epsilon:g}", "epochs", "accuracy, %", [*_with_train(ones), star], xlog=True)
 
 
 def _judge_level(bench: Workbench, level: PrivacyLevel, spent: TrainedCurve, printed: TrainedCurve) -> Finding:
@@ -268,8 +267,8 @@ def _with_train(ones: Sequence[TrainedCurve]) -> list[Series]:
     looked at.
     """
     train = [
-        Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=one.plan.variant)
-        for one in ones
+        Series(f"train, {one.plan.label}", s.x, s.y, low=s.low, high=s.high, method="none", variant=k + len(LEVELS))
+        for k, one in enumerate(ones)
         if (s := one.series("train_accuracy")).x
     ]
     return [*(one.series() for one in ones), *train]

@@ -112,7 +112,7 @@ def draw_clipping_types(bench: Workbench) -> Outcome:
             at = np.unique(np.geomspace(1, len(losses), 80).astype(int)) - 1
             lines.append(Series(kind, at + 1, [losses[k] for k in at], method=method, variant=DASHED[kind]))
         # On a plain axis a loss that rises first and one that stays where it is are seen best.
-        panels.append(Panel(f"{name}: loss", "steps", "loss", lines, xlog=True))
+        panels.append(Panel(f"{name}: loss (none and global coincide)", "steps", "loss", lines, xlog=True))
     # The three columns of the source's table, as measured.
     found = {
         kind: (

@@ -144,6 +144,8 @@ def _collect_numbers(trained: Mapping[float, TrainedCurve]) -> dict[str, dict[st
     }
 
 
+_ASIDE = 0.22
+"""How far apart the marks of one class stand, where classes are one apart."""
 CLASS_NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
@@ -184,17 +186,18 @@ def draw_classes(bench: Workbench) -> Outcome:
     count = len(found[0])
     names = CLASS_NAMES[:count] if count == 10 else tuple(str(k) for k in range(count))
     drop = found[0] - found[-1]
+    # The marks of a class stand side by side, since some of them are equal.
     lines = [
         Series(
             one.plan.label,
-            range(count),
+            [at + (k - (len(trained) - 1) / 2) * _ASIDE for at in range(count)],
             values,
             method=one.plan.method,
             variant=one.plan.variant,
             points=True,
             hollow=one.hollow,
         )
-        for one, values in zip(trained, found, strict=True)
+        for k, (one, values) in enumerate(zip(trained, found, strict=True))
     ]
     # A class counts as hard if it is below the median without privacy.
     hard = found[0] < np.median(found[0])

@@ -100,11 +100,12 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
     # The price depends on the number of lots, so only that of the source is compared.
     is_source_lots = counts[-1] == _SOURCE_LOTS
     compared = [Compared("exact ranking, 250 lots", exact[-1], sum(_PRINTED_PRICE) / 2, "001:505, middle of 50 to 75")]
-    methods = ("sorted", "similar-length", "threshold")
+    by_rank = "lots by rank"
+    methods = (("sorted", by_rank), ("similar-length", by_rank), ("threshold", ""))
     # The source prints a range, which is drawn as a star in its middle with a bar.
     least, most = _PRINTED_PRICE
     star = replace(
-        mark_published("published, lots of 200", [(_SOURCE_LOTS, (least + most) / 2)], "sorted"),
+        mark_published("published, lots of 200", [(_SOURCE_LOTS, (least + most) / 2)], "sorted", by_rank),
         low=[least],
         high=[most],
     )
@@ -116,8 +117,8 @@ def draw_sorting_price(bench: Workbench) -> Outcome:
                 "times a DP-SGD pass",
                 [
                     *(
-                        Series(name, counts, row, method=method, variant=k)
-                        for k, ((name, row), method) in enumerate(zip(ratios.items(), methods, strict=True))
+                        Series(name, counts, row, method=method, variant=k, hollow=reason)
+                        for k, ((name, row), (method, reason)) in enumerate(zip(ratios.items(), methods, strict=True))
                     ),
                     *([star] if is_source_lots else []),
                 ],

@@ -306,7 +306,7 @@ def _draw_series(axes: Any, one: Series, *, is_alone: bool) -> None:
         linestyle="none" if one.points else DASHES[number % len(DASHES)],
         marker=_MARKS[number] if marked else None,
         markevery=mark_every,
-        markersize=(14.0 if is_star else 5.5) if one.points else 4.2,
+        markersize=(14.0 if has_edge else 11.5 if is_star else 5.5) if one.points else 4.2,
         markerfacecolor=CARD if one.hollow else line_colour,
         markeredgecolor=CARD if has_edge else line_colour,
         markeredgewidth=0.6 if has_edge else 1.0,
