@@ -37,7 +37,7 @@ ALL_SOURCES: Mapping[str, str] = {**SOURCES, **LATER_PAPERS}
 OWN = "own"
 """The source of an experiment that a user wrote; see `docs/how_to/own_variants.md`."""
 
-HOLDS, FAILS, UNTESTED = "holds", "does not hold", "not testable at this size"
+HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot tell"
 LONGEST_FIRST_LOOK = 6.0
 """CPU seconds at --quick up to which an experiment belongs to `sordino lab run seconds`."""
 

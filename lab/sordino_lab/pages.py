@@ -33,7 +33,7 @@ from sordino_lab.experiment import (
     read_outcome,
 )
 from sordino_lab.judgements import list_judgements
-from sordino_lab.scoreboard import Score, score_results, write_summary, write_table
+from sordino_lab.scoreboard import MET, MISSED, NOT_RUN, Score, score_results, write_summary, write_table
 from sordino_lab.source_errors import SLIPS, list_not_private
 
 INDEX_BEGIN, INDEX_END = "<!-- index: written by sordino_lab.pages -->", "<!-- end of the index -->"
@@ -50,10 +50,10 @@ _READ_ON = {
     "how_to/own_variants.md": "try a variant of your own",
 }
 """Pages of the documentation that the top of the HTML page leads to."""
-_TABLE_VERDICTS = {HOLDS: "holds", FAILS: "does not hold", UNTESTED: "cannot tell"}
-"""Verdicts in the words of the tables."""
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNTESTED: "untested"}
 """CSS classes of the verdicts."""
+_STATUSES = (MISSED, MET, NOT_RUN)
+"""What may have become of a published number; misses come first, because they ask for a reason."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -84,9 +84,10 @@ def write_html(folder: Path, path: Path) -> Path:
     values = {
         "entries": entries,
         "summary": write_summary(scores),
-        "scores": [_describe_score(one) for one in scores],
+        "scores": {status: [_describe_score(one) for one in scores if one.status == status] for status in _STATUSES},
         "contents": contents,
-        "sources": {number: name for number, name, _ in contents},
+        # A button has room for the authors and no more.
+        "sources": {number: (name, re.split("[,:]", name)[0]) for number, name, _ in contents},
         "verdicts": {name: (_CLASSES[name], verdicts[name]) for name in _CLASSES},
         "classes": _CLASSES,
         "read_on": _link_docs(path.parent),
@@ -101,21 +102,33 @@ def write_html(folder: Path, path: Path) -> Path:
     return path
 
 
-def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
-    """Returns the table of contents of the lab's HTML page: for each source its number, name and (figures, id, whether
-    there is a result).
-    """
+def _list_contents(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, list[dict[str, str]]]]:
+    """Returns the table of contents of the lab's HTML page: for each source its number, its name and its figures."""
     contents = [
         (
             number,
             name,
-            [(one.figure, one.id, one.id in results) for one in experiments().values() if one.source == number],
+            [
+                _describe_entry(one.figure, one.id, one.title, results)
+                for one in experiments().values()
+                if one.source == number
+            ],
         )
         for number, name in ALL_SOURCES.items()
     ]
     # Experiments of a user's own are named after the papers, where there are any.
-    own = [(str(one["title"]), name, True) for name, one in results.items() if one["source"] == OWN]
+    own = [
+        _describe_entry("own", name, str(one["title"]), results)
+        for name, one in results.items()
+        if one["source"] == OWN
+    ]
     return [*contents, (OWN, "Experiments of your own", own)] if own else contents
+
+
+def _describe_entry(figure: str, name: str, title: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Returns an entry of the table of contents of the lab's HTML page: a figure, and what is not there of it."""
+    lack = describe_lack(results[name]) if name in results else "not run here yet"
+    return {"figure": figure, "id": name, "title": title, "lack": lack}
 
 
 def _link_docs(folder: Path) -> list[tuple[str, str]]:
@@ -169,7 +182,8 @@ def _describe_result(result: dict[str, Any]) -> dict[str, Any]:
         **facts,
         "lack": describe_lack(result),
         "seconds": f"{result['seconds']:.0f}" if result["seconds"] >= 10 else f"{result['seconds']:.2g}",
-        "figures": [Markup(inline_svg(panel, f"{name}-{k}", result["note"])) for k, panel in enumerate(outcome.panels)],
+        # The note stands over the panels, so that it need not be repeated under each of them.
+        "figures": [Markup(inline_svg(panel, f"{name}-{k}")) for k, panel in enumerate(outcome.panels)],
         "compared": [_describe_comparison(one) for one in outcome.compared],
         "findings": outcome.findings,
         "verdicts": " ".join(sorted({_CLASSES[one.verdict] for one in outcome.findings})) or "drawing",
@@ -195,7 +209,7 @@ def _describe_comparison(one: Compared) -> dict[str, str]:
     """Returns a number of ours beside the published one, in words for a table of the lab's page."""
     # Mean and spread with so many digits as the published numbers have.
     ours = "diverged" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.spread:.2g}" if one.spread else "")
-    gap = "" if one.difference is None else f"{one.difference:+.3g}"
+    gap = "" if one.difference is None else f"{one.difference:+.2g}".replace("-", "−")
     return {
         "what": one.what,
         "ours": ours,
@@ -312,7 +326,7 @@ def write_judgements() -> str:
     # A verdict belongs to a sentence; what a figure has not judged yet was not run.
     results = result_store.read_results(result_store.SHIPPED)
     verdicts = {
-        (name, one.line, one.says): _TABLE_VERDICTS[one.verdict]
+        (name, one.line, one.says): one.verdict
         for name, result in results.items()
         for one in read_outcome(result).findings
     }

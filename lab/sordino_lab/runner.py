@@ -90,7 +90,9 @@ def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
     result = result_store.make_result(one, found, bench.size, spent)
     if bench.size is ExperimentSize.FULL and one.plans is not None:
         missing = bench.missing(one.plans(bench))
-        result["note"] = _describe_seeds(trained, missing)
+        # Where network or data are others, the size is not the source's either.
+        size = "full size" if one.differs else "the source's size"
+        result["note"] = f"{size}, {_describe_seeds(trained, missing)}"
         # Methods of which no curve is there are named in the title of the figure, which would promise them otherwise.
         there = {each.plan.method for each in trained}
         lacking = list(dict.fromkeys(plan.method for plan in one.plans(bench) if plan.method not in there))
@@ -100,14 +102,12 @@ def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
 
 
 def _describe_seeds(trained: Sequence[TrainedCurve], missing: Sequence[str]) -> str:
-    """Returns what the runner writes on a figure at the source's size: how many seeds, and which curves are not there
-    yet.
-    """
+    """Returns what the runner writes on a figure at full size: how many seeds, and which curves are not there yet."""
     # A reader must see from the figure how many seeds it rests on.
     counts = sorted({len(each.runs) for each in trained})
     seeds = " to ".join(map(str, counts[:: max(1, len(counts) - 1)])) if counts else "no"
     spread = "" if counts in ([], [1]) else " (mean ± deviation)"
-    said = f"the source's size, {seeds} {'seed' if counts == [1] else 'seeds'} a curve{spread}"
+    said = f"{seeds} {'seed' if counts == [1] else 'seeds'} a curve{spread}"
     if len(missing) > _MOST_NAMED:
         return f"{said}; not run yet: {len(missing)} of {len(missing) + len(trained)} curves"
     return f"{said}; not run yet: {'; '.join(missing)}" if missing else said

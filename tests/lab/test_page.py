@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
-from sordino_lab.pages import write_called_private, write_index, write_results_table
+from sordino_lab.pages import describe_lack, write_called_private, write_index, write_results_table
+from sordino_lab.scoreboard import published_numbers
 from sordino_lab.source_errors import list_not_private
 
 from sordino.app.cli.main import main
@@ -50,6 +51,33 @@ def test_the_page_leads_to_the_documentation_of_the_clone(tmp_path):
         (tmp_path / link).resolve() for link in links
     }
     assert all((tmp_path / link).is_file() for link in links)
+
+
+def test_the_page_lists_every_published_number_by_what_became_of_it(tmp_path):
+    assert main(["lab", "page", "--out", str(tmp_path), "--no-browser"]) == 0
+    board = (tmp_path / "index.html").read_text().partition('id="scoreboard"')[2].partition("</section>")[0]
+    counts = [int(number) for number in re.findall(r"<summary>(\d+) ", board)]
+    assert sum(counts) == len(published_numbers()) == board.count("</tr>") - len(counts)
+
+
+def test_the_contents_say_what_figures_lack(tmp_path):
+    assert main(["lab", "page", "--out", str(tmp_path), "--no-browser"]) == 0
+    contents = (tmp_path / "index.html").read_text().partition('id="contents"')[2].partition("</section>")[0]
+    entries = dict(re.findall(r'<li>.*?href="#([^"]*)">(.*?)</li>', contents))
+    results = result_store.read_results(tmp_path)
+    assert set(entries) == set(experiments())
+    for name, entry in entries.items():
+        lack = describe_lack(results[name]) if name in results else "not run here yet"
+        assert entry.endswith(f"({lack})</span>" if lack else "</a>")
+
+
+def test_a_note_stands_once_on_its_card(tmp_path):
+    assert main(["lab", "page", "--out", str(tmp_path), "--no-browser"]) == 0
+    text = (tmp_path / "index.html").read_text()
+    name, result = next((n, one) for n, one in result_store.read_results(tmp_path).items() if one["note"])
+    card = text[text.index(f'<section class="card entry" id="{name}"') :].partition("</section>")[0]
+    # An apostrophe is written otherwise on a page.
+    assert card.count(result["note"].partition("'")[2]) == 1
 
 
 def test_a_page_of_many_figures_is_light(tmp_path):

@@ -162,6 +162,15 @@ def test_a_figure_that_lacks_curves_says_so_in_its_title_and_in_the_list(only_so
     assert result_store.describe_lack(made) == ""
 
 
+def test_only_what_the_source_ran_is_said_to_have_its_size(tmp_path):
+    bench = Workbench(ExperimentSize.FULL, training_store.TRAININGS, trains=False)
+    notes = [
+        runner.make_result(find_experiment(name), bench, tmp_path)["note"]
+        for name in ("mnist-clip-search", "outlook-fine-tuning")
+    ]
+    assert [note.partition(",")[0] for note in notes] == ["the source's size", "full size"]
+
+
 def test_the_figure_of_abadi_is_drawn_from_the_levels_that_are_there(only_some):
     bench = only_some(lambda recipe: recipe.epsilon != 8.0)
     found = find_experiment("abadi-mnist").run(bench)
