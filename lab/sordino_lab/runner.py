@@ -27,6 +27,9 @@ Say = Callable[[str], None]
 _MOST_NAMED = 4
 """Curves that the note under a figure names where they are missing; the notes of the result name all."""
 
+_WITHOUT_TRAININGS = ("003",)
+"""Sources that report no training: the lecture only says what one would show."""
+
 
 @dataclass(frozen=True)
 class ExperimentJob:
@@ -90,8 +93,9 @@ def make_result(one: Experiment, bench: Workbench, out: Path) -> dict[str, Any]:
     result = result_store.make_result(one, found, bench.size, spent)
     if bench.size is ExperimentSize.FULL and one.plans is not None:
         missing = bench.missing(one.plans(bench))
-        # Where network or data are others, the size is not the source's either.
-        size = "full size" if one.differs else "the source's size"
+        # Where network or data are others, or the source trained nothing, the size is not the source's.
+        is_ours = one.differs or one.source in _WITHOUT_TRAININGS
+        size = "full size" if is_ours else "the source's size"
         result["note"] = f"{size}, {_describe_seeds(trained, missing)}"
         # Methods of which no curve is there are named in the title of the figure, which would promise them otherwise.
         there = {each.plan.method for each in trained}

@@ -32,7 +32,7 @@ _ASIDE = 0.05
 """By which part of a training the star of the first method stands behind its end, and each further one behind that."""
 _BLOWN_UP = 50.0
 """A loss; guessing among ten classes has 2.3."""
-NOISELESS_LOOKAHEAD = "looks ahead without noise"
+NOISELESS_LOOKAHEAD = "noiseless lookahead"
 """Why ProjectedDPSGD has no guarantee, in the words of a legend."""
 _SHORT_REASONS: Sequence[tuple[str, str]] = (
     ("ranked the records by their gradients", "lots by rank"),
@@ -213,7 +213,7 @@ def _draw_stars(
         # Stars stand behind the end, where they hide no mark of ours, and those of several methods side by side, since
         # published values often lie within one star.
         at = end * (1 + _ASIDE * (1 + methods.index(plan.method)))
-        not_run = " (not run here yet)" if plan in missing else ""
+        not_run = " (not run yet)" if plan in missing else ""
         stars.append(mark_published("" if is_named else label + not_run, [(at, value)], plan.method, hollow))
     return stars
 

@@ -100,9 +100,10 @@ def test_numbers_of_a_plain_axis_are_short():
     assert ticks_of(loss, "yaxis") == ["2.300", "2.301", "2.302", "2.303"]
 
 
-def test_a_legend_gives_the_reason_in_full_within_the_panel():
+@pytest.mark.parametrize("label", ["sorted, median, lr 0.01", "sorted, mmmmmm, lr 0.01", "ab"])
+def test_a_legend_gives_the_reason_in_full_within_the_panel(label):
     reason = "lots by rank, bound from the lot"
-    one = Series("sorted, median, lr 0.01", [0, 1], [1, 2], method="median", hollow=reason)
+    one = Series(label, [0, 1], [1, 2], method="median", hollow=reason)
     with draw_panels([Panel("t", "epochs", "loss", [one])]) as made:
         made.canvas.draw()
         (legend,) = made.legends

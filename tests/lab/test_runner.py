@@ -166,9 +166,9 @@ def test_only_what_the_source_ran_is_said_to_have_its_size(tmp_path):
     bench = Workbench(ExperimentSize.FULL, training_store.TRAININGS, trains=False)
     notes = [
         runner.make_result(find_experiment(name), bench, tmp_path)["note"]
-        for name in ("mnist-clip-search", "outlook-fine-tuning")
+        for name in ("mnist-clip-search", "outlook-fine-tuning", "dp-gd")
     ]
-    assert [note.partition(",")[0] for note in notes] == ["the source's size", "full size"]
+    assert [note.partition(",")[0] for note in notes] == ["the source's size", "full size", "full size"]
 
 
 def test_the_figure_of_abadi_is_drawn_from_the_levels_that_are_there(only_some):
@@ -195,7 +195,7 @@ def test_stars_of_several_methods_have_an_entry_in_the_legend_each(tmp_path):
 def test_what_is_published_of_a_curve_that_is_missing_is_drawn_where_it_would_end(only_some):
     found = find_experiment("sorted-mnist-fixed").run(only_some(lambda recipe: recipe.sampler is None))
     lines, stars = ([one for one in found.panels[0].series if one.points == points] for points in (False, True))
-    assert [one.label for one in stars] == ["published, DP-SGD", "published, sorted (not run here yet)"]
+    assert [one.label for one in stars] == ["published, DP-SGD", "published, sorted (not run yet)"]
     assert [one.hollow for one in stars] == ["", "lots by rank"]
     # Both stand behind the end, where they hide nothing.
     end = max(x for line in lines for x in line.x)

@@ -40,7 +40,7 @@ _LONG_NUMBERS = 10_000
 """From this number on, a plain axis across has fewer ticks."""
 _NAMES = 42
 """Letters of all names together that fit under a panel side by side."""
-_LEGEND_POINTS, _ENTRY_LETTERS, _SHORT_ENTRY_LETTERS = 8.2, 62, 26
+_LEGEND_POINTS, _ENTRY_LETTERS, _SHORT_ENTRY_LETTERS = 8.2, 64, 26
 """The size of the letters of a legend; how many of them fit on a line, and how many where two entries share a line."""
 _LETTERS = 13.0
 """Of a note, in an inch."""
