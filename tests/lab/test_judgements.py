@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.curve_plan import CurvePlan
 from sordino_lab.experiment import ExperimentSize
-from sordino_lab.families import abadi_training, projected_updates, sorted_lots
+from sordino_lab.families import abadi_training, private_means, projected_updates, sorted_lots
 from sordino_lab.judgements import list_judgements
 from sordino_lab.pages import write_judgements
 from sordino_lab.training_curves import TrainedCurve
@@ -187,6 +188,14 @@ def test_a_published_accuracy_is_judged_by_lots_and_rate_as_printed(accuracy, ho
 def test_the_slides_theorem_of_strong_composition_is_judged_too(tmp_path):
     found = experiments()["printed-theorems"].run(Workbench(ExperimentSize.QUICK, tmp_path)).findings
     assert [one.holds for one in found if one.line == "004:216"] == [False]
+
+
+def test_numbers_beside_a_verdict_do_not_presume_it(tmp_path, monkeypatch):
+    # With errors far above the theorem's bound the sentence does not hold, and the words beside it say so.
+    monkeypatch.setattr(private_means, "measure_clipped_error", lambda *_: 1e3)
+    (finding,) = experiments()["mean-clipped"].run(Workbench(ExperimentSize.QUICK, tmp_path)).findings
+    assert finding.holds is False
+    assert float(re.search(r"at most ([\d.]+) times", finding.because)[1]) > 1
 
 
 def test_of_losses_less_is_better():
