@@ -349,11 +349,13 @@ def write_judgements() -> str:
         "what is tested. 001:449 means line 449 of source 001, which is translated from German; words in brackets are\n"
         "ours. Sentences that are questions, definitions, captions or references claim nothing: they are notes.\n\n"
         "A verdict is *holds*, *does not hold* or *cannot tell*. Below the source's size, or on another network, the lab\n"
-        "cannot tell, whatever comes out. Two trainings differ *by more than chance* where their last evaluations are\n"
-        "farther apart than the deviation of the difference over seeds. Where one of them has a single seed, its own\n"
-        "deviation is that of a test on 10,000 images, or 3 % of a loss, and twice the deviation is asked for. The rules\n"
-        "are in `lab/sordino_lab/verdicts.py`, the sentences in `lab/sordino_lab/judgements.toml`. *Not run* means that\n"
-        "no result of the sentence comes with the package.\n"
+        "cannot tell, whatever comes out. Two trainings differ *by more than chance* where the means of their last\n"
+        "evaluations are more than two standard errors of the difference apart. The deviation of a seed is that over\n"
+        "seeds, and at least that of a test on 10,000 images, or 3 % of a loss; a single seed is taken to spread as the\n"
+        "other training does where that has several. Chance alone differs by so much in 4.6 % of all cases where the\n"
+        "deviation is known, and in up to 18 % where two seeds of each estimate it. The rules are in\n"
+        "`lab/sordino_lab/verdicts.py`, the sentences in `lab/sordino_lab/judgements.toml`. *Not run* means that no\n"
+        "result of the sentence comes with the package.\n"
     )
     return head + "\n" + "\n".join(parts)
 

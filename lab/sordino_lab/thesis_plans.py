@@ -126,6 +126,8 @@ class MethodComparison:
     """By how much the first must be ahead; below 0, by how much it may be behind."""
     most: float | None = None
     """By how much it may be ahead; None for any lead."""
+    epoch: float | None = None
+    """After how many epochs they are compared; None for the end."""
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -138,7 +140,7 @@ class MethodComparison:
         """
         if not set(self.labels) <= set(trained):
             return None
-        one, other = (trained[label] for label in self.labels)
+        one, other = self._curves(trained)
         enough = is_better(one, other, self.field, by=self.lead)
         if self.most is None:
             return enough
@@ -146,11 +148,17 @@ class MethodComparison:
 
     def describe(self, trained: Mapping[str, TrainedCurve]) -> str:
         """Returns the two numbers of a comparison of the thesis in words."""
-        one, other = (trained[label] for label in self.labels)
+        one, other = self._curves(trained)
+        when = "" if self.epoch is None else f" after {self.epoch:g} epochs"
         if self.field == "test_loss":
             losses = (f"{each.plan.label} {each.final('test_loss')[0]:.3f}" for each in (one, other))
-            return f"loss of {', of '.join(losses)}"
-        return f"{one.plan.label} {one.describe_final()}, {other.plan.label} {other.describe_final()}"
+            return f"loss of {', of '.join(losses)}{when}"
+        return f"{one.plan.label} {one.describe_final()}, {other.plan.label} {other.describe_final()}{when}"
+
+    def _curves(self, trained: Mapping[str, TrainedCurve]) -> list[TrainedCurve]:
+        """Returns the two trained curves of a comparison of the thesis, up to the epoch at which they are compared."""
+        curves = [trained[label] for label in self.labels]
+        return curves if self.epoch is None else [one.until(self.epoch) for one in curves]
 
 
 @dataclass(frozen=True)
@@ -162,13 +170,22 @@ class Sentence:
     comparisons: Sequence[MethodComparison]
     exceptions: int = 0
     """How many of them may come out otherwise, where the sentence says `often` or `in nearly all cases`."""
+    by_rate: bool = False
+    """Whether all comparisons at one learning rate count as one, of which so many may be exceptions."""
 
     def judge(self, bench: Workbench, trained: Mapping[str, TrainedCurve]) -> Finding | None:
         """Returns the finding on a sentence of the thesis; None where none of its comparisons is trained."""
         there = [one for one in self.comparisons if set(one.labels) <= set(trained)]
         if not there:
             return None
-        holds = require_all((one.judge(trained) for one in self.comparisons), exceptions=self.exceptions)
+        rates = dict.fromkeys(one.rate for one in self.comparisons)
+        groups = [[one for one in self.comparisons if one.rate == rate] for rate in rates]
+        verdicts = (
+            [require_all(one.judge(trained) for one in group) for group in groups]
+            if self.by_rate
+            else [one.judge(trained) for one in self.comparisons]
+        )
+        holds = require_all(verdicts, exceptions=self.exceptions)
         return Finding(self.says, self.line, bench.judge(holds), "; ".join(one.describe(trained) for one in there))
 
 

@@ -83,6 +83,13 @@ class TrainedCurve:
         all_finite = all(map(math.isfinite, values))
         return _mean(values), statistics.stdev(values) if len(values) > 1 and all_finite else 0.0
 
+    def until(self, epoch: float) -> TrainedCurve:
+        """Returns the trained curve up to an epoch; up to its first evaluation where that comes later."""
+        runs = [
+            replace(run, rows=[row for row in run.rows if row["epoch"] <= epoch] or run.rows[:1]) for run in self.runs
+        ]
+        return replace(self, runs=tuple(runs))
+
     def describe_final(self, digits: int = 1) -> str:
         """Returns the final accuracy of a trained curve in words; with one seed there is no spread to be written."""
         mean, spread = self.final()

@@ -109,7 +109,7 @@ def test_one_size_at_a_time(capsys):
 
 
 def test_what_is_called_private_has_witness_and_number():
-    assert len(list_not_private()) == 10
+    assert len(list_not_private()) == 11
     assert all(one.witness and one.number and re.match(r"00\d:\d", one.line) for one in list_not_private())
 
 

@@ -192,11 +192,7 @@ def draw_mnist_levels(bench: Workbench) -> Outcome:
         ],
         rows,
         [
-            *(
-                _judge_level(bench, level, spent[level], printed[level])
-                for level in LEVELS
-                if level in spent and level in printed
-            ),
+            *(_judge_level(bench, level, one, spent.get(level)) for level, one in printed.items()),
         ],
         [
             *([f"Training accuracies beside those on the test images: {together}."] if looked else []),
@@ -226,17 +222,25 @@ def _draw_level(level: PrivacyLevel, ones: Sequence[TrainedCurve]) -> Panel:
     return Panel(f"ε = {level.epsilon:g}", "epochs", "accuracy, %", [*_with_train(ones), star], xlog=True)
 
 
-def _judge_level(bench: Workbench, level: PrivacyLevel, spent: TrainedCurve, printed: TrainedCurve) -> Finding:
+_ROUNDED = 0.5
+"""The paper prints whole percents, so half a point less rounds to what it prints."""
+
+
+def _judge_level(bench: Workbench, level: PrivacyLevel, printed: TrainedCurve, spent: TrainedCurve | None) -> Finding:
     """Judges whether the accuracy published by Abadi et al. for one noise level is reached within the published ε."""
-    # Lots and rates are ours where all of ε is spent: what is judged is whether the network gets there within ε.
-    inside = spent.epsilon is not None and spent.epsilon <= level.epsilon
+    # With lots and a rate of ours nothing is judged: what comes out there says nothing of what the paper did.
+    inside = printed.epsilon is not None and printed.epsilon <= level.epsilon
+    found = [("lots and rate as printed", printed), *([("those of ours", spent)] if spent is not None else [])]
     return Finding(
         f"the paper achieved {level.published:g} % test set accuracy for ({level.epsilon:g}, 1e-5)-differential privacy",
         "002:160",
-        bench.judge(require_all([inside, reaches(spent, level.published)])),
-        f"{spent.describe_final()} at ε = {spent.epsilon or 0:.3f} (PLD, PCA counted) after "
-        f"{spent.runs[0].rows[-1]['epoch']:.0f} epochs; with the printed rate and lots {final_mean(printed):.1f} % at "
-        f"{printed.epsilon or 0:.2f} after {printed.runs[0].rows[-1]['epoch']:.0f}",
+        bench.judge(require_all([inside, reaches(printed, level.published - _ROUNDED)])),
+        "; ".join(
+            f"with {name} {one.describe_final()} at ε = {one.epsilon or 0:.2f} after {one.runs[0].rows[-1]['epoch']:.0f} "
+            "epochs"
+            for name, one in found
+        )
+        + " (PLD, PCA counted)",
     )
 
 

@@ -467,6 +467,14 @@ def draw_printed_theorems(bench: Workbench) -> Outcome:
                 f"which is no bound. At T = {steps[-1]:,} it says {simple[-1]:.0f} for {at_its_delta[-1]:.1f}",
             ),
             Finding(
+                "if we query a fraction q of D over T iterations, we get a (qε√(T log(1/δ)), qTδ)-differential privacy "
+                "guarantee",
+                "004:216",
+                bench.judge(is_above_everywhere(strong, at_its_delta)),
+                f"it says {strong[0]:.3f} at T = 1, and {first:.3f} is certified at the same δ; at T = {steps[-1]:,} it "
+                f"says {strong[-1]:.1f} for {at_its_delta[-1]:.1f}",
+            ),
+            Finding(
                 "if we query a fraction q of D over T iterations, we get a (qε√T, δ)-differential privacy guarantee",
                 "004:222",
                 bench.judge(not below),

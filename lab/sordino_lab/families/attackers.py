@@ -344,8 +344,8 @@ def draw_tradeoff_curves(bench: Workbench) -> Outcome:
                 "claim: β + (1 − q + qe^ε)α ≥ 1 − δ and (1 − q + qe^ε)β + α ≥ 1 − δ",
                 "003:743",
                 bench.judge(slack >= -_ROUNDING),
-                "the errors that the Gaussian mechanism of μ = 1, sampled at q = 0.1, allows keep it at 1,001 values of α "
-                "for 160 values of ε up to 8, and so they do with α and β exchanged",
+                "for the errors that the Gaussian mechanism of μ = 1, sampled at q = 0.1, allows, the left sides less "
+                f"1 − δ are at least {slack:.1e} at 1,001 values of α for 160 values of ε up to 8",
             ),
         ],
         notes=[

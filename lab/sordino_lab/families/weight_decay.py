@@ -105,7 +105,7 @@ def draw_fixed_point(bench: Workbench) -> Outcome:
     return Outcome(
         panels,
         [
-            Compared("θ, decay outside the clip", last, BOUND / DECAY, "000:163"),
+            Compared("θ, decay outside the clip", last, BOUND / DECAY, "000:171"),
             Compared("θ, L2 inside the clip", also, TARGET / (1 + DECAY), "000:159"),
         ],
         [
