@@ -71,7 +71,11 @@ def run_experiments(
 def is_done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
     """Returns whether the runner need not run an experiment: a result of this size and version is there, figures and
     all.
+
+    An experiment of one's own is never done, because its file may have changed; its trainings are kept all the same.
     """
+    if one.file:
+        return False
     path = out / f"{one.id}.json"
     if not path.is_file() or not path.with_suffix(".png").is_file():
         return False
