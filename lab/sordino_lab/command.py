@@ -52,6 +52,8 @@ class Command:
         # The two sizes exclude each other; to prefer one silently could cost hours or give a figure that is too small.
         if self.quick and self.full:
             raise ValueError("--quick and --full: give one of them, or neither for the size between")
+        if self.processes < 1:
+            raise ValueError(f"processes={self.processes}: need 1 or more")
         actions = {
             "list": self._list,
             "run": self._run,
@@ -138,7 +140,7 @@ class Command:
             # The folder may be missing: a pause can be asked for before the first job was ever begun.
             folder.mkdir(parents=True, exist_ok=True)
             queue.pause_file.touch()
-            print("paused within a second; `sordino lab queue resume` lets it go on")
+            print("nothing works from now on; `sordino lab queue resume` lets the queue go on")
         else:
             # Resuming a queue that is not paused is no error; the state that was asked for is there.
             queue.pause_file.unlink(missing_ok=True)

@@ -79,11 +79,24 @@ class Workers:
             del self._running[name]
         return [(name, process.exitcode or 0) for name, process in ended]
 
-    def send(self, number: int) -> None:
-        """Sends a signal to every worker process that is running, such as SIGSTOP and SIGCONT."""
-        for process in self._running.values():
-            if process.pid is not None and process.exitcode is None:
-                os.kill(process.pid, number)
+    def pause(self) -> None:
+        """Stops every running worker process where it is, until `resume`; call it again while others may be starting.
+
+        A worker in its first moments goes on: if it were stopped before it has arranged to end with this process, nobody
+        would ever wake it after this process was killed.
+        """
+        for pid in self._pids():
+            if _ends_with_parent(pid):
+                os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets every worker process go on that `pause` has stopped."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        """Returns the numbers of the worker processes that have not ended."""
+        return [one.pid for one in self._running.values() if one.pid is not None and one.exitcode is None]
 
     def stop(self) -> None:
         """Ends all worker processes: asks them, waits for `PATIENCE` seconds at most, then kills those that are left."""
@@ -146,6 +159,7 @@ def _work(parent: int, niceness: int, function: Callable[..., object], arguments
     """Prepares this process as a worker, which ends with its parent and has one thread, and carries out its call."""
     # Before anything else, so that no worker outlives a parent that is killed at once.
     end_with_parent(parent)
+    # The process group comes second, because it tells the parent that this worker may be paused.
     if hasattr(os, "setpgrp"):
         os.setpgrp()
     if niceness and hasattr(os, "nice"):
@@ -177,6 +191,14 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_MAX, 0)  # no block of its own for a large tensor
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, 64 << 20)
+
+
+def _ends_with_parent(pid: int) -> bool:
+    """Returns whether a worker process has arranged to end with its parent, after which it has its own process group."""
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def end_with_parent(parent: int) -> None:

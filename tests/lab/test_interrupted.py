@@ -169,6 +169,36 @@ def test_workers_end_with_their_parent_within_seconds(tmp_path, number):
     assert not any(map(alive, pids))
 
 
+PAUSED_AT_ONCE = """
+import os, signal, sys, time
+from pathlib import Path
+from sordino_lab.workers import Workers
+
+if __name__ == "__main__":
+    with Workers(2) as workers:
+        for k in range(2):
+            workers.start(k, time.sleep, 60)
+        workers.pause()
+        Path(sys.argv[1]).write_text(" ".join(map(str, workers._pids())))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
+def test_workers_that_are_paused_in_their_first_moments_end_with_their_parent(tmp_path):
+    script = tmp_path / "paused.py"
+    script.write_text(PAUSED_AT_ONCE)
+    subprocess.run([sys.executable, str(script), str(tmp_path / "pids")], stderr=subprocess.DEVNULL, timeout=60)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    until = time.monotonic() + 60
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    left = [pid for pid in pids if alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_figure_that_was_interrupted_says_how_it_goes_on(tmp_path, number):
     command = [sys.executable, "-m", "sordino", "lab", "run", "dp-gd", "--quick", "--out", str(tmp_path / "lab")]
