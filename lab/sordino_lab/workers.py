@@ -67,8 +67,10 @@ class Workers:
         """Starts a worker process that calls `function`; both it and its arguments must be picklable."""
         # A fresh process: a fork would copy torch's threads and the noise keys of the parent.
         process = get_context("spawn").Process(target=_work, args=(os.getpid(), self.niceness, function, arguments))
-        process.start()
-        self._running[name] = process
+        # Until it has its own process group, a Ctrl-C in the terminal would reach it too and print a traceback.
+        with _interrupts_wait():
+            process.start()
+            self._running[name] = process
 
     def take_finished(self) -> list[tuple[int, int]]:
         """Returns the names and exit codes of the worker processes that have ended since the last time."""
@@ -151,6 +153,33 @@ def interrupt_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Holds a Ctrl-C back until the block is left; a process that is started meanwhile goes on holding it back."""
+    # Windows has no masks of signals.
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # The first process started has a helper started before it, which would let SIGINT through again.
+    from multiprocessing.resource_tracker import ensure_running
+
+    ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _heed_interrupts() -> None:
+    """Lets a worker heed SIGINT from now on; one that came while it was starting was meant for its parent."""
+    if hasattr(signal, "pthread_sigmask"):
+        # To ignore a signal discards it where it is waiting.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -162,6 +191,7 @@ def _work(parent: int, niceness: int, function: Callable[..., object], arguments
     # The process group comes second, because it tells the parent that this worker may be paused.
     if hasattr(os, "setpgrp"):
         os.setpgrp()
+    _heed_interrupts()
     if niceness and hasattr(os, "nice"):
         os.nice(max(0, niceness - os.nice(0)))
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -169,6 +169,42 @@ def test_workers_end_with_their_parent_within_seconds(tmp_path, number):
     assert not any(map(alive, pids))
 
 
+JUST_STARTED = """
+import signal, sys, time
+from sordino_lab.workers import Workers
+
+def wait_and_leave(number, frame):
+    time.sleep(3)  # the workers could print something in this time
+    sys.exit()
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, wait_and_leave)
+    with Workers(2) as workers:
+        for k in range(2):
+            workers.start(k, time.sleep, 60)
+        print("started", flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0])
+def test_workers_that_are_just_starting_print_nothing_when_a_terminal_interrupts_them(tmp_path, seconds):
+    script = tmp_path / "started.py"
+    script.write_text(JUST_STARTED)
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "started\n"
+        time.sleep(seconds)
+        # As Ctrl-C does, for all processes of the group.
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+    assert said == ""
+
+
 PAUSED_AT_ONCE = """
 import os, signal, sys, time
 from pathlib import Path
