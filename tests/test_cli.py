@@ -10,6 +10,7 @@ import pytest
 
 import sordino
 from sordino.app.cli.flags import read_field_docs
+from sordino.app.cli.main import main
 from sordino.app.cli.train import Command
 from sordino.app.runs import Recipe
 from sordino.app.runs.recipe import FIELDS, MEASURED, SETTING_RECORDS
@@ -74,3 +75,13 @@ def test_recipes_and_methods_are_listed():
     assert {"mnist", "spiral", "digits"} <= {recipe["name"] for recipe in listed}
     assert "not measured" in run("recipes").stdout
     assert "automatic" in json.loads(run("recipes", "--methods", "--json").stdout)
+
+
+def test_ctrl_c_while_a_command_is_still_imported_prints_no_traceback(monkeypatch, capsys):
+    class Interrupted:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "sordino.app.cli.argument_parsing", Interrupted())
+    assert main(["recipes"]) == 130
+    assert capsys.readouterr().err == ""

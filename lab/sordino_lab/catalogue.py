@@ -9,6 +9,7 @@ from __future__ import annotations
 import pkgutil
 import runpy
 import tomllib
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import sordino_lab.families as package
+from sordino.app.suggestions import did_you_mean
 from sordino_lab.experiment import Experiment, Figure
 
 FACTS = Path(__file__).parent / "figures.toml"
@@ -72,10 +74,10 @@ def find_experiment(name: str) -> Experiment:
     known = experiments()
     name = FORMER_IDS.get(name, name)
     if name not in known:
-        near = [one for one in known if name in one or one.startswith(name[:4])]
-        raise ValueError(
-            f"{name!r}: no experiment; {'near it: ' + ', '.join(near) if near else 'see `sordino lab list`'}"
-        )
+        # A part of a name may mean several figures; a slip of the keyboard means one.
+        near = [one for one in known if name in one]
+        hint = f"; near it: {', '.join(near)}" if near else did_you_mean(name, known)
+        raise ValueError(f"{name!r}: no experiment{hint or '; see `sordino lab list`'}")
     return known[name]
 
 
@@ -90,7 +92,7 @@ def load_own_experiment(path: Path) -> Experiment:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     # The file is run, not imported, so it needs no place on the path and cannot shadow a module of the lab.
-    found = runpy.run_path(str(path)).get("EXPERIMENT")
+    found = _run_file(path).get("EXPERIMENT")
     if not isinstance(found, Experiment):
         raise ValueError(
             f"{path}: it defines no experiment.\nEnd it with `EXPERIMENT = sordino_lab.Experiment(id=…, title=…, run=…)`; "
@@ -101,6 +103,24 @@ def load_own_experiment(path: Path) -> Experiment:
         raise ValueError(f"{path}: the id {found.id!r} is taken by a figure of the sources; choose another")
     # The file goes with the experiment, so that worker processes can load it again by its path.
     return replace(found, file=str(path))
+
+
+def _run_file(path: Path) -> dict[str, Any]:
+    """Returns the names that a user's file defines, which may hold experiments for the catalogue.
+
+    Raises:
+        ValueError: the file cannot be run; the message says where and why.
+
+    """
+    # The file is the user's own code and may raise anything, so every error becomes a message that names the file.
+    try:
+        return runpy.run_path(str(path))
+    except SyntaxError as error:
+        raise ValueError(f"{path}: cannot be run (line {error.lineno}: {error.msg})") from error
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        place = f"line {lines[-1]}: " if lines else ""
+        raise ValueError(f"{path}: cannot be run ({place}{type(error).__name__}: {error})") from error
 
 
 def choose_experiments(names: Sequence[str], *, everything: bool = False) -> list[Experiment]:

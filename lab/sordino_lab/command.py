@@ -6,12 +6,13 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from sordino.app.cli.help_page import HelpPage
 from sordino_lab import pages, result_store
-from sordino_lab.catalogue import choose_experiments, experiments, find_experiment
+from sordino_lab.catalogue import choose_experiments, experiments
 from sordino_lab.experiment import FAILS, HOLDS, UNTESTED, ExperimentSize, read_outcome
 
 _PAGE = "index.html"
@@ -22,6 +23,19 @@ _KNOWN_WIDTH = len("known (full, 10 of 24 curves)")
 class Command:
     """Figures and tables of the five sources: list them, run them, check them against what was published, make the page."""
 
+    help_page: ClassVar[HelpPage] = HelpPage(
+        examples=(
+            ("A first look, within a minute, and the page with all figures:", "sordino lab run seconds"),
+            ("One figure, smaller than the source's, in ./lab:", "sordino lab run sorted-mnist-fixed --quick"),
+            ("An idea of your own beside the published ones:", "sordino lab run smooth.py --quick"),
+            ("Everything at the sources' own size, over days:", "sordino lab queue run"),
+            ("From another terminal, how far it is:", "sordino lab queue status"),
+            ("Keep the processors for yourself until `sordino lab queue resume`:", "sordino lab queue pause"),
+        ),
+        notes=(
+            "Ctrl-C ends any of these within seconds. What was finished is kept, and the same command goes on from there.",
+        ),
+    )
     action: Annotated[Literal["list", "run", "check", "page", "show", "draw", "queue"], tyro.conf.Positional]
     """list the ids; run ids; check numbers and findings; make the page; show what is known of an id; draw ids from
     trainings at the source's size that are there; queue run, status, pause or resume: train everything so."""
@@ -52,6 +66,8 @@ class Command:
         # The two sizes exclude each other; to prefer one silently could cost hours or give a figure that is too small.
         if self.quick and self.full:
             raise ValueError("--quick and --full: give one of them, or neither for the size between")
+        if self.processes < 1:
+            raise ValueError(f"processes={self.processes}: need 1 or more")
         actions = {
             "list": self._list,
             "run": self._run,
@@ -91,11 +107,16 @@ class Command:
     def _run(self) -> int:
         """Carries out `sordino lab run`: runs experiments and says what came of each."""
         from sordino_lab.runner import run_experiments
+        from sordino_lab.workers import WorkerFailed
 
         some = choose_experiments(self.names, everything=self.all)
         say = (lambda text: print(text, file=sys.stderr, flush=True)) if not self.json else (lambda text: None)
         # Progress goes to standard error, so that standard output has the results alone.
-        results = run_experiments(some, self._size, self.out, processes=self.processes, anew=self.anew, say=say)
+        try:
+            results = run_experiments(some, self._size, self.out, processes=self.processes, anew=self.anew, say=say)
+        except WorkerFailed as error:
+            print(f"sordino lab: {error}; what was finished is kept", file=sys.stderr)
+            return 1
         if self.json:
             print(json.dumps({one["id"]: _shorten(one) for one in results}, ensure_ascii=False))
         else:
@@ -138,7 +159,7 @@ class Command:
             # The folder may be missing: a pause can be asked for before the first job was ever begun.
             folder.mkdir(parents=True, exist_ok=True)
             queue.pause_file.touch()
-            print("paused within a second; `sordino lab queue resume` lets it go on")
+            print("nothing works from now on; `sordino lab queue resume` lets the queue go on")
         else:
             # Resuming a queue that is not paused is no error; the state that was asked for is there.
             queue.pause_file.unlink(missing_ok=True)
@@ -192,8 +213,7 @@ class Command:
         commands.
         """
         there = result_store.read_results(self.out)
-        # Without a name the empty one is looked up, whose error message says what can be named.
-        for one in [find_experiment(name) for name in self.names] or [find_experiment("")]:
+        for one in choose_experiments(self.names, everything=self.all):
             if self.json:
                 print(json.dumps(there.get(one.id) or one.facts(), ensure_ascii=False))
                 continue

@@ -24,6 +24,7 @@ from typing import Any
 
 from sordino.app import atomic_files
 from sordino.app.runs.settings import Settings
+from sordino.file_lock import Locked, lock_file
 from sordino_lab import result_store, training_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.curve_plan import expected_seconds
@@ -93,13 +94,39 @@ class Queue:
         return self.folder / "pause"
 
     @property
+    def lock_file(self) -> Path:
+        """What the process that works off the queue holds."""
+        return self.folder / "lock"
+
+    @property
     def state_file(self) -> Path:
         """What the queue was doing last."""
         return self.folder / "state.json"
 
     def run(self, processes: int, say: Say) -> int:
-        """Works off the queue of trainings until nothing is left; returns how many jobs failed."""
+        """Works off the queue of trainings until nothing is left; returns how many jobs failed.
+
+        Raises:
+            ValueError: another process works off the queue in this folder.
+
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Two processes would begin the same trainings, and each would write its own state over that of the other.
+        with open(self.lock_file, "ab") as file:
+            try:
+                lock_file(file, wait=False)
+            except Locked:
+                raise ValueError(
+                    f"{self.folder}: another process works off this queue; see `sordino lab queue status`, or end it first"
+                ) from None
+            try:
+                return self._work_off(processes, say)
+            except KeyboardInterrupt:
+                say("stopped; what was finished is kept, and `sordino lab queue run` goes on from there")
+                raise
+
+    def _work_off(self, processes: int, say: Say) -> int:
+        """Works off the queue as the only process that does; returns how many jobs failed."""
         failed: set[str] = set()
         bench = Workbench(ExperimentSize.FULL, self.folder)
         try:
@@ -115,9 +142,13 @@ class Queue:
                     # A pause stops the workers where they are; they keep their memory and use no processor.
                     if self.pause_file.exists() != paused and hasattr(signal, "SIGSTOP"):
                         paused = not paused
-                        workers.send(signal.SIGSTOP if paused else signal.SIGCONT)
+                        if not paused:
+                            workers.resume()
                         self._write_state([numbers[k] for k in workers.running], jobs, paused=paused)
-                        say("paused" if paused else "resumed")
+                        say("paused; `sordino lab queue resume` lets it go on" if paused else "resumed")
+                    # Again and again, because a worker that is just starting cannot be stopped yet.
+                    if paused:
+                        workers.pause()
                     while order and workers.has_room and not paused:
                         name = order.pop(0)
                         # A job may have been done by another process since the order was made; it is not done twice.
@@ -181,9 +212,13 @@ class Queue:
         if self.pause_file.exists():
             since = datetime.fromtimestamp(self.pause_file.stat().st_mtime)
             lines.append(f"paused since {since:%H:%M}; `sordino lab queue resume` lets it go on")
-        # A queue that was killed could not say so in its state.
-        running = state.get("running") or [] if _is_alive(int(state.get("pid", 0))) else []
-        lines += [f"working on: {about}" for about in running] or ["not running"]
+        # A queue that was killed could not say so in its state, and one that has just begun has not written it yet.
+        pid = int(state.get("pid", 0))
+        running = state.get("running") or [] if _is_alive(pid) else []
+        if self._is_locked(pid):
+            lines += [f"working on: {about}" for about in running] or ["running, at no training yet"]
+        else:
+            lines.append("not running; `sordino lab queue run` works it off")
         # Jobs are summed up by figure, which is what people wait for.
         by_id: dict[str, list[QueuedJob]] = {}
         for job in short:
@@ -208,6 +243,19 @@ class Queue:
         for folder in (self.out, result_store.SHIPPED):
             path = folder / f"{name}.json"
             if path.is_file() and json.loads(path.read_text("utf-8"))["size"] == ExperimentSize.FULL.value:
+                return True
+        return False
+
+    def _is_locked(self, pid: int) -> bool:
+        """Returns whether a process works off the queue now; `pid` is the one that the state names."""
+        # A process number alone says little: after a restart of the machine it belongs to another program. It only
+        # counts for a queue that was begun before there was a lock.
+        if not self.lock_file.is_file():
+            return _is_alive(pid)
+        with open(self.lock_file, "ab") as file:
+            try:
+                lock_file(file, wait=False)
+            except Locked:
                 return True
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -100,17 +101,40 @@ def make_result(one: Experiment, found: Outcome, size: ExperimentSize, seconds: 
     return {**one.facts(), **head, **found.table()}
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder for results.
+
+    Raises:
+        ValueError: it cannot be made or written to.
+
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"out={str(folder)!r}: cannot be written to ({error.strerror})") from error
+
+
 def write_result(folder: Path, result: Mapping[str, Any]) -> list[Path]:
-    """Stores a result: writes ID.json, ID.png and ID.svg into a folder and returns their paths."""
+    """Stores a result: writes ID.json, ID.png and ID.svg into a folder and returns their paths.
+
+    A process that is killed meanwhile leaves no half picture, and no numbers whose picture is another's.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     # The figure is drawn from the stored numbers, so that file and picture cannot differ.
     path = folder / f"{result['id']}.json"
-    atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     panels = [panel_from_table(one) for one in result["panels"]]
     # What is smaller than the source's run, or lacks curves of it, says so in the title.
     lack = describe_lack(result)
     title = f"{result['title']} ({lack})" if lack else result["title"]
-    return [path, *panel_figures.save_figure(panels, folder, result["id"], result["note"], title)]
+    # The numbers come last, because a result that has numbers counts as done.
+    with tempfile.TemporaryDirectory() as workspace:
+        drawn = panel_figures.save_figure(panels, Path(workspace), result["id"], result["note"], title)
+        for picture in drawn:
+            atomic_files.write_file(folder / picture.name, picture.read_bytes())
+    atomic_files.write_file(path, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return [path, *(folder / picture.name for picture in drawn)]
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ where it was.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -45,14 +46,25 @@ def run_experiments(
 ) -> list[dict[str, Any]]:
     """Runs the experiments that are not there yet and returns every result, in the order given; `say` is told of the
     progress.
+
+    Raises:
+        ValueError: figures cannot be written into `out`.
+        WorkerFailed: a worker process ended with an error, which it has printed.
+
     """
+    # A folder that cannot be written to is refused before anything is trained for it.
+    result_store.make_folder(out)
     # Trainings come first, because several figures may share one.
     bench = Workbench(size, result_store.cache_folder())
     waiting = [one for one in chosen if anew or not is_done(one, size, out)]
     trainings = _list_trainings(waiting, bench)
+    if len(waiting) < len(chosen):
+        there = len(chosen) - len(waiting)
+        say(
+            f"{_count(there, 'figure')} of this size there already; --anew draws {'it' if there == 1 else 'them'} again"
+        )
     if trainings:
-        figures = "1 figure" if len(waiting) == 1 else f"{len(waiting)} figures"
-        say(f"{len(trainings)} trainings for {figures}")
+        say(f"{_count(len(trainings), 'training')} for {_count(len(waiting), 'figure')}")
     work = [
         *trainings,
         *(ExperimentJob(one.file or one.id, one.seconds * (0.2 if one.plans else 1.0)) for one in waiting),
@@ -71,7 +83,11 @@ def run_experiments(
 def is_done(one: Experiment, size: ExperimentSize, out: Path) -> bool:
     """Returns whether the runner need not run an experiment: a result of this size and version is there, figures and
     all.
+
+    An experiment of one's own is never done, because its file may have changed; its trainings are kept all the same.
     """
+    if one.file:
+        return False
     path = out / f"{one.id}.json"
     if not path.is_file() or not path.with_suffix(".png").is_file():
         return False
@@ -185,8 +201,20 @@ def _carry_out(
             _work(job, bench, out)
             clock.tick(job)
         return
-    for number in run_all([(k, _work, (job, bench, out)) for k, job in enumerate(ordered)], processes):
+    for number in run_all([(k, _work_apart, (job, bench, out)) for k, job in enumerate(ordered)], processes):
         clock.tick(ordered[number])
+
+
+def _work_apart(job: ExperimentJob, bench: Workbench, out: Path) -> None:
+    """Runs one job of the runner in a worker process; a training that is refused or fails says why in one line."""
+    try:
+        _work(job, bench, out)
+    # What draws a figure may be a user's own code, for which the place of the error is needed.
+    except (ValueError, RuntimeError, OSError) as error:
+        if job.settings is None:
+            raise
+        sys.stderr.write(f"{job.name}: {' '.join(str(error).split())}\n")
+        sys.exit(1)
 
 
 def _work(job: ExperimentJob, bench: Workbench, out: Path) -> None:
@@ -195,6 +223,10 @@ def _work(job: ExperimentJob, bench: Workbench, out: Path) -> None:
         make_result(find_experiment(job.name), bench, out)
     else:
         train(job.settings, bench.cache)
+
+
+def _count(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _write_duration(seconds: float) -> str:

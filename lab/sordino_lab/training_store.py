@@ -11,6 +11,9 @@ else and counts only for the version that made it.
 A file is found by its name, which is the digest of its `settings`. If a field of `Recipe` or `Options` is renamed, rename
 it in the files too and call `rename_files`.
 
+A model or clipping rule of the user's own is a Python file that may change under the same name. The digest therefore
+includes what is in it, so that an edited rule is trained anew; what the file imports is not looked at.
+
 Only a training that came to its end is kept: at its last step, or where its parameters stopped being finite. One that was
 stopped or killed leaves its run directory under `unfinished` in the cache, and the next call resumes it from its last
 checkpoint, bit for bit as if it had never been stopped.
@@ -32,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.app import atomic_files
+from sordino.app.runs import own_code
 from sordino.app.runs.recipe import FIELDS, MEASURED
 from sordino.app.runs.settings import Options, Settings
 from sordino.kernels.processor import processor_name
@@ -45,6 +49,8 @@ _IRRELEVANT = {"name", "tuned", *MEASURED, "checkpoint_every"}
 _DEFAULTS: Mapping[str, Any] = {
     one.name: one.default for one in (*FIELDS.values(), *fields(Options)) if one.default is not MISSING
 }
+_OWN_FILES = "own_files"
+"""The part of a settings table that has the digests of files with code of the user's own."""
 _DIGITS = 6
 """Significant digits of the numbers in a file; accuracies on 10,000 images have four."""
 _LEFT_OUT = ("seconds", "delta", "learning_rate", "measures")
@@ -73,7 +79,15 @@ class FinishedTraining:
 
 def digest(settings: Settings) -> str:
     """Returns the name of a training: a digest of everything that decides what it comes to."""
-    return digest_of_table(settings.table())
+    return digest_of_table(_table_of(settings))
+
+
+def _table_of(settings: Settings) -> dict[str, Any]:
+    """Returns the settings of a training for the store, with the digest of each file that holds code of the user's own."""
+    words = {"model": settings.recipe.model, "clipping": settings.recipe.weigher}
+    files = {field: own_code.file_digest(field, word) for field, word in words.items()}
+    used = {field: found for field, found in files.items() if found is not None}
+    return {**settings.table(), **({_OWN_FILES: used} if used else {})}
 
 
 def digest_of_table(table: Mapping[str, Any]) -> str:
@@ -91,6 +105,9 @@ def digest_of_table(table: Mapping[str, Any]) -> str:
         }
         for part in ("recipe", "options", "parameters")
     }
+    # Trainings without code of the user's own keep the names that they had before files were looked at.
+    if table.get(_OWN_FILES):
+        said[_OWN_FILES] = dict(table[_OWN_FILES])
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
@@ -111,12 +128,17 @@ def find(settings: Settings, own: Path) -> FinishedTraining | None:
 
 def keep(settings: Settings, kept: FinishedTraining, folder: Path) -> Path:
     """Stores a finished training: writes it into `folder`, in one move, and returns its path."""
+    return _keep_as(_table_of(settings), kept, folder)
+
+
+def _keep_as(settings_table: Mapping[str, Any], kept: FinishedTraining, folder: Path) -> Path:
+    """Stores a finished training by the settings table that it began with, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     # Columns take a third of the space of rows, and columns without a value none.
     names = [name for name in (kept.rows[0] if kept.rows else {}) if name not in _LEFT_OUT]
     columns = {name: [_round_number(row.get(name)) for row in kept.rows] for name in names}
     table = {
-        "settings": _jsonable(settings.table()),
+        "settings": _jsonable(settings_table),
         "version": __version__,
         "commit": commit(),
         "processor": processor_name(),
@@ -124,7 +146,7 @@ def keep(settings: Settings, kept: FinishedTraining, folder: Path) -> Path:
         "seconds": round(kept.seconds, 1),
         "rows": {name: column for name, column in columns.items() if any(value is not None for value in column)},
     }
-    path = folder / f"{digest(settings)}.json"
+    path = folder / f"{digest_of_table(settings_table)}.json"
     atomic_files.write_file(path, json.dumps(table, allow_nan=False, ensure_ascii=False) + "\n")
     return path
 
@@ -141,10 +163,12 @@ def train(settings: Settings, cache: Path, folder: Path | None = None) -> Finish
     found = find(settings, folder or cache)
     if found is not None:
         return found
+    # A file of the user's own may be edited while this trains, so what it holds is looked at before.
+    begun_with = _table_of(settings)
     # The run directory goes only after the result is kept, so a crash between the two loses nothing.
     unfinished = unfinished_folder(settings, cache)
     kept = _train_or_resume(settings, unfinished)
-    keep(settings, kept, folder or cache)
+    _keep_as(begun_with, kept, folder or cache)
     shutil.rmtree(unfinished, ignore_errors=True)
     return kept
 

@@ -67,8 +67,10 @@ class Workers:
         """Starts a worker process that calls `function`; both it and its arguments must be picklable."""
         # A fresh process: a fork would copy torch's threads and the noise keys of the parent.
         process = get_context("spawn").Process(target=_work, args=(os.getpid(), self.niceness, function, arguments))
-        process.start()
-        self._running[name] = process
+        # Until it has its own process group, a Ctrl-C in the terminal would reach it too and print a traceback.
+        with _interrupts_wait():
+            process.start()
+            self._running[name] = process
 
     def take_finished(self) -> list[tuple[int, int]]:
         """Returns the names and exit codes of the worker processes that have ended since the last time."""
@@ -79,11 +81,24 @@ class Workers:
             del self._running[name]
         return [(name, process.exitcode or 0) for name, process in ended]
 
-    def send(self, number: int) -> None:
-        """Sends a signal to every worker process that is running, such as SIGSTOP and SIGCONT."""
-        for process in self._running.values():
-            if process.pid is not None and process.exitcode is None:
-                os.kill(process.pid, number)
+    def pause(self) -> None:
+        """Stops every running worker process where it is, until `resume`; call it again while others may be starting.
+
+        A worker in its first moments goes on: if it were stopped before it has arranged to end with this process, nobody
+        would ever wake it after this process was killed.
+        """
+        for pid in self._pids():
+            if _ends_with_parent(pid):
+                os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets every worker process go on that `pause` has stopped."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        """Returns the numbers of the worker processes that have not ended."""
+        return [one.pid for one in self._running.values() if one.pid is not None and one.exitcode is None]
 
     def stop(self) -> None:
         """Ends all worker processes: asks them, waits for `PATIENCE` seconds at most, then kills those that are left."""
@@ -138,6 +153,33 @@ def interrupt_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Holds a Ctrl-C back until the block is left; a process that is started meanwhile goes on holding it back."""
+    # Windows has no masks of signals.
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # The first process started has a helper started before it, which would let SIGINT through again.
+    from multiprocessing.resource_tracker import ensure_running
+
+    ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _heed_interrupts() -> None:
+    """Lets a worker heed SIGINT from now on; one that came while it was starting was meant for its parent."""
+    if hasattr(signal, "pthread_sigmask"):
+        # To ignore a signal discards it where it is waiting.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -146,8 +188,10 @@ def _work(parent: int, niceness: int, function: Callable[..., object], arguments
     """Prepares this process as a worker, which ends with its parent and has one thread, and carries out its call."""
     # Before anything else, so that no worker outlives a parent that is killed at once.
     end_with_parent(parent)
+    # The process group comes second, because it tells the parent that this worker may be paused.
     if hasattr(os, "setpgrp"):
         os.setpgrp()
+    _heed_interrupts()
     if niceness and hasattr(os, "nice"):
         os.nice(max(0, niceness - os.nice(0)))
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -177,6 +221,14 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_MAX, 0)  # no block of its own for a large tensor
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, 64 << 20)
+
+
+def _ends_with_parent(pid: int) -> bool:
+    """Returns whether a worker process has arranged to end with its parent, after which it has its own process group."""
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def end_with_parent(parent: int) -> None:

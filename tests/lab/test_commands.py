@@ -95,11 +95,25 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_command_that_is_run_gives_the_numbers_of_its_curve(name, seed, tmp_path):
-    plan = PLANS[name]
-    kept = train(tiny(plan).settings(ExperimentSize.QUICK, seed), tmp_path / "cache")
-    out = tmp_path / "run"
-    command = tiny(plan).command(ExperimentSize.QUICK, seed)
-    assert main([*shlex.split(command)[1:], "--out", str(out), "--no-report", "--json"]) == 0
+    assert_same_numbers(tiny(PLANS[name]), ExperimentSize.QUICK, seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_kind_of_command_that_is_run_gives_the_numbers_of_its_curve(tmp_path):
+    kinds = {}
+    for plan in plans_of(ExperimentSize.TINY, tmp_path):
+        kinds.setdefault(shape_of(plan.command(ExperimentSize.TINY)), plan)
+    assert len(kinds) > 50
+    for number, plan in enumerate(kinds.values()):
+        assert_same_numbers(plan, ExperimentSize.TINY, 1, tmp_path / str(number))
+
+
+def assert_same_numbers(plan, size, seed, folder):
+    """Asserts that the command of a plan, typed at the command line, gives the numbers that the lab draws."""
+    kept = train(plan.settings(size, seed), folder / "cache")
+    out = folder / "run"
+    command = plan.command(size, seed)
+    assert main([*shlex.split(command)[1:], "--out", str(out), "--no-report", "--json"]) == 0, command
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [row["test_accuracy"] for row in rows] == [row["test_accuracy"] for row in kept.rows]
     assert [row["test_loss"] for row in rows] == pytest.approx([row["test_loss"] for row in kept.rows], rel=1e-5)

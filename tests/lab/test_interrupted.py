@@ -169,6 +169,72 @@ def test_workers_end_with_their_parent_within_seconds(tmp_path, number):
     assert not any(map(alive, pids))
 
 
+JUST_STARTED = """
+import signal, sys, time
+from sordino_lab.workers import Workers
+
+def wait_and_leave(number, frame):
+    time.sleep(3)  # the workers could print something in this time
+    sys.exit()
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, wait_and_leave)
+    with Workers(2) as workers:
+        for k in range(2):
+            workers.start(k, time.sleep, 60)
+        print("started", flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0])
+def test_workers_that_are_just_starting_print_nothing_when_a_terminal_interrupts_them(tmp_path, seconds):
+    script = tmp_path / "started.py"
+    script.write_text(JUST_STARTED)
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "started\n"
+        time.sleep(seconds)
+        # As Ctrl-C does, for all processes of the group.
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+    assert said == ""
+
+
+PAUSED_AT_ONCE = """
+import os, signal, sys, time
+from pathlib import Path
+from sordino_lab.workers import Workers
+
+if __name__ == "__main__":
+    with Workers(2) as workers:
+        for k in range(2):
+            workers.start(k, time.sleep, 60)
+        workers.pause()
+        Path(sys.argv[1]).write_text(" ".join(map(str, workers._pids())))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
+def test_workers_that_are_paused_in_their_first_moments_end_with_their_parent(tmp_path):
+    script = tmp_path / "paused.py"
+    script.write_text(PAUSED_AT_ONCE)
+    subprocess.run([sys.executable, str(script), str(tmp_path / "pids")], stderr=subprocess.DEVNULL, timeout=60)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    until = time.monotonic() + 60
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    left = [pid for pid in pids if alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_figure_that_was_interrupted_says_how_it_goes_on(tmp_path, number):
     command = [sys.executable, "-m", "sordino", "lab", "run", "dp-gd", "--quick", "--out", str(tmp_path / "lab")]

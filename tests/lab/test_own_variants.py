@@ -5,7 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from sordino_lab import training_store
 from sordino_lab.catalogue import find_experiment
+from sordino_lab.command import Command
+from sordino_lab.curve_plan import CurvePlan
+from sordino_lab.experiment import ExperimentSize
 
 import sordino as sd
 from sordino.app.cli.main import main
@@ -93,6 +97,57 @@ def test_an_own_experiment_is_run_drawn_and_kept(folder, capsys):
     card = page[page.index('id="smooth-clipping"') :]
     assert "Clipping without a kink (reduced)" in card[: card.index("</section>")]
     assert "Experiments of your own" in page
+
+
+def final_losses(folder):
+    result = json.loads((folder / "lab" / "smooth-clipping.json").read_text())
+    return [line["y"][-1] for line in result["panels"][1]["series"]]
+
+
+@pytest.fixture
+def runs_the_lab(folder, monkeypatch):
+    """Runs the page's experiment at the smallest size and returns the final losses of both curves."""
+    monkeypatch.setattr(Command, "_size", ExperimentSize.TINY)
+
+    def run():
+        assert main(["lab", "run", "smooth.py", "--processes", "1"]) == 0
+        return final_losses(folder)
+
+    return run
+
+
+def test_a_rule_that_was_edited_is_trained_anew(folder, runs_the_lab):
+    flat, smooth = runs_the_lab()
+    rules = folder / "rules.py"
+    rules.write_text(rules.read_text().replace("return (self.bound", "return 0.01 * (self.bound"))
+    again = runs_the_lab()
+    assert again[0] == flat
+    assert again[1] != smooth
+
+
+def test_a_rule_that_is_edited_while_it_trains_is_not_taken_for_the_new_one(folder, tmp_path, monkeypatch):
+    plan = CurvePlan(
+        label="x", method="own", recipe="spiral", given={"weigher": f"{(folder / 'rules.py').absolute()}:Smooth"}
+    )
+    settings = plan.settings(ExperimentSize.TINY, 0)
+    carry_out = training_store._train_or_resume
+
+    def edit_meanwhile(*given):
+        kept = carry_out(*given)
+        (folder / "rules.py").write_text((folder / "rules.py").read_text() + "\n# edited\n")
+        return kept
+
+    monkeypatch.setattr(training_store, "_train_or_resume", edit_meanwhile)
+    training_store.train(settings, tmp_path)
+    assert not training_store.is_known(settings, tmp_path)
+
+
+def test_an_experiment_that_was_edited_is_drawn_anew(folder, runs_the_lab):
+    runs_the_lab()
+    own = folder / "smooth.py"
+    own.write_text(own.read_text().replace("Clipping without a kink", "Another title"))
+    runs_the_lab()
+    assert json.loads((folder / "lab" / "smooth-clipping.json").read_text())["title"] == "Another title"
 
 
 def test_an_own_experiment_that_was_not_run_is_named_by_its_file(folder, capsys):

@@ -1,5 +1,6 @@
 """The queue takes the most valuable training first, can be paused and killed, and goes on where it was."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,9 @@ from sordino_lab.experiment import ExperimentSize
 from sordino_lab.queue import Queue, QueuedJob, all_jobs
 from sordino_lab.scoreboard import MET, MISSED, Score, published_numbers
 from sordino_lab.training_store import digest
+
+from sordino.app.cli.main import main
+from sordino.file_lock import lock_file
 
 QUEUE = """
 import pickle, sys
@@ -106,7 +110,7 @@ def test_a_queue_is_paused_killed_and_goes_on(tmp_path, monkeypatch):
             assert process.stdout.readline().startswith("begun: seed 1")
             wait_for(lambda: any((folder / "unfinished").glob("*/run/config.toml")))
             queue.pause_file.touch()
-            assert process.stdout.readline().strip() == "paused"
+            assert process.stdout.readline().startswith("paused")
             time.sleep(0.2)
             before = written(folder)
             time.sleep(1.0)
@@ -154,3 +158,42 @@ def test_status_needs_no_queue_that_runs(tmp_path, monkeypatch):
     assert "0 of 1 done, 1 left" in said
     assert "not running" in said
     assert os.listdir(tmp_path) == []
+
+
+def test_two_processes_do_not_work_off_one_queue(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue_module, "all_jobs", list)
+    queue = Queue(tmp_path, tmp_path / "trainings", tmp_path / "out")
+    with open(queue.lock_file, "ab") as file:
+        lock_file(file)
+        assert "running" in queue.status().splitlines()[-1]
+        with pytest.raises(ValueError, match="another process works off this queue"):
+            queue.run(1, print)
+    assert queue.run(1, print) == 0
+    assert "not running" in queue.status()
+
+
+def test_a_killed_queue_is_not_taken_for_running_where_its_number_is_another_program_s(tmp_path, monkeypatch):
+    monkeypatch.setattr(queue_module, "all_jobs", lambda: jobs(1))
+    queue = Queue(tmp_path, tmp_path / "trainings", tmp_path / "out")
+    queue.lock_file.touch()
+    queue.state_file.write_text(json.dumps({"pid": os.getpid(), "paused": False, "running": ["seed 0"]}))
+    assert "not running" in queue.status()
+
+
+def test_a_queue_that_was_interrupted_says_how_it_goes_on(tmp_path, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queue_module, "all_jobs", interrupt)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        Queue(tmp_path, tmp_path / "trainings", tmp_path / "out").run(1, said.append)
+    assert said == ["stopped; what was finished is kept, and `sordino lab queue run` goes on from there"]
+
+
+@pytest.mark.parametrize("wish", [["queue", "run"], ["run", "lr-cosine"]])
+def test_no_process_at_all_is_refused(wish, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SORDINO_CACHE", str(tmp_path))
+    monkeypatch.setattr(queue_module, "all_jobs", list)
+    assert main(["lab", *wish, "--processes", "0", "--out", str(tmp_path)]) == 2
+    assert "processes=0: need 1 or more" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from sordino_lab.training_curves import draw_learning, expect_reason
 from sordino_lab.training_store import digest
 from sordino_lab.workbench import Workbench
 
+from sordino.app import atomic_files
 from sordino.app.cli.main import main
 from sordino.app.runs.settings import make_settings
 
@@ -232,3 +233,84 @@ def test_what_units_alone_have_is_no_part_of_a_run_by_records():
     few, many = ({"steps": 3, "unit_records": count} for count in (8, 16))
     assert digest(make_settings("mnist", few)) == digest(make_settings("mnist", many))
     assert digest(make_settings("friends", few)) != digest(make_settings("friends", many))
+
+
+def test_a_result_that_was_cut_off_while_it_was_written_is_not_taken_for_done(tmp_path, monkeypatch):
+    one, bench = find_experiment("lr-cosine"), Workbench(ExperimentSize.TINY, tmp_path)
+
+    def run_and_be_killed_at(write):
+        writes = iter(range(write))
+        write_file = atomic_files.write_file
+
+        def write_or_die(path, content):
+            if next(writes, None) is None:
+                raise KeyboardInterrupt
+            write_file(path, content)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic_files, "write_file", write_or_die)
+            with pytest.raises(KeyboardInterrupt):
+                runner.make_result(one, bench, tmp_path)
+
+    for write in range(3):
+        run_and_be_killed_at(write)
+        assert not runner.is_done(one, bench.size, tmp_path)
+    runner.make_result(one, bench, tmp_path)
+    assert runner.is_done(one, bench.size, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_trained(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["lab", "run", "dp-gd", "--quick", "--out", str(tmp_path / "file" / "lab")]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be written to" in said
+    assert "trainings" not in said
+
+
+def test_figures_that_are_there_already_are_named_with_what_draws_them_again(tmp_path):
+    some, said = [find_experiment("lr-cosine")], []
+    for _ in range(2):
+        runner.run_experiments(some, ExperimentSize.TINY, tmp_path, processes=1, anew=False, say=said.append)
+    assert said[-1] == "1 figure of this size there already; --anew draws it again"
+
+
+def test_an_unknown_id_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(ValueError, match="did you mean 'sorted-mnist-fixed'"):
+        find_experiment("sorted-mnist-fixd")
+
+
+def test_showing_nothing_says_what_can_be_named(tmp_path, capsys):
+    assert main(["lab", "show", "--out", str(tmp_path)]) == 2
+    assert "nothing named: give ids" in capsys.readouterr().err
+    assert main(["lab", "show", "004", "--out", str(tmp_path)]) == 0
+    assert "sensitivity:" in capsys.readouterr().out
+
+
+FAILING = """
+from sordino_lab import CurvePlan, Experiment
+
+def plan(bench):
+    return [CurvePlan(label="x", method="own", recipe="spiral", given={"weigher": "raises.py:Rule"}, seeds=2)]
+
+EXPERIMENT = Experiment(id="failing", title="Failing", run=lambda bench: bench.train(plan(bench)), plans=plan)
+"""
+
+
+def test_a_training_that_fails_in_a_worker_says_why_in_one_line(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing.py").write_text(FAILING)
+    (tmp_path / "raises.py").write_text("def Rule(bound):\n    raise KeyError('no')\n")
+    assert main(["lab", "run", "failing.py", "--quick"]) == 1
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert "failing: x, seed 0: clipping=" in said
+    assert said.splitlines()[-1].startswith("sordino lab: a worker ended with exit code 1; its message is above")
+
+
+@pytest.mark.parametrize(
+    ("code", "why"), [("x = = 1", "line 1: invalid syntax"), ("\nx = 1 / 0", "line 2: ZeroDivision")]
+)
+def test_an_own_file_that_cannot_be_run_is_refused_with_the_line(code, why, tmp_path):
+    (tmp_path / "own.py").write_text(code)
+    with pytest.raises(ValueError, match=rf"own\.py: cannot be run \({why}"):
+        find_experiment(str(tmp_path / "own.py"))

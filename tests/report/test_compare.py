@@ -10,7 +10,7 @@ import torch
 
 import sordino as sd
 from sordino.app.cli.main import main
-from sordino.app.report.compare_runs import _curves_of, compare_runs, write
+from sordino.app.report.compare_runs import _curves_of, compare_runs, describe_difference, write
 from sordino.app.report.difference import Amounts
 from sordino.app.report.svg_figures import ComparedLines, Line, draw_comparison
 from sordino.app.runs.recipe import describe_gradient
@@ -43,16 +43,22 @@ def test_several_seeds_are_one_run_with_a_band_and_its_method_in_the_legend(runs
     assert row["test_accuracy"] == pytest.approx(statistics.fmean(accuracies))
     assert row["accuracy_deviation"] == pytest.approx(statistics.stdev(accuracies))
     lines = _curves_of(found)[0][0]
-    assert lines[1].label == "three: automatic, 3 seeds"
+    assert lines[1].label == "three: automatic, mean of 3 seeds ± deviation"
     assert lines[1].high[-1] - lines[1].low[-1] == pytest.approx(200 * statistics.stdev(accuracies))
     assert not lines[0].low
     write(found, tmp_path / "page.html")
     assert "3 seeds" in (tmp_path / "page.html").read_text()
+    assert describe_difference(found, 1)[0] == "of several seeds the first is compared:"
+    # Without its summary the folder is what an interrupted command leaves, and its mean would be over some seeds.
+    (folder / "summary.json").unlink()
+    with pytest.raises(ValueError, match=r"not all of its seeds are done .* compare single ones, as in .*seed-0"):
+        compare_runs([runs / "one", folder])
 
 
-def test_a_run_without_a_guarantee_has_hollow_marks(runs):
+def test_a_run_without_a_guarantee_has_hollow_marks_and_the_legend_says_what_they_mean(runs):
     lines = _curves_of(compare_runs([runs / "one", runs / "elsewhere"]))[0][0]
     assert [line.hollow for line in lines] == [False, True]
+    assert [line.label.endswith("; no guarantee") for line in lines] == [False, True]
     assert [label for _, label, _, _ in _curves_of(compare_runs([runs / "one", runs / "again"]))] == [
         "test accuracy, %",
         "test loss",

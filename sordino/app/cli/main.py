@@ -110,11 +110,11 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return BAD_INPUT
-    # Only the module of this command is imported, so that `sordino --help` is fast.
-    from sordino.app.cli.argument_parsing import parse_command
-
     module, about = commands[name]
     try:
+        # Only the module of this command is imported, so that `sordino --help` is fast.
+        from sordino.app.cli.argument_parsing import parse_command
+
         return int(parse_command(import_module(module).Command, rest, f"sordino {name}", about).run())
     except (ValueError, TypeError) as error:
         # Several faults of one file stand on lines of their own; every other message is one line.

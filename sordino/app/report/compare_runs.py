@@ -20,7 +20,7 @@ from sordino.app.report.difference import Amounts, Difference, find_difference
 from sordino.app.report.evidence import Evidence, read
 from sordino.app.report.svg_figures import ComparedLines, Line
 from sordino.app.report.templates import template_environment
-from sordino.app.runs.directory import Row
+from sordino.app.runs.directory import CONFIG, Row
 from sordino.app.runs.recipe import PLAIN, describe_gradient
 from sordino.app.runs.several_seeds import SUMMARY, Spread
 from sordino.ledger import claims
@@ -78,12 +78,22 @@ def compare_runs(folders: Sequence[str | Path], amounts: Amounts | None = None) 
 
 
 def _read_seeds(folder: Path) -> tuple[Evidence, ...]:
-    """Returns, for a comparison, the run of a folder, or all runs of a folder of several seeds, in their order."""
-    # Without a summary a folder of this name is a run like any other.
+    """Returns, for a comparison, the run of a folder, or all runs of a folder of several seeds, in their order.
+
+    Raises:
+        ValueError: the folder holds no run, or runs of several seeds of which some were never made.
+
+    """
     several = [path for path in folder.glob("seed-*") if path.is_dir()]
-    if not several or not (folder / SUMMARY).is_file():
+    if not several or (folder / CONFIG).is_file():
         return (read(folder),)
-    return tuple(read(path) for path in sorted(several, key=lambda path: int(path.name.removeprefix("seed-"))))
+    ordered = sorted(several, key=lambda path: int(path.name.removeprefix("seed-")))
+    # The summary is written when all seeds are done; a mean over some of them would look like one over all.
+    if not (folder / SUMMARY).is_file():
+        raise ValueError(
+            f"{str(folder)!r}: not all of its seeds are done (it has no {SUMMARY}); compare single ones, as in {ordered[0]}"
+        )
+    return tuple(map(read, ordered))
 
 
 def write(comparison: Comparison, page: Path) -> list[Path]:
@@ -145,14 +155,17 @@ def _mean_line(label: str, seeds: Sequence[Evidence], value_of: Callable[[Row], 
     values = [[float(value_of(run.rows[k]) or 0.0) for run in seeds] for k in range(evaluations)]
     means = [statistics.fmean(one) for one in values]
     spread = [statistics.stdev(one) for one in values] if len(seeds) > 1 else []
+    # The picture is shown without its page, so the legend says what the band and hollow marks mean.
+    averaged = f", mean of {len(seeds)} seeds ± deviation" if spread else ""
+    hollow = any(run.guarantee is None for run in seeds)
     return Line(
-        label if len(seeds) == 1 else f"{label}, {len(seeds)} seeds",
+        f"{label}{averaged}{'; no guarantee' if hollow else ''}",
         [row.step for row in seeds[0].rows[:evaluations]],
         means,
         number,
         low=[mean - deviation for mean, deviation in zip(means, spread, strict=False)],
         high=[mean + deviation for mean, deviation in zip(means, spread, strict=False)],
-        hollow=any(run.guarantee is None for run in seeds),
+        hollow=hollow,
     )
 
 
@@ -213,6 +226,9 @@ def describe_difference(comparison: Comparison, number: int) -> list[str]:
     amounts, sentences = comparison.amounts, []
     # What the runs have in common.
     start = {True: "the same initial network", False: "another initial network", None: "an unknown initial network"}
+    # Means have no network and no step of their own at which two runs part.
+    if max(len(comparison.seeds[0]), len(comparison.seeds[number])) > 1:
+        sentences.append("of several seeds the first is compared:")
     sentences.append(f"from {start[difference.same_start]}")
     seed = comparison.runs[0].get("options", "seed")
     if seed is not None and seed == other.get("options", "seed"):
