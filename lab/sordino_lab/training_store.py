@@ -1,7 +1,7 @@
 """Trains plans and keeps what is finished: one JSON for each training, named by a digest of its settings.
 
     {"settings": {…}, "version": "0.2.0", "commit": "ae324a0", "processor": "…",
-     "epsilon": 1.68, "reason": "", "diverged": "", "seconds": 31.2, "numbers": {},
+     "epsilon": 1.68, "reason": "", "diverged": "", "seconds": 31.2,
      "rows": {"step": [240, 480, …], "test_accuracy": [0.51, 0.62, …], …}}
 
 Two folders hold such files. `TRAININGS` comes with the package: trainings at the sources' own size, which take hours and
@@ -74,7 +74,6 @@ class FinishedTraining:
     """Why it ended early; empty where it did not."""
     seconds: float
     """CPU time of all processes that worked on it."""
-    numbers: dict[str, Any]
 
 
 def digest(settings: Settings) -> str:
@@ -216,9 +215,7 @@ def _train_or_resume(settings: Settings, folder: Path) -> FinishedTraining:
     rows = [asdict(row) for row in Run.open(run_folder).read_rows()]
     said = json.loads((run_folder / "privacy.json").read_text("utf-8"))["claim"]
     seconds = spent.read() + time.process_time() - begun
-    return FinishedTraining(
-        rows, said.get("epsilon"), str(said.get("reason") or ""), diverged, seconds, _read_diagnostics(run_folder)
-    )
+    return FinishedTraining(rows, said.get("epsilon"), str(said.get("reason") or ""), diverged, seconds)
 
 
 def _can_resume(run_folder: Path) -> bool:
@@ -263,15 +260,6 @@ class _SpentSeconds:
 
     def add(self, seconds: float) -> None:
         self._path.write_text(f"{self.read() + seconds:.2f}\n", "utf-8")
-
-
-def _read_diagnostics(folder: Path) -> dict[str, Any]:
-    """Returns the diagnostics that a training left beside its evaluations, to be stored with it."""
-    path = folder / "diagnostics.jsonl"
-    if not path.is_file():
-        return {}
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return {"diagnostics": rows}
 
 
 def rename_files(folder: Path) -> int:

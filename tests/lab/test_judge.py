@@ -16,9 +16,7 @@ PLAN = CurvePlan(label="a", method="dpsgd", recipe="thesis-mnist")
 
 
 def trained(*accuracies):
-    return TrainedCurve(
-        PLAN, tuple(FinishedTraining([{"test_accuracy": one}], 1.0, "", "", 1.0, {}) for one in accuracies)
-    )
+    return TrainedCurve(PLAN, tuple(FinishedTraining([{"test_accuracy": one}], 1.0, "", "", 1.0) for one in accuracies))
 
 
 @pytest.mark.parametrize("size", [ExperimentSize.QUICK, ExperimentSize.MIDDLE, ExperimentSize.FULL])

@@ -83,7 +83,7 @@ def test_the_page_is_as_the_code_says():
 
 
 def trained(*accuracies, field="test_accuracy"):
-    return TrainedCurve(None, tuple(FinishedTraining([{field: one}], 1.0, "", "", 1.0, {}) for one in accuracies))
+    return TrainedCurve(None, tuple(FinishedTraining([{field: one}], 1.0, "", "", 1.0) for one in accuracies))
 
 
 def test_a_difference_within_the_noise_decides_nothing():
@@ -126,7 +126,7 @@ def test_chance_decides_as_seldom_as_the_page_says(seeds, most):
 def course(label, *losses):
     rows = [{"epoch": k, "test_loss": loss, "test_accuracy": 0.5} for k, loss in enumerate(losses, start=1)]
     plan = CurvePlan(label=label, method="dpsgd", recipe="thesis-mnist")
-    return TrainedCurve(plan, (FinishedTraining(rows, 1.0, "", "", 1.0, {}),))
+    return TrainedCurve(plan, (FinishedTraining(rows, 1.0, "", "", 1.0),))
 
 
 def judge_sentence(name, line, curves, tmp_path):
@@ -153,7 +153,7 @@ def test_often_is_at_two_of_three_rates_whichever_they_are(tmp_path):
         return [
             TrainedCurve(
                 CurvePlan(label=f"{name}, lr {rate}", method="dpsgd", recipe="thesis-cifar"),
-                (FinishedTraining([{"epoch": 30, "test_loss": a, "test_accuracy": b}], 1.0, "", "", 1.0, {}),),
+                (FinishedTraining([{"epoch": 30, "test_loss": a, "test_accuracy": b}], 1.0, "", "", 1.0),),
             )
             for name, (a, b) in ends.items()
         ]
@@ -177,7 +177,7 @@ def test_a_bound_that_nothing_can_exceed_has_no_verdict(tmp_path):
 def test_a_published_accuracy_is_judged_by_lots_and_rate_as_printed(accuracy, holds, tmp_path):
     def end(accuracy):
         return replace(
-            course("a", 1.0), runs=(FinishedTraining([{"epoch": 1, "test_accuracy": accuracy}], 0.49, "", "", 1.0, {}),)
+            course("a", 1.0), runs=(FinishedTraining([{"epoch": 1, "test_accuracy": accuracy}], 0.49, "", "", 1.0),)
         )
 
     bench, level = Workbench(ExperimentSize.FULL, tmp_path), abadi_training.LEVELS[0]
