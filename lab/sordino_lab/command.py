@@ -141,7 +141,7 @@ class Command:
 
     def _queue(self) -> int:
         """Carries out `sordino lab queue`: works off the queue, or says or changes its state."""
-        from sordino_lab.queue import Queue
+        from sordino_lab.queue import Queue, last_folders
 
         # A second process may ask for the state or a pause while the queue works.
         wish = self.names[0] if self.names else "status"
@@ -150,6 +150,9 @@ class Command:
         # The state is in files, so any process can look at the queue or pause it.
         folder = result_store.cache_folder() / "queue"
         queue = Queue(folder, self.trainings or result_store.cache_folder(), self.out)
+        # The status is that of the queue that ran last, wherever it was told to put what it makes.
+        if wish == "status" and self.trainings is None and (before := last_folders(folder)) is not None:
+            queue = Queue(folder, *before)
         # The exit code tells a script whether a job failed, so that it need not read what was printed.
         if wish == "run":
             return 1 if queue.run(self.processes, lambda text: print(text, flush=True)) else 0

@@ -263,8 +263,23 @@ class Queue:
         return job.settings is not None and unfinished_folder(job.settings, self.folder).is_dir()
 
     def _write_state(self, running: Iterable[str], jobs: Mapping[str, QueuedJob], *, paused: bool) -> None:
-        state = {"pid": os.getpid(), "paused": paused, "running": [jobs[name].about for name in running]}
+        state = {
+            "pid": os.getpid(),
+            "paused": paused,
+            "running": [jobs[name].about for name in running],
+            "trainings": str(self.trainings.absolute()),
+            "out": str(self.out.absolute()),
+        }
         atomic_files.write_file(self.state_file, json.dumps(state) + "\n")
+
+
+def last_folders(folder: Path) -> tuple[Path, Path] | None:
+    """Returns where the process that worked off the queue last put trainings and figures, or None if there was none, so
+    that its status can be asked for without naming them again.
+    """
+    state_file = Queue(folder, folder, folder).state_file
+    state = json.loads(state_file.read_text("utf-8")) if state_file.is_file() else {}
+    return (Path(state["trainings"]), Path(state["out"])) if {"trainings", "out"} <= state.keys() else None
 
 
 def all_jobs() -> list[QueuedJob]:

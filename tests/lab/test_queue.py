@@ -152,6 +152,17 @@ def test_what_measures_time_is_left_to_a_quiet_machine(tmp_path, monkeypatch):
     assert "speed-jl" not in queue.status()
 
 
+def test_the_status_finds_the_folder_that_the_last_queue_was_given(tmp_path, monkeypatch, capsys):
+    some = jobs(1, steps=20)
+    monkeypatch.setattr(queue_module, "all_jobs", lambda: some)
+    monkeypatch.setattr(result_store, "cache_folder", lambda: tmp_path)
+    assert main(["lab", "queue", "run", "--trainings", str(tmp_path / "elsewhere")]) == 0
+    assert len(list((tmp_path / "elsewhere").glob("*.json"))) == 1
+    capsys.readouterr()
+    assert main(["lab", "queue", "status"]) == 0
+    assert "1 of 1 done, 0 left" in capsys.readouterr().out
+
+
 def test_status_needs_no_queue_that_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(queue_module, "all_jobs", lambda: jobs(1))
     said = Queue(tmp_path, tmp_path / "trainings", tmp_path / "out").status()
