@@ -10,6 +10,7 @@ and the withheld verdicts are brought in line with the code. Then the lab's page
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,9 @@ from sordino_lab.runner import make_result
 from sordino_lab.training_store import TRAININGS, NotTrained
 from sordino_lab.workbench import Workbench
 
+_SAME_SECONDS = 0.01
+"""By which part the CPU time of a result may change without the result being written anew."""
+
 
 def refresh_results(folder: Path) -> list[str]:
     """Refreshes every result in `folder` without training anything, and returns the ids that were drawn anew."""
@@ -35,9 +39,9 @@ def refresh_results(folder: Path) -> list[str]:
         better = _draw_from_trainings(one, kept)
         if better is not None:
             drawn.append(one.id)
-            _write_if_changed(path, better)
+            write_if_changed(path, better)
         elif kept is not None:
-            _write_if_changed(path, bring_in_line(one, kept))
+            write_if_changed(path, bring_in_line(one, kept))
     return drawn
 
 
@@ -83,10 +87,17 @@ def _draw_from_trainings(one: Experiment, kept: dict[str, Any] | None) -> dict[s
             return None
 
 
-def _write_if_changed(path: Path, result: dict[str, Any]) -> None:
+def write_if_changed(path: Path, result: dict[str, Any]) -> None:
+    """Writes a refreshed result unless the stored one differs from it in nothing but how long the drawing took."""
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if not path.is_file() or path.read_text("utf-8") != text:
-        atomic_files.write_file(path, text)
+    if path.is_file():
+        # Both have gone through JSON, which knows no tuples.
+        kept, made = json.loads(path.read_text("utf-8")), json.loads(text)
+        # The seconds of trainings are those of their files; that of the drawing is another one each time.
+        is_same_time = math.isclose(made["seconds"], kept["seconds"], rel_tol=_SAME_SECONDS, abs_tol=1.0)
+        if is_same_time and {**made, "seconds": kept["seconds"]} == kept:
+            return
+    atomic_files.write_file(path, text)
 
 
 if __name__ == "__main__":

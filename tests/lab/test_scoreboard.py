@@ -8,7 +8,7 @@ from sordino_lab import result_store
 from sordino_lab.catalogue import experiments
 from sordino_lab.experiment import SOURCES, Compared, ExperimentSize
 from sordino_lab.families import projected_updates, sorted_lots
-from sordino_lab.refresh_results import bring_in_line
+from sordino_lab.refresh_results import bring_in_line, write_if_changed
 from sordino_lab.scoreboard import (
     MET,
     MISSED,
@@ -121,3 +121,14 @@ def test_shipped_results_are_in_line_with_the_code():
     for path in sorted(result_store.SHIPPED.glob("*.json")):
         kept = json.loads(path.read_text("utf-8"))
         assert bring_in_line(experiments()[kept["id"]], kept) == kept, path.name
+
+
+def test_a_refreshed_result_that_only_took_another_time_is_not_written_anew(tmp_path):
+    kept = json.loads((result_store.SHIPPED / "game.json").read_text("utf-8"))
+    path = tmp_path / "game.json"
+    path.write_text(json.dumps(kept), "utf-8")
+    before = path.read_bytes()
+    write_if_changed(path, {**kept, "seconds": kept["seconds"] + 0.3})
+    assert path.read_bytes() == before
+    write_if_changed(path, {**kept, "title": "another"})
+    assert json.loads(path.read_text("utf-8"))["title"] == "another"
