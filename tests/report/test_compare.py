@@ -128,10 +128,12 @@ def test_predictions_that_differ_explain_the_difference_of_accuracies(runs):
 
 
 def test_runs_part_at_the_first_evaluation_beyond_the_stated_amount(runs):
-    found = compare_runs([runs / "one", runs / "automatic"], Amounts(accuracy=0.001, parameters=0.5, predictions=0.02))
+    # Accuracies are multiples of 0.001, so no difference is the amount itself but for rounding.
+    amounts = Amounts(accuracy=0.0015, parameters=0.5, predictions=0.02)
+    found = compare_runs([runs / "one", runs / "automatic"], amounts)
     (difference,) = found.differences
     rows = zip(found.runs[0].rows, found.runs[1].rows, strict=True)
-    apart = [a.step for a, b in rows if abs(a.test_accuracy - b.test_accuracy) > 0.001]
+    apart = [a.step for a, b in rows if abs(a.test_accuracy - b.test_accuracy) > amounts.accuracy]
     assert difference.accuracy_step == (apart[0] if apart else None)
     assert difference.parameters_step == next((s for s, d in difference.distances.items() if d > 0.5), None)
     assert difference.predictions_step == next((s for s, d in difference.disagreements.items() if d > 0.02), None)
