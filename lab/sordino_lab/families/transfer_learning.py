@@ -36,7 +36,7 @@ def plan_transfer(bench: Workbench) -> list[CurvePlan]:
     """
     # Four trainings on the same records and lots: they differ in features and in privacy alone.
     private = plan_cifar(bench, "DP-SGD", 0.1, 1.0, epsilon=EPSILON)
-    plain = plan_cifar(bench, "DP-SGD", 0.01, 1.0, non_private=True)
+    plain = plan_cifar(bench, "DP-SGD", 0.1, 1.0, non_private=True)
     head = replace(private, recipe="cifar10-imagenet", method="transfer")
     tuned = plan_cifar(bench, "DP-SGD", 0.01, 1.0, epochs=FINE_TUNING_EPOCHS, non_private=True)
     given = {**tuned.given, "features": "efficientnet-lite0-maps", "model": "efficientnet-end"}
