@@ -246,8 +246,8 @@ def draw_speed(bench: Workbench) -> Outcome:
         notes=[
             "JL was compared with gradients written out, which it beats in memory. Its norms are estimates: the "
             "price of those that come out too small is in the claim, and fewer than 20 projections are refused.",
-            f"Times are the median of {steps} steps on one thread of a processor, for lots of {TIMED_LOT}; the source trains "
-            "for 500 iterations.",
+            f"Times are the median of {steps} steps on one thread of a processor, for lots of {TIMED_LOT}; the source "
+            "trains for 500 iterations.",
         ],
         numbers={"milliseconds": {name.replace(chr(10), " "): value for name, value in times.items()}},
     )
